@@ -119,7 +119,7 @@ def test_a_view_that_never_ends_is_ended(tmp_path: Path) -> None:
     base.commit()
     base.close()
     with NsightFile(path) as export, pytest.raises(InputError, match="interrupted"):
-        export.rows("ThreadNames", ("nameId", "globalTid"))
+        export.read_rows("ThreadNames", ("nameId", "globalTid"))
 
 
 EVENT = {"ph": "X", "cat": "kernel", "name": "a", "ts": 1, "dur": 1, "tid": 7, "args": {"stream": 7, "correlation": 1}}

@@ -15,7 +15,7 @@ from simcluster.faults import placed
 from simcluster.faults.expert_loads import scale_memory
 from simcluster.faults.experts import ExpertImbalance
 from simcluster.faults.spec import RoutedTokens
-from simcluster.interop.export.trace_export import memory_counters
+from simcluster.interop.export.trace_export import memory_counter_events
 from simcluster.planning.ops import MemoryChange
 from simcluster.results.result import Result
 from simcluster.scenario.fits import apply_changes, find_memory_remedies, peak_bytes
@@ -149,7 +149,7 @@ def test_every_view_has_the_hot_ranks_bytes() -> None:
     base: Result = simulate(without_chance(scenario(HOT).model_copy(update={"replicas": 4})))
     assert base.memory == result.memory
     for rank in (0, 5):
-        text = "[" + ",".join(line.rstrip(",\n") for line in memory_counters(result, rank)) + "]"
+        text = "[" + ",".join(line.rstrip(",\n") for line in memory_counter_events(result, rank)) + "]"
         most = max(event["args"]["total"] for event in json.loads(text))
         assert most == pytest.approx(result.memory_of(rank).total, abs=5)
         table = result.memory_table([rank])

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simcluster.importers.nvidia_smi import CLASSES, parse_matrix
+from simcluster.importers.nvidia_smi import CLASSES, parse_topology_matrix
 from simcluster.importers.topology_files import import_topology
 from simcluster.scenario.files import load_cluster
 from simcluster.scenario.scenario import from_document, load_text
@@ -205,7 +205,7 @@ MATRICES = {
 
 @pytest.mark.parametrize("name", MATRICES)
 def test_every_pair_meets_at_its_class(name):
-    matrix = parse_matrix((INPUTS / name).read_text(), name)
+    matrix = parse_topology_matrix((INPUTS / name).read_text(), name)
     cluster = built(name, **MATRICES[name])
     assert each_way(cluster)
     for a, b in itertools.combinations(matrix.names, 2):
@@ -220,7 +220,7 @@ def test_every_pair_meets_at_its_class(name):
 @pytest.mark.parametrize("name", ["smi_sys_in_numa.txt", "smi_sys_nics.txt"])
 def test_sys_inside_a_numa_node_leaves_the_path_to_the_numa_column(name):
     """As virtual machines and EPYC print it: pairs of one NUMA node never cross the link between NUMA nodes."""
-    matrix = parse_matrix((INPUTS / name).read_text(), name)
+    matrix = parse_topology_matrix((INPUTS / name).read_text(), name)
     cluster = built(name, device="a100-80gb")
     assert each_way(cluster)
     node_of = {x: f"node0.{x.lower() if x.startswith('GPU') else matrix.nics.get(x, x)}" for x in matrix.names}

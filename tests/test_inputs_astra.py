@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from simcluster.base.errors import InputError
 from simcluster.cli import main
-from simcluster.importers.astra_network import Dimension, groups_along_axes, parse_network
+from simcluster.importers.astra_network import Dimension, group_npus_along_axes, parse_network
 from simcluster.importers.topology_files import import_topology
 from simcluster.scenario.files import load_cluster
 from simcluster.scenario.scenario import load_text
@@ -67,8 +67,8 @@ def test_dimensions_number_the_first_fastest(tmp_path: Path) -> None:
     assert inside.duration == pytest.approx(6 * (GIB / 4 / (400 * GIB) + 500e-9))
     assert across.duration == pytest.approx(1 / 50 + 2e-6)
     dimensions = parse_network(text, "net.yml")
-    assert groups_along_axes(dimensions, (True, False)) == [[0, 1, 2, 3], [4, 5, 6, 7]]
-    assert groups_along_axes(dimensions, (False, True)) == [[0, 4], [1, 5], [2, 6], [3, 7]]
+    assert group_npus_along_axes(dimensions, (True, False)) == [[0, 1, 2, 3], [4, 5, 6, 7]]
+    assert group_npus_along_axes(dimensions, (False, True)) == [[0, 4], [1, 5], [2, 6], [3, 7]]
 
 
 @settings(max_examples=25, deadline=None)
@@ -84,12 +84,12 @@ def test_every_network_has_its_links_and_reaches_everything(dimensions: list[tup
     npus = 1
     for _, count in dimensions:
         npus *= count
-    links = npus + sum(dimension.links * npus // dimension.npus for dimension in found)
-    from simcluster.importers.astra_network import network_document
+    links = npus + sum(dimension.link_count * npus // dimension.npus for dimension in found)
+    from simcluster.importers.astra_network import build_network_document
     from simcluster.importers.cluster_document import ImportSpec
     from simcluster.topology.explicit import GraphSpec
 
-    document = network_document(found, ImportSpec(kind="import", files=("net.yml",)), "h100", "net").document()
+    document = build_network_document(found, ImportSpec(kind="import", files=("net.yml",)), "h100", "net").to_dict()
     assert len(document["edges"]) == links
     cluster = GraphSpec.model_validate(document).build()
     assert len(cluster.gpus) == npus
@@ -114,7 +114,7 @@ def test_the_command_writes_a_topology(tmp_path: Path, capsys: pytest.CaptureFix
     assert "429.497 GB/s" in (tmp_path / "topology.yaml").read_text()
     assert len(load_cluster(tmp_path / "topology.yaml").gpus) == 8
     assert main(["import", "astra-network", str(tmp_path / "net.yml")]) == 2
-    assert "state which GPU the NPUs are" in capsys.readouterr().err
+    assert "name the GPU to simulate for each NPU" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -141,7 +141,7 @@ def test_the_command_writes_a_topology(tmp_path: Path, capsys: pytest.CaptureFix
         ("npus_count: &a [8]\ntopology: *a\n", "anchors and aliases"),
         ("npus_count: " + "[" * 80 + "8" + "]" * 80, "nested more than 50 levels"),
         (network("Ring", "8")[:30], "not valid YAML|lacks"),
-        ("npus_count: [" + "1," * 600_000 + "1]", "larger than 20,000 characters"),
+        ("npus_count: [" + "1," * 600_000 + "1]", "longer than 20,000 characters"),
     ],
 )
 def test_a_bad_network_is_one_clear_message(tmp_path: Path, text: str, words: str) -> None:

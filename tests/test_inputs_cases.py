@@ -303,7 +303,7 @@ def test_an_unknown_setting_that_decides_the_step_is_asked_about(
     [
         ("cfg.model.context_parallel_size = OWN.cp(tp)", "model.context_parallel_size: OWN.cp(...) is computed"),
         ("cfg.model.sequence_parallel = OWN(tp)", "model.sequence_parallel: OWN(...) is computed"),
-        ("cfg.model.sequence_parallel = {k: k for k in OWN}", "is computed where the program runs"),
+        ("cfg.model.sequence_parallel = {k: k for k in OWN}", "is computed when the program runs"),
         ("if OWN.big():\n        cfg.model.context_parallel_size = 2", "OWN.big() (it changes context_parallel_size)"),
         ("for n in OWN.all():\n        cfg.train.global_batch_size = n", "(it changes global_batch_size)"),
     ],

@@ -17,7 +17,7 @@ from simcluster.base.errors import InputError
 from simcluster.cli import main
 from simcluster.importers.astra_network import parse_network
 from simcluster.interop.chakra import ChakraTrace, TraceNode, play_traces, read_traces, write_run, write_traces, writer
-from simcluster.interop.chakra.trace import frame_message, message_classes
+from simcluster.interop.chakra.trace import load_message_classes, prefix_with_length
 from simcluster.scenario.files import load_cluster
 from simcluster.scenario.scenario import load
 from simcluster.step.simulate import simulate
@@ -177,7 +177,7 @@ def test_a_rendezvous_costs_up_to_a_latency_more(tmp_path: Path, changes: list[s
     receives = int((result.record.ops.label < 0).sum())
     assert kinds["send"] == kinds["recv"] == 2 * receives > 0
     ready = [node for nodes in job.ranks for node in nodes if node.name.startswith("ready")]
-    latency = max(cluster.spread_latency(cluster.spread(node.number("comm_src"), node.number("comm_dst")))
+    latency = max(cluster.spread_latency(cluster.spread(node.whole_number("comm_src"), node.whole_number("comm_dst")))
                   for node in ready)  # fmt: skip
     most = max(sum(node.kind == "recv" for node in nodes) for nodes in job.ranks)
     own, played = result.step_time * scenario.steps, play_traces(job, cluster).seconds
@@ -204,10 +204,10 @@ def test_what_is_too_large_is_refused_before_it_is_played(monkeypatch: pytest.Mo
     scenario = load("tiny_3d")
     ops = len(simulate(scenario, folded=False).record.ops)
     monkeypatch.setattr(writer.schema, "MAX_NODES", ops)
-    writer.require_writable(simulate(scenario), "job")
+    writer.require_few_ops(simulate(scenario), "job")
     monkeypatch.setattr(writer.schema, "MAX_NODES", ops - 1)
     with pytest.raises(InputError, match=f"job: has {ops:,} ops on 8 ranks; at most {ops - 1:,} are written"):
-        writer.require_writable(simulate(scenario), "job")
+        writer.require_few_ops(simulate(scenario), "job")
 
 
 NODES = st.lists(
@@ -280,7 +280,7 @@ def test_packed_files_are_read_too(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("job", "words"),
     [
-        (trace([comp(1, 1.0, 2), comp(2, 1.0, 1)]), "waits for itself through others"),
+        (trace([comp(1, 1.0, 2), comp(2, 1.0, 1)]), "waits for itself through other nodes"),
         (
             trace([comp(1, 1.0, 7)]),
             r"job, rank 0: node 1 \('comp 1', comp\) waits for node 7, which is not in the trace",
@@ -323,9 +323,9 @@ def test_ranks_that_wait_for_each_other_are_named(tmp_path: Path) -> None:
 
 
 def raw_trace() -> bytes:
-    known = message_classes()
+    known = load_message_classes()
     parts = [known["GlobalMetadata"](version="1.0.0"), *(known["Node"](id=n, name="x", type=4) for n in range(3))]
-    return b"".join(map(frame_message, parts))
+    return b"".join(map(prefix_with_length, parts))
 
 
 @pytest.mark.parametrize(

@@ -9,12 +9,12 @@ import pytest
 from simcluster.base.errors import InputError
 from simcluster.cli import main
 from simcluster.importers.deepspeed import HOST_UPDATE, scenario_from_deepspeed
-from simcluster.importers.imported import Imported
 from simcluster.importers.megatron import scenario_from_arguments
 from simcluster.importers.megatron_bridge import scenario_from_bridge
-from simcluster.importers.named_models import published_model, published_names
+from simcluster.importers.named_models import published_model_section, published_names
 from simcluster.importers.nemo import scenario_from_nemo
 from simcluster.importers.python_recipes import RecipeFile
+from simcluster.importers.results import ImportResult
 from simcluster.importers.torchtitan import scenario_from_torchtitan
 from simcluster.model.layers import parameters
 from simcluster.model.recipes import recipe_named
@@ -32,7 +32,7 @@ def read(name: str) -> str:
 # --- Megatron-LM's option files ---------------------------------------------------------------------------------------
 
 
-def megatron(text: str, **more: Any) -> Imported:
+def megatron(text: str, **more: Any) -> ImportResult:
     return scenario_from_arguments(text, cluster=CLUSTER, source="args", **more)
 
 
@@ -45,7 +45,7 @@ def test_options_in_yaml_with_what_they_share() -> None:
     assert found.no_effect == ("log-params-norm",)
     by_hand = read("options.yaml").replace("ENV_VARS:", "ENV_VARS:\n  NCCL_ALGO: Ring\n  NCCL_P2P_DISABLE: 0", 1)
     assert any("without NCCL_ALGO=Ring" in sentence for sentence in megatron(by_hand).assumed)
-    load_text(found.text("x"))
+    load_text(found.to_yaml_text("x"))
 
 
 @pytest.mark.parametrize(
@@ -176,7 +176,10 @@ def test_options_of_published_scripts(more: str, section: str, expected: dict[st
         ("--step-batch-size-schedule 0:24,200B", "'0:24,200B' is not a schedule; write THRESHOLD:BATCH"),
         ("--step-batch-size-schedule 0:24,200B:96", "ends with 96, but global-batch-size is 48; keep one"),
         ("--optimizer-cpu-offload --optimizer-offload-fraction 0.5", "fraction: 0.5 is not modelled"),
-        ("--cpu-offloading --cpu-offloading-num-layers 12", "12 of 12 layers: the last one stays; at most 11"),
+        (
+            "--cpu-offloading --cpu-offloading-num-layers 12",
+            "is 12 of 12 layers, but the last one stays on the GPU; use at most 11",
+        ),
         ("--cpu-offloading --cpu-offloading-num-layers 2 --recompute-activations", "only without recomputation"),
         ("--cpu-offloading --cpu-offloading-num-layers 2 --pipeline-model-parallel-size 2", "without a pipeline"),
         ("--engram-layer-ids 1 --engram-seed 0", "embedding tables inside layers"),
@@ -352,7 +355,7 @@ def test_options_of_what_is_switched_off_say_nothing() -> None:
 # --- Python -----------------------------------------------------------------------------------------------------------
 
 
-def torchtitan(function: str, **more: Any) -> Imported:
+def torchtitan(function: str, **more: Any) -> ImportResult:
     return scenario_from_torchtitan(
         read("registry.txt"), cluster=CLUSTER, source="models/x.py", function=function, **more
     )  # fmt: skip
@@ -367,7 +370,7 @@ def test_a_registry_of_torchtitan() -> None:
     found = scenario_from_torchtitan(
         read("registry.txt"), cluster=CLUSTER, source="config_registry.py", function="qwen3_14b", gpus=16
     )
-    scenario = load_text(found.text("x"))
+    scenario = load_text(found.to_yaml_text("x"))
     assert (scenario.model.layers, scenario.pipeline.chunks, scenario.overlap.tensor_pieces) == (40, 2, 4)
     assert (scenario.training.precision, scenario.training.recompute) == ("fp8-mixed", "operators")
 
@@ -385,13 +388,13 @@ def test_a_registry_that_says_too_little(function: str, words: str) -> None:
         scenario_from_torchtitan(read("registry.txt"), cluster=CLUSTER, source="r.py", function=function, gpus=8)
 
 
-def bridge(function: str, **more: Any) -> Imported:
+def bridge(function: str, **more: Any) -> ImportResult:
     return scenario_from_bridge(read("recipes.txt"), cluster=CLUSTER, source="r.py", function=function, **more)
 
 
 def test_recipes_of_megatron_bridge() -> None:
     found = bridge("llama3_8b_pretrain_config", available=32)
-    scenario = load_text(found.text("x"))
+    scenario = load_text(found.to_yaml_text("x"))
     assert parameters(scenario.model).total == 8_030_261_248
     assert (scenario.parallel.tp, scenario.training.global_batch, scenario.overlap.param_gather) == (2, 512, True)
     assert bridge("llama3_8b_sft_config", gpus=32).document["training"]["recompute"] == "full"
@@ -416,12 +419,12 @@ def test_muon_and_layouts_of_functions_in_recipes() -> None:
 
 def test_python_is_read_and_not_run(tmp_path: Path) -> None:
     text = f"import os\nX = open('{tmp_path}/x', 'w')\ndef f():\n    os.system('touch {tmp_path}/y')\n    return X"
-    RecipeFile(text, "x.py").read("f")
+    RecipeFile(text, "x.py").read_function("f")
     assert not list(tmp_path.iterdir())
     grows = "def f():\n    y = [7] * 9_999\n    return [[a for a in y] for b in y]\n"
     for bad in ("def f(:", "def f():\n    return f()\n", "(" * 500, grows):
         with pytest.raises(InputError):
-            RecipeFile(bad, "x.py").read("f")
+            RecipeFile(bad, "x.py").read_function("f")
 
 
 @pytest.mark.parametrize(
@@ -457,12 +460,12 @@ def test_python_that_grows_is_not_worked_out(body: str) -> None:
 )  # fmt: skip
 def test_parameters_of_models_by_name(name: str, count: int) -> None:
     """The "model size" of each model's page (its safetensors index)."""
-    assert parameters(Model(**published_model(name))).total == count
+    assert parameters(Model(**published_model_section(name))).total == count
 
 
 def test_every_published_model_is_one() -> None:
     for name in published_names():
-        section = published_model(name)
+        section = published_model_section(name)
         assert "preset" in section or Model(**section).name == name
 
 
@@ -504,7 +507,7 @@ def test_a_configuration_of_nemo() -> None:
     more = "model:\n  torch_distributed_checkpoint: true\n  qkv_bias: true\n  override_vocab_size: 5120\n"
     text = NEMO.replace("model:\n", more, 1)
     found = scenario_from_nemo(text, cluster=CLUSTER, source="nemo.yaml")
-    scenario = load_text(found.text("x"))
+    scenario = load_text(found.to_yaml_text("x"))
     assert (scenario.gpus, scenario.parallel.tp, scenario.parallel.zero) == (16, 2, 1)
     assert (scenario.model.ffn_hidden_size, scenario.model.kv_heads, scenario.model.bias) == (4096, 4, "qkv")
     assert scenario.model.vocab_size == 5120
@@ -574,7 +577,7 @@ def test_what_forks_and_distillation_of_nemo_say() -> None:
 
 def test_what_the_search_of_nemo_starts_from_is_no_training() -> None:
     text = "train_settings:\n  model_size: 7b\n  model: {tensor_parallel_size: 2, micro_batch_size: 2}\n"
-    with pytest.raises(InputError, match="train_settings are input of NeMo's configuration search"):
+    with pytest.raises(InputError, match="train_settings are the input of NeMo's configuration search"):
         scenario_from_nemo(text, cluster=CLUSTER, source="n.yaml")
 
 
@@ -599,7 +602,7 @@ def test_a_model_of_nemo_by_its_sizes_has_the_vocabulary_that_it_is_published_wi
 def test_shards_and_gated_activations_of_nemo() -> None:
     shards = "model:\n  fsdp: true\n  fsdp_sharding_strategy: grad\n  fsdp_grad_reduce_dtype: bf16\n"
     text = NEMO.replace("fast-swiglu", "fast-geglu").replace("fp8: true", "fp8: false").replace("model:\n", shards, 1)
-    scenario = load_text(scenario_from_nemo(text, cluster=CLUSTER).text("x"))
+    scenario = load_text(scenario_from_nemo(text, cluster=CLUSTER).to_yaml_text("x"))
     assert (scenario.model.gated_mlp, scenario.parallel.zero, scenario.training.memory_recipe) == (True, 2, "mixed-16")
     assert (scenario.overlap.grad_reduce, scenario.overlap.param_gather) == (True, True)
     biased = scenario_from_nemo(
@@ -630,7 +633,7 @@ def test_gradients_of_deepspeed() -> None:
         assert found.document["training"]["memory_recipe"] == recipe
 
 
-def deepspeed(config: dict[str, Any], gpus: int = 8) -> Imported:
+def deepspeed(config: dict[str, Any], gpus: int = 8) -> ImportResult:
     return scenario_from_deepspeed(
         json.dumps(config), cluster={"topology": "dgx_h100", "nodes": 1}, model={"preset": "llama3-8b"}, gpus=gpus,
         source="ds.json",
@@ -641,14 +644,14 @@ def test_a_configuration_of_deepspeed() -> None:
     zero = {"stage": 2, "overlap_comm": True, "reduce_bucket_size": 5e8, "allgather_bucket_size": 5e8}
     config = {"train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 4, "bf16": {"enabled": True}}
     found = deepspeed({**config, "zero_optimization": zero, "steps_per_print": 9})
-    scenario = load_text(found.text("x"))
+    scenario = load_text(found.to_yaml_text("x"))
     assert (scenario.training.global_batch, scenario.training.micro_batch, scenario.parallel.zero) == (64, 2, 2)
     assert (scenario.overlap.grad_reduce, scenario.overlap.bucket_size) == (True, 1e9)
     assert found.no_effect == ("steps_per_print",)
     offloaded = deepspeed(
         {"zero_optimization": {"stage": 3, "offload_optimizer": {"device": "cpu"}}, "train_batch_size": 8}
     )
-    offload = load_text(offloaded.text("x")).memory.offload
+    offload = load_text(offloaded.to_yaml_text("x")).memory.offload
     assert (offload.optimizer, offload.host_update) == ("host", 109e9)
     assert offload.host_update == pytest.approx(10e9 * recipe_named("mixed-16").update_traffic / 2.57, rel=1e-3)
     assert offloaded.document["training"]["precision"] == "fp32"
@@ -733,4 +736,4 @@ def test_a_config_json_becomes_a_whole_scenario_that_fits(tmp_path: Path, capsys
     assert "# Assumed: sequences of 8192 tokens (--sequence-length changes it)" in out.read_text()
     capsys.readouterr()
     assert main(given) == 2
-    assert "give both: --model llama3-8b, or a config.json, and --sequence-length" in capsys.readouterr().err
+    assert "give both, as in --model llama3-8b (or a config.json) and --sequence-length" in capsys.readouterr().err

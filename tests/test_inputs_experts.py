@@ -15,7 +15,7 @@ from simcluster.cli import main
 from simcluster.documents.catalogue import load_presets
 from simcluster.documents.catalogue.models import model_document
 from simcluster.importers.hugging_face import model_from_config
-from simcluster.importers.layer_lists import expert_layer_fields, parse_layer_list
+from simcluster.importers.layer_lists import describe_expert_layers, parse_layer_list
 from simcluster.model.layers import parameters
 from simcluster.model.mixture import Moe
 from simcluster.model.transformer import Model
@@ -33,7 +33,7 @@ def test_layers_with_experts_are_found_again(first: int, every: int, offset: int
     )  # fmt: skip
     listed = [moe.is_in(layer) for layer in range(layers)]
     assert moe.layers_of(layers) == sum(listed)
-    found = expert_layer_fields(listed)
+    found = describe_expert_layers(listed)
     assert (found is None) == (not any(listed))
     if found is not None:
         again = Moe(experts=2, top_k=1, expert_ffn_hidden_size=1, **found)  # type: ignore[arg-type]
@@ -42,7 +42,7 @@ def test_layers_with_experts_are_found_again(first: int, every: int, offset: int
 
 @given(st.lists(st.booleans(), max_size=12))
 def test_what_is_said_of_a_list_is_true_of_it(listed: list[bool]) -> None:
-    found = expert_layer_fields(listed)
+    found = describe_expert_layers(listed)
     if found is not None:
         moe = Moe(experts=2, top_k=1, expert_ffn_hidden_size=1, **found)  # type: ignore[arg-type]
         assert [moe.is_in(layer) for layer in range(len(listed))] == listed
@@ -188,7 +188,10 @@ QWEN3 = MIXTURES["Qwen3-30B-A3B"][0]
         ({**MIXTRAL, "num_local_experts": None}, "lacks num_local_experts or num_experts"),
         ({**MIXTRAL, "num_experts_per_tok": 9}, "num_experts_per_tok 9 is more than the 8 experts"),
         ({**MIXTRAL, "num_experts_per_tok": 10**5000}, "num_experts_per_tok of thousands of digits is not"),
-        ({**QWEN3, "mlp_only_layers": [3, 17]}, "mlp_only_layers: only dense MLPs in the first layers.*these 48"),
+        (
+            {**QWEN3, "mlp_only_layers": [3, 17]},
+            "mlp_only_layers: this pattern of expert layers among 48 layers is not modelled",
+        ),
         ({**QWEN3, "mlp_only_layers": list(range(48))}, "mlp_only_layers: .*modelled"),
         ({**QWEN3, "mlp_only_layers": "all"}, "'all' is not a list of layer numbers"),
         ({**QWEN3, "mlp_only_layers": [1], "num_hidden_layers": 10**9}, "1,000,000,000 layers"),
@@ -198,15 +201,15 @@ QWEN3 = MIXTURES["Qwen3-30B-A3B"][0]
         ({**MIXTURES["DeepSeek-V3"][0], "attention_bias": True}, "attention_bias is true, which is not modelled"),
         (
             {**MIXTURES["DeepSeek-V3"][0], "first_k_dense_replace": 61},
-            "first_k_dense_replace .*these 61 layers; remove these keys",
+            "first_k_dense_replace .*among 61 layers is not modelled.*: remove these keys",
         ),
         ({**MIXTURES["DeepSeek-V3"][0], "num_nextn_predict_layers": "one"}, "num_nextn_predict_layers 'one' is not"),
         ({**MIXTURES["gpt-oss-20b"][0], "attention_bias": False}, "attention_bias is false"),
-        ({**MIXTURES["gpt-oss-20b"][0], "layer_types": ["full_attention"] * 23}, "for each of the 24 layers"),
+        ({**MIXTURES["gpt-oss-20b"][0], "layer_types": ["full_attention"] * 23}, "must be a list of 24 words"),
         ({**MIXTURES["Llama-4-Scout"][0], "max_position_embeddings": 10**7}, "attention_chunk_size 8192 is shorter"),
         (
             {**MIXTURES["Llama-4-Scout"][0], "moe_layers": [1, 2, 5]},
-            "moe_layers: .* these 48 layers; remove these keys",
+            "moe_layers: .*among 48 layers is not modelled.*: remove these keys",
         ),
     ],
 )
@@ -246,7 +249,7 @@ DEEPSEEK_ARGUMENTS = """
 
 
 def big(text: str, **more: Any) -> Scenario:
-    return load_text(imported(text, cluster={"topology": "dgx_h100", "nodes": 64}, **more).text("a test"))
+    return load_text(imported(text, cluster={"topology": "dgx_h100", "nodes": 64}, **more).to_yaml_text("a test"))
 
 
 def test_mixtral_as_megatron_launches_it() -> None:
@@ -292,7 +295,7 @@ def test_deepseek_as_megatron_launches_it() -> None:
     )
     ours["moe"] |= {"shared_experts": 1, "shared_ffn_hidden_size": None, "aux_loss": False}  # the one shared expert
     assert ours == published
-    text = imported(DEEPSEEK_ARGUMENTS, gpus=512).text("x")
+    text = imported(DEEPSEEK_ARGUMENTS, gpus=512).to_yaml_text("x")
     assert "# Assumed: moe-shared-expert-overlap also overlaps what delay-wgrad-compute" in text
     assert found.overlap.experts
     assert 0 < simulate(found).mfu < 1
@@ -350,7 +353,7 @@ def test_options_of_experts(text: str, expected: dict[str, Any]) -> None:
     found = section(text)
     assert found["moe"] == expected
     assert ("ffn_hidden_size" in found) == ("every" in expected)
-    load_text(imported(f"{GPT_345M} {text}", gpus=8, cluster={"topology": "dgx_h100", "nodes": 1}).text("x"))
+    load_text(imported(f"{GPT_345M} {text}", gpus=8, cluster={"topology": "dgx_h100", "nodes": 1}).to_yaml_text("x"))
 
 
 def test_gpt_oss_as_megatron_has_it() -> None:
@@ -362,7 +365,7 @@ def test_gpt_oss_as_megatron_has_it() -> None:
         "--window-attn-skip-freq 2 --num-experts 32 --moe-router-topk 4 --moe-ffn-hidden-size 2880 "
         "--moe-token-dispatcher-type alltoall --bf16 --micro-batch-size 1 --global-batch-size 8"
     )
-    found = load_text(imported(text, gpus=8).text("x")).model
+    found = load_text(imported(text, gpus=8).to_yaml_text("x")).model
     assert parameters(found).total == 20_914_757_184
     assert found.model_dump(exclude={"name"}) == Model(**model_document("gpt-oss-20b")).model_dump(exclude={"name"})
 
@@ -389,13 +392,16 @@ def test_what_belongs_to_no_experts_is_said() -> None:
         ('--num-experts 8 --moe-layer-freq __import__("os")', "'_' is not allowed"),
         ("--num-experts 8 --moe-layer-freq " + "[" * 5000, "nested more than 20 deep"),
         ("--num-experts 8 --moe-pad-expert-input-to-capacity", "needs moe-expert-capacity-factor; give it, as in 1.0"),
-        ("--multi-latent-attention", "with biases is not modelled; add --disable-bias-linear"),
+        ("--multi-latent-attention", "is not modelled with biases; add --disable-bias-linear"),
         (
             "--multi-latent-attention --disable-bias-linear --group-query-attention --num-query-groups 4",
-            "and group-query-attention exclude each other",
+            "cannot be combined with group-query-attention",
         ),
         ("--context-parallel-size 2 --cp-comm-type a2a+p2p", r"--cp-comm-type: 'a2a\+p2p' is not modelled"),
-        ("--context-parallel-size 2 --cp-comm-type p2p a2a", "'p2p a2a' is not modelled; one of p2p, all_gather, a2a"),
+        (
+            "--context-parallel-size 2 --cp-comm-type p2p a2a",
+            "'p2p a2a' is not modelled; use one of p2p, all_gather, a2a",
+        ),
         ("--window-size 127,0 --window-attn-skip-freq [0,1]*12", "every n-th layer without a window is modelled"),
         ("--delay-wgrad-compute", "a split backward needs another schedule"),
     ],
@@ -409,7 +415,7 @@ def test_bad_options_of_experts_are_one_clear_message(text: str, words: str) -> 
 
 def test_what_changes_the_step_and_is_not_modelled_is_said() -> None:
     options = "--num-experts 8 --moe-token-drop-policy position --overlap-moe-expert-parallel-comm"
-    text = imported(f"{GPT_345M} {options}", gpus=8).text("x")
+    text = imported(f"{GPT_345M} {options}", gpus=8).to_yaml_text("x")
     for words in (
         "--moe-token-drop-policy: each expert keeps its most probable tokens",
         "not with another microbatch as by overlap-moe",
@@ -470,7 +476,7 @@ def test_experts_in_overrides(written: str) -> None:
         "model.moe_shared_expert_overlap=false model.moe_permute_fusion=false "
         "train.micro_batch_size=1 train.global_batch_size=128"
     )
-    found = load_text(bridge(text).text("x"))
+    found = load_text(bridge(text).to_yaml_text("x"))
     assert found.model.moe == Moe(
         experts=8, top_k=2, expert_ffn_hidden_size=256, first_dense_layers=1, router_bias=True,
     )  # fmt: skip
@@ -498,7 +504,7 @@ def test_hybrids_are_refused_by_name() -> None:
 @pytest.mark.parametrize("name", [name for name in load_presets("models.yaml") if "moe" in model_document(name)])
 def test_recipes_of_mixtures_are_the_presets(name: str) -> None:
     text = f"{name.replace('-', '_')}_pretrain_config train.micro_batch_size=1 train.global_batch_size=64"
-    ours, preset = load_text(bridge(text).text("x")).model, Model(**model_document(name))
+    ours, preset = load_text(bridge(text).to_yaml_text("x")).model, Model(**model_document(name))
     assert ours.moe is not None
     assert preset.moe is not None
     assert ours.moe.shared_width == preset.moe.shared_width

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from simcluster.base.errors import InputError
-from simcluster.importers.imported import Imported
 from simcluster.importers.megatron import scenario_from_arguments
+from simcluster.importers.results import ImportResult
 from simcluster.scenario.scenario import load_text
 
 SIZES = (
@@ -27,7 +27,7 @@ LATENT = (
 )
 
 
-def imported(more: str) -> Imported:
+def imported(more: str) -> ImportResult:
     cluster = {"topology": "dgx_h100", "nodes": 8}
     return scenario_from_arguments(f"{SIZES} {more}", cluster=cluster, gpus=64, source="run.sh")
 
@@ -38,7 +38,7 @@ def test_experts_latent_attention_and_layers_that_do_nothing() -> None:
         "--pipeline-model-parallel-size 2 --expert-model-parallel-size 4 --moe-tp-extend-ep --sequence-parallel "
         "--schedules-method dualpipev --moe-fb-overlap"
     )
-    scenario = load_text(found.text("x"))
+    scenario = load_text(found.to_yaml_text("x"))
     assert scenario.model.layers == 14
     assert found.document["model"]["moe"] == {
         "experts": 16, "top_k": 4, "expert_ffn_hidden_size": 256, "shared_ffn_hidden_size": 512,
@@ -103,7 +103,7 @@ def test_single_options(more: str, section: str, expected: dict[str, Any]) -> No
     found = imported(more)
     assert {key: found.document[section].get(key) for key in expected} == expected
     assert not found.unknown
-    load_text(found.text("x"))
+    load_text(found.to_yaml_text("x"))
 
 
 PLAIN = SIZES[: SIZES.index("--spec")]
@@ -119,14 +119,14 @@ GAUDI = (
 )
 
 
-def plain(more: str) -> Imported:
+def plain(more: str) -> ImportResult:
     cluster = {"topology": "dgx_h100", "nodes": 8}
     return scenario_from_arguments(f"{PLAIN} {more}", cluster=cluster, gpus=64, source="run.sh")
 
 
 def test_latent_attention_and_shared_experts_of_pai() -> None:
     found = plain(PAI)
-    model = load_text(found.text("x")).model
+    model = load_text(found.to_yaml_text("x")).model
     assert model.mla is not None
     assert (model.mla.kv_lora_rank, model.mla.q_lora_rank, model.mla.v_head_dim) == (128, None, 64)
     assert found.document["model"]["moe"]["shared_ffn_hidden_size"] == 512
@@ -163,7 +163,7 @@ def test_optimizers_and_bins_of_gaudi() -> None:
         ("--num-layers 12 --noop-layers 12", "'12' is not a list of layers from 0 to 11"),
         (
             "--num-layers 12 --num-layer-list 2,4,4,1 --pipeline-model-parallel-size 4",
-            "does not split 12 layers into 4",
+            "is not 4 layer counts that sum to 12",
         ),
         (
             "--num-layers 12 --enable-hetero --hetero-process-meshes 2,1,1,1,1",
@@ -182,11 +182,11 @@ def test_what_cannot_be_read_is_one_message(more: str, words: str) -> None:
 
 def test_layers_of_another_kind_are_refused_by_the_name_of_what_makes_them() -> None:
     text = f"{SIZES} --num-layers 12".replace("deepseek_spec", "qwen3_next_spec")
-    with pytest.raises(InputError, match=r"spec\.qwen3_next_spec means layers other"):
+    with pytest.raises(InputError, match=r"spec\.qwen3_next_spec selects layers"):
         scenario_from_arguments(text, cluster={"topology": "dgx_h100", "nodes": 8}, source="run.sh")
 
 
-def of_llama(more: str) -> Imported:
+def of_llama(more: str) -> ImportResult:
     text = (
         "torchrun --nproc_per_node 8 pretrain_llama.py --num-layers 4 --hidden-size 512 --num-attention-heads 8 "
         "--seq-length 512 --vocab-size 5000 --micro-batch-size 1 --global-batch-size 64 --bf16 --swiglu "

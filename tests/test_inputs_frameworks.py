@@ -7,8 +7,8 @@ import pytest
 
 from simcluster.base.errors import InputError
 from simcluster.cli import main
-from simcluster.importers.imported import Imported
 from simcluster.importers.megatron import scenario_from_arguments
+from simcluster.importers.results import ImportResult
 from simcluster.importers.torchtitan import scenario_from_torchtitan
 from simcluster.scenario.scenario import load, load_text
 
@@ -127,14 +127,14 @@ moe_ffn_hidden_size: 256
 
 def imported(
     text: str, read_file: Callable[[str], str | None] = lambda name: None, gpus: int | None = None
-) -> Imported:
+) -> ImportResult:
     cluster = {"topology": "dgx_h100", "nodes": 8}
     return scenario_from_arguments(text, cluster=cluster, gpus=gpus, source="x.yaml", read_file=read_file)
 
 
 def test_sections_of_flagscale() -> None:
     found = imported(FLAGSCALE, gpus=8)
-    scenario = load_text(found.text("x"))
+    scenario = load_text(found.to_yaml_text("x"))
     assert (scenario.parallel.tp, scenario.parallel.pp, scenario.parallel.zero) == (2, 2, 1)
     assert (scenario.model.vocab_size, scenario.training.global_batch) == (5000, 64)
     assert found.document["model"]["moe"]["first_dense_layers"] == 1
@@ -162,7 +162,7 @@ def test_an_experiment_of_flagscale_names_its_training(tmp_path: Path) -> None:
 
 def test_overrides_of_primus_over_the_files_of_its_repository() -> None:
     found = imported(PRIMUS, REPOSITORY.get, gpus=8)
-    scenario = load_text(found.text("x"))
+    scenario = load_text(found.to_yaml_text("x"))
     assert (scenario.model.layers, scenario.model.sequence_length, scenario.model.bias) == (4, 2048, False)
     assert (scenario.training.micro_batch, scenario.training.global_batch, scenario.parallel.zero) == (2, 64, 1)
     assert (scenario.parallel.ep, found.document["parallel"]["expert_dispatch"]) == (8, {"kind": "deepep"})
@@ -234,14 +234,14 @@ def test_schedules_that_primus_ships_count_where_its_switches_are_on(
     assert not found.unknown
     idle = "enable_zero_bubble has no effect: patch_zero_bubble is not true" in found.assumed
     assert idle == ("enable_zero_bubble" in own)
-    load_text(found.text("x"))
+    load_text(found.to_yaml_text("x"))
 
 
 @pytest.mark.parametrize(
     ("text", "words"),
     [
         (PRIMUS, "needs primus/configs/modules/megatron/pre_trainer.yaml, which is neither"),
-        (PRIMUS.replace("    model: ${PRIMUS_MODEL:own_1B}.yaml\n", ""), "its module names no model"),
+        (PRIMUS.replace("    model: ${PRIMUS_MODEL:own_1B}.yaml\n", ""), "its trainer module names no model"),
         (FLAGSCALE.replace("num_layers: 8", "num_layers: -8"), "num-layers: '-8' is not a whole number"),
         (FLAGSCALE.replace("num_layers: 8", LINEAR), "--linear-attention-freq has linear attention layers, which"),
         (FLAGSCALE.replace("num_layers: 8", "num_layers: 8\n  moe_latent_size: 128"), "--moe-latent-size: .*latent"),
@@ -291,7 +291,7 @@ compile: {enable: true, components: [model, loss]}
 }
 
 
-def titan(text: str, files: dict[str, str]) -> Imported:
+def titan(text: str, files: dict[str, str]) -> ImportResult:
     return scenario_from_torchtitan(
         text, cluster={"topology": "dgx_h100", "nodes": 1}, gpus=8, read_file=files.get, source="own.yaml"
     )  # fmt: skip
@@ -322,7 +322,7 @@ def test_fine_tuning_of_all_weights_is_read_as_pre_training_is() -> None:
     found = imported(TUNES, REPOSITORY.get, gpus=8)
     assert found.document == imported(PRIMUS, REPOSITORY.get, gpus=8).document
     assert any(sentence.startswith("--use-packed-attention") for sentence in found.assumed)
-    with pytest.raises(InputError, match=r"lora\.enabled: training adapters with frozen weights is"):
+    with pytest.raises(InputError, match=r"lora\.enabled: adapters with frozen weights are"):
         imported(TUNES.replace("enabled: false", "enabled: true"), REPOSITORY.get, gpus=8)
 
 
@@ -333,9 +333,11 @@ def test_dual_pipe_v_of_flagscale(field: str) -> None:
 
 
 def test_a_framework_is_told_which_import_it_is_for() -> None:
-    with pytest.raises(InputError, match="its module is of framework torchtitan: run simcluster import torchtitan"):
+    with pytest.raises(
+        InputError, match="its trainer module is for framework torchtitan: run simcluster import torchtitan"
+    ):
         imported(TITAN)
-    with pytest.raises(InputError, match="is of framework maxtext: it cannot be imported"):
+    with pytest.raises(InputError, match="is for framework maxtext: it cannot be imported"):
         titan(TITAN.replace("torchtitan", "maxtext"), TITAN_FILES)
 
 

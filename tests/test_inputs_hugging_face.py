@@ -16,11 +16,11 @@ from simcluster.cli import main
 from simcluster.documents.catalogue.models import model_document
 from simcluster.importers.hugging_face import (
     assumptions_of_config,
-    classify_keys,
-    length_notes,
+    classify_config_keys,
+    count_config_parameters,
     model_from_config,
-    parameters_of_config,
-    parse_config,
+    parse_config_json,
+    sequence_length_notes,
 )
 from simcluster.model.flops import layer_flops
 from simcluster.model.layer_block import embedding_block
@@ -335,20 +335,20 @@ MIXTURES = {
 @for_each("name", DENSE)
 def test_dense_models_have_their_published_parameters(name: str) -> None:
     config, published = DENSE[name]
-    assert parameters_of_config(config).total == published
+    assert count_config_parameters(config).total == published
     assert parameters(Model(**model_from_config(config, sequence_length=1024))).total == published
 
 
 @for_each("name", MIXTURES)
 def test_mixtures_have_their_published_parameters(name: str) -> None:
     config, published = MIXTURES[name]
-    assert parameters_of_config(config).total == published
+    assert count_config_parameters(config).total == published
     assert parameters(Model(**model_from_config(config, sequence_length=1024))).total == published
 
 
 def test_active_parameters_leave_out_experts_that_a_token_does_not_visit() -> None:
     config, total = MIXTURES["Mixtral-8x7B"]
-    found = parameters_of_config(config)
+    found = count_config_parameters(config)
     assert total - found.active == 32 * 6 * 3 * 4096 * 14336
     assert found.active == 12_879_925_248  # "13B active", mistral.ai
 
@@ -358,7 +358,7 @@ def test_sizes_in_sections_of_a_config_are_read_and_accounted_for() -> None:
     found = model_from_config(config)
     assert found["moe"] == {"experts": 16, "top_k": 4, "expert_ffn_hidden_size": 10752}
     assert (found["kv_heads"], found["position"], found["tied_embeddings"]) == (8, "rope", False)
-    mapped, idle, unknown = classify_keys({**config, "own": 1}, sequence_length=1024)
+    mapped, idle, unknown = classify_config_keys({**config, "own": 1}, sequence_length=1024)
     assert {"attn_config", "ffn_config", "kv_n_heads", "moe_top_k"} <= set(mapped)
     assert (idle, unknown) == (("clip_qkv",), ("own",))
     mpt: dict[str, Any] = {"model_type": "mpt", **MOSAIC}
@@ -374,7 +374,7 @@ def test_that_weights_are_published_quantized_is_told() -> None:
         "weights are trained unquantized: training with quantization_config (gptq, 4 bits) is not modelled",
     )
     assert model_from_config(config) == model_from_config(DENSE["Llama-2-7b"][0])
-    assert "quantization_config" not in classify_keys(config, sequence_length=1024)[1]
+    assert "quantization_config" not in classify_config_keys(config, sequence_length=1024)[1]
     assert assumptions_of_config({**config, "quantization_config": None}) == ()
 
 
@@ -384,12 +384,12 @@ def test_of_a_model_of_several_parts_the_decoder_is_taken_and_the_rest_is_named(
     for defaulted in ("vocab_size", "max_position_embeddings"):
         del text[defaulted]
     config = {"model_type": "gemma3", "text_config": text, "vision_config": {"hidden_size": 1152}}
-    assert parameters_of_config(config).total == 27_432_406_640 - 416_866_032 - (1152 * 5376 + 1152)
+    assert count_config_parameters(config).total == 27_432_406_640 - 416_866_032 - (1152 * 5376 + 1152)
     assert assumptions_of_config(config) == ("only the text decoder, without vision_config",)
     assert model_from_config(config)["sequence_length"] == 131072
     flat = {**DENSE["Qwen2.5-VL-7B"][0], "vision_config": {"hidden_size": 1280}}
     assert assumptions_of_config(flat) == ("only the text decoder, without vision_config",)
-    assert parameters_of_config(flat).total == DENSE["Qwen2.5-VL-7B"][1]
+    assert count_config_parameters(flat).total == DENSE["Qwen2.5-VL-7B"][1]
     tied = {"model_type": "x", "tie_word_embeddings": True, "text_config": DENSE["Qwen3-8B"][0]}
     assert model_from_config(tied)["tied_embeddings"] is True
 
@@ -398,7 +398,7 @@ def test_of_a_model_of_several_parts_the_decoder_is_taken_and_the_rest_is_named(
 def test_multi_token_prediction_is_left_out_and_said(name: str, with_its_layer: int) -> None:
     """The published weights have a whole layer more, what joins two states, two norms, and copies of both tables."""
     config, total = MIXTURES[name]
-    found, h = parameters_of_config(config), config["hidden_size"]
+    found, h = count_config_parameters(config), config["hidden_size"]
     model = Model(**model_from_config(config))
     layer = sum(
         kind.parameters(model) + kind.expert_parameters(model) for kind in kinds_of_layer(model, model.layers - 1)
@@ -461,7 +461,7 @@ def test_windows_and_their_periods() -> None:
     listed = {**DENSE["gemma-3-1b"][0], "num_hidden_layers": 8, "sliding_window": 512}
     assert model_from_config({**listed, "layer_types": types * 2})["full_attention_every"] == 4
     assert "full_attention_every" not in model_from_config({**listed, "layer_types": ["sliding_attention"] * 8})
-    with pytest.raises(InputError, match="full_attention in every n-th layer is modelled"):
+    with pytest.raises(InputError, match="full_attention must be in every n-th layer"):
         model_from_config({**listed, "layer_types": [*types, *reversed(types)]})
     with pytest.raises(InputError, match="for each of the 8 layers"):
         model_from_config({**listed, "layer_types": types})
@@ -484,7 +484,7 @@ def test_a_window_does_the_work_of_the_tokens_in_it() -> None:
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"vision_config": {"hidden_size": 1}}, "has vision_config: a multi-part model"),
+        ({"vision_config": {"hidden_size": 1}}, "has vision_config, so it is of a multi-part model"),
         ({"text_config": {"hidden_size": 1}}, "the config of model_type 'gemma2' lacks num_hidden_layers"),
         (
             {"text_config": {"hidden_size": 1}, "model_type": "minimax_m3_vl"},
@@ -494,7 +494,7 @@ def test_a_window_does_the_work_of_the_tokens_in_it() -> None:
         ({"model_type": "qwen3_next"}, "layers other than attention and MLP are not modelled"),
         ({"model_type": "deepseek_v32"}, "attention with an indexer is not modelled"),
         ({"is_encoder_decoder": True}, "is_encoder_decoder is true"),
-        ({"model_type": "gemma4"}, "'gemma4', which is not supported; supported are .*gemma3_text"),
+        ({"model_type": "gemma4"}, "'gemma4', which is not supported; supported: .*gemma3_text"),
         ({"num_hidden_layers": 10**10}, "not a positive whole number"),
         ({"hidden_size": 10**5000}, "not a positive whole number"),
         ({"num_key_value_heads": 5}, "kv_heads 5 does not divide heads 16"),
@@ -577,7 +577,7 @@ def test_no_config_leads_to_anything_but_a_count_or_one_complaint(data: st.DataO
     config, _ = data.draw(st.sampled_from([*DENSE.values(), *MIXTURES.values()]))
     changed = {**config, **data.draw(st.dictionaries(st.sampled_from([*config, "sliding_window", "head_dim"]), JUNK))}
     try:
-        assert parameters_of_config(changed).total > 0
+        assert count_config_parameters(changed).total > 0
     except InputError:
         return
 
@@ -603,13 +603,13 @@ def test_a_dense_hunyuan() -> None:
 def test_every_key_of_a_config_is_accounted_for() -> None:
     config = llama("qwen3", 4, 256, 512, 4, 2, 1024, rms_norm_eps=1e-6, own_key=3, empty=None, use_mla=False)
     config |= {"layer_types": ["full_attention"] * 4, "use_sliding_window": False, "max_window_layers": 4}
-    mapped, idle, unknown = classify_keys(config, sequence_length=1024)
+    mapped, idle, unknown = classify_config_keys(config, sequence_length=1024)
     assert sorted((*mapped, *idle, *unknown)) == sorted(config)
     assert unknown == ("own_key",)
     assert {"model_type", "use_sliding_window", "hidden_size"} <= set(mapped)
     assert set(idle) == {"rms_norm_eps", "empty", "use_mla", "layer_types", "max_window_layers"}
     config |= {"use_mla": True, "layer_types": [*["full_attention"] * 3, "linear_attention"]}
-    assert set(classify_keys(config, sequence_length=1024)[2]) == {"own_key", "use_mla", "layer_types"}
+    assert set(classify_config_keys(config, sequence_length=1024)[2]) == {"own_key", "use_mla", "layer_types"}
 
 
 def test_a_key_that_is_not_known_is_told_and_refused_when_strict(
@@ -625,7 +625,7 @@ def test_a_key_that_is_not_known_is_told_and_refused_when_strict(
     assert "# No effect on the simulated time: attn_pdrop, embd_pdrop" in told.out
     assert "# Assumed: no dropout, although attn_pdrop is above 0 (--set training.dropout=true)" in told.out
     assert main([*arguments, "--strict"]) == 2
-    assert "unknown: own_key; remove them" in capsys.readouterr().err
+    assert "unknown settings: own_key; remove them" in capsys.readouterr().err
 
 
 def test_a_length_that_the_config_does_not_say_is_the_default_of_its_kind(tmp_path: Path) -> None:
@@ -647,9 +647,9 @@ def test_a_length_that_the_config_does_not_say_is_the_default_of_its_kind(tmp_pa
 
 def test_a_length_that_is_written_is_no_default() -> None:
     config = llama("llama", 2, 128, 256, 4, 4, 1000)
-    assert length_notes(config) == {}
-    assert length_notes({**config, "model_max_length": 4096, "seq_length": 8192}) == {}
-    assert list(length_notes({**config, "model_max_length": 2048})) == ["model_max_length"]
+    assert sequence_length_notes(config) == {}
+    assert sequence_length_notes({**config, "model_max_length": 4096, "seq_length": 8192}) == {}
+    assert list(sequence_length_notes({**config, "model_max_length": 2048})) == ["model_max_length"]
 
 
 LLAMA_8B = llama("llama", 32, 4096, 14336, 32, 8, 128256, max_position_embeddings=8192, tie_word_embeddings=False)
@@ -702,10 +702,10 @@ def test_a_window_as_long_as_the_sequence_is_full_attention() -> None:
     [
         (
             {},
-            "has no model_type; supported are llama, mistral, qwen2, .*, gpt2, gpt_neox, opt, bloom, falcon",
+            "has no model_type; supported: llama, mistral, qwen2, .*, gpt2, gpt_neox, opt, bloom, falcon",
         ),
         ({**LLAMA_8B, "model_type": "mamba"}, "model_type 'mamba', which is not supported: layers other than"),
-        ({**LLAMA_8B, "model_type": "own"}, "model_type 'own', which is not supported; supported are llama"),
+        ({**LLAMA_8B, "model_type": "own"}, "model_type 'own', which is not supported; supported: llama"),
         ({**LLAMA_8B, "model_type": ["llama"]}, "which is not supported"),
         ({**LLAMA_8B, "model_type": "mixtral", "num_local_experts": 8}, "lacks num_experts_per_tok"),
         ({"model_type": "llama"}, r"lacks num_hidden_layers \(layers\), hidden_size \(hidden_size\), .*heads"),
@@ -741,7 +741,7 @@ def test_what_cannot_be_read_is_refused(config: dict[str, Any], words: str) -> N
 )
 def test_a_bad_text_is_one_clear_error(content: str, words: str) -> None:
     with pytest.raises(InputError, match=words) as caught:
-        parse_config(content, "bad.json")
+        parse_config_json(content, "bad.json")
     assert "bad.json" in str(caught.value)
 
 
@@ -764,10 +764,10 @@ def test_the_transformer_of_flash_linear_attention() -> None:
 def test_numbers_that_are_not_finite_stop_only_where_they_are_needed(constant: str) -> None:
     """transformers writes them (time_step_limit of Mamba's configs), also in the config of a Llama."""
     text = json.dumps({key: value for key, value in LLAMA_8B.items() if key != "tie_word_embeddings"}).rstrip("}")
-    plain = model_from_config(parse_config(text + "}", "config.json"))
+    plain = model_from_config(parse_config_json(text + "}", "config.json"))
     read_file = f'{text}, "time_step_limit": [0.0, {constant}], "router_jitter_noise": {constant}}}'
-    assert model_from_config(parse_config(read_file, "config.json")) == plain
+    assert model_from_config(parse_config_json(read_file, "config.json")) == plain
     for key in ("hidden_size", "num_hidden_layers", "num_key_value_heads", "head_dim", "tie_word_embeddings"):
         needed = re.sub(rf', "{key}": \w+', "", text) + f', "{key}": {constant}}}'
         with pytest.raises(InputError, match=rf"^{key} "):
-            model_from_config(parse_config(needed, "config.json"))
+            model_from_config(parse_config_json(needed, "config.json"))

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from simcluster.base.errors import InputError
-from simcluster.importers.imported import Imported
 from simcluster.importers.megatron import scenario_from_arguments
+from simcluster.importers.results import ImportResult
 
 SIZES = (
     "pretrain_gpt.py --num-layers 2 --hidden-size 512 --num-attention-heads 8 --seq-length 512 "
@@ -17,14 +17,14 @@ SIZES = (
 TRAINS = f"{SIZES} --micro-batch-size 2 --vocab-size 1000"
 
 
-def imported(text: str, files: Mapping[str, str] | None = None, **given: str) -> Imported:
+def imported(text: str, files: Mapping[str, str] | None = None, **given: str) -> ImportResult:
     return scenario_from_arguments(
         f"#!/bin/bash\n{text}\n", cluster={"topology": "dgx_h100", "nodes": 4}, source="run.sh", given=given,
         read_file=(files or {}).get, gpus_per_node=8, available=32,
     )  # fmt: skip
 
 
-def told(found: Imported, words: str) -> bool:
+def told(found: ImportResult, words: str) -> bool:
     return any(words in sentence for sentence in found.assumed)
 
 
@@ -71,7 +71,7 @@ def test_what_is_assumed_is_told(text: str, words: str, said: bool) -> None:
 DEEPSPEED = f"deepspeed --num_nodes 1 {TRAINS} --fp16 --deepspeed --deepspeed_config ds.json"
 
 
-def with_configuration(**more: Any) -> Imported:
+def with_configuration(**more: Any) -> ImportResult:
     return imported(DEEPSPEED, {"ds.json": json.dumps({"zero_optimization": {"stage": 1}, **more})})
 
 

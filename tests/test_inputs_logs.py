@@ -11,7 +11,7 @@ import pytest
 from simcluster.base.errors import InputError
 from simcluster.cli import main
 from simcluster.importers.megatron import scenario_from_arguments
-from simcluster.importers.training_logs import measure_log
+from simcluster.importers.training_logs import measure_step_time
 from simcluster.scenario.scenario import Scenario, load
 
 # As Megatron-LM's _print_args prints them in 2025, without those of learning rates, logging and files.
@@ -113,7 +113,7 @@ def test_arguments_of_megatron_in_a_log_are_those_of_its_options(fields: dict[st
 def test_what_is_not_modelled_of_printed_arguments_is_refused(fields: dict[str, object], words: str) -> None:
     def read() -> None:
         found = scenario_from_arguments(arguments(**fields), cluster={"topology": "dgx_h100"}, source="train.log")
-        found.require_known("train.log", strict=False, by_option=True)
+        found.refuse_unknown("train.log", strict=False, by_option=True)
 
     with pytest.raises(InputError, match=words):
         read()
@@ -341,18 +341,18 @@ def iterations(*milliseconds: float, batch: int = 64) -> str:
     ],
 )
 def test_the_step_is_the_median_without_the_first_iterations(text: str, step: float) -> None:
-    measured, words = measure_log(text, "train.log", DOCUMENT)
+    measured, words = measure_step_time(text, "train.log", DOCUMENT)
     assert float(measured["step_time"].split()[0]) == pytest.approx(step)
     assert words.startswith("measured")
 
 
 def test_iterations_of_another_batch_do_not_count() -> None:
     ramped = iterations(*[500.0] * 5, batch=16) + iterations(*[1500.0] * 5)
-    assert "5 with another batch excluded" in measure_log(ramped, "train.log", DOCUMENT)[1]
+    assert "5 with another batch excluded" in measure_step_time(ramped, "train.log", DOCUMENT)[1]
     for text, words in (
         ("nothing", "has no line with a step time"),
-        (iterations(5.0, batch=8), "have a global batch of 8, but the scenario has 64"),
+        (iterations(5.0, batch=8), "has a global batch of 8, but the scenario has 64"),
         (iterations(0.0), "take 0 ms"),
     ):
         with pytest.raises(InputError, match=words):
-            measure_log(text, "train.log", DOCUMENT)
+            measure_step_time(text, "train.log", DOCUMENT)

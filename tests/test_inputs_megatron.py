@@ -13,9 +13,9 @@ from simcluster.base.errors import InputError
 from simcluster.cli import main
 from simcluster.importers import option_values as tables
 from simcluster.importers.arguments import parse_arguments
-from simcluster.importers.imported import Imported
 from simcluster.importers.megatron import scenario_from_arguments
 from simcluster.importers.megatron_bridge import scenario_from_bridge
+from simcluster.importers.results import ImportResult
 from simcluster.model.layers import parameters
 from simcluster.model.transformer import Model
 from simcluster.scenario.scenario import Scenario, load, load_text
@@ -38,12 +38,12 @@ GPT_345M = (
 )
 
 
-def imported(text: str, **more: Any) -> Imported:
+def imported(text: str, **more: Any) -> ImportResult:
     return scenario_from_arguments(text, cluster=more.pop("cluster", CLUSTER), source="args.txt", **more)
 
 
 def scenario(text: str, **more: Any) -> Scenario:
-    return load_text(imported(text, **more).text("a test"))
+    return load_text(imported(text, **more).to_yaml_text("a test"))
 
 
 def test_llama_70b_as_it_is_launched() -> None:
@@ -74,7 +74,7 @@ def test_every_argument_is_accounted_for() -> None:
     given_options = parse_arguments(LLAMA_70B, "x").options
     assert sorted([*found.mapped, *found.no_effect]) == sorted(given_options)
     assert found.no_effect == ("lr", "train-iters", "data-path")
-    assert "no effect" in found.text("x").lower()
+    assert "no effect" in found.to_yaml_text("x").lower()
 
 
 @pytest.mark.parametrize(
@@ -95,7 +95,7 @@ def test_every_argument_is_accounted_for() -> None:
 def test_what_is_modelled_otherwise_is_said_by_name(text: str, words: str, said: bool) -> None:
     found = imported(text, gpus=8)
     assert any(words in sentence for sentence in found.assumed) is said
-    assert f"# Assumed: {words}" in found.text("x") or not words.startswith("--")
+    assert f"# Assumed: {words}" in found.to_yaml_text("x") or not words.startswith("--")
 
 
 @pytest.mark.parametrize(
@@ -113,7 +113,7 @@ def test_what_is_modelled_otherwise_is_said_by_name(text: str, words: str, said:
 def test_the_flash_kernel_of_legacy_layers_is_not_run_again(more: str, recompute: str) -> None:
     found = imported(f"{GPT_345M} --recompute-activations {more}", gpus=8)
     assert found.document["training"].get("recompute", "none") == recompute
-    assert ("recomputes nothing" in found.text("x")) == (recompute == "none")
+    assert ("recomputes nothing" in found.to_yaml_text("x")) == (recompute == "none")
 
 
 @pytest.mark.parametrize(
@@ -232,7 +232,7 @@ def test_single_arguments(more: str, expected: dict[str, Any]) -> None:
         key: value for section in document.values() if isinstance(section, dict) for key, value in section.items()
     }
     assert {key: values.get(key) for key in expected} == expected
-    load_text(imported(f"{GPT_345M} {more}", gpus=8, cluster={"topology": "dgx_h100", "nodes": 1}).text("x"))
+    load_text(imported(f"{GPT_345M} {more}", gpus=8, cluster={"topology": "dgx_h100", "nodes": 1}).to_yaml_text("x"))
 
 
 @pytest.mark.parametrize(
@@ -242,7 +242,7 @@ def test_single_arguments(more: str, expected: dict[str, Any]) -> None:
         ("hello", "'hello' is not an option"),
         ("--hidden-size $HIDDEN", r"--hidden-size: \$HIDDEN is filled in by a shell"),
         ("--num-layers 2\n--hidden-size ${H}", r"--hidden-size: \$\{H\} is filled in by a shell"),
-        ("--num-layers 2 ${MODEL_ARGS[@]}", r"\$\{MODEL_ARGS\[@\]\} may contain options, and nothing is run here"),
+        ("--num-layers 2 ${MODEL_ARGS[@]}", r"\$\{MODEL_ARGS\[@\]\} may contain options, and no shell is run"),
         ("--lr 1 $MORE_ARGS", r"\$MORE_ARGS may contain options"),
         ("--lr 1 $@", r"\$@ may contain options"),
         ("--hidden-size `nproc`", "`nproc` is filled in by a shell"),
@@ -269,9 +269,9 @@ def test_single_arguments(more: str, expected: dict[str, Any]) -> None:
         (GPT_345M + " --encoder-seq-length 2048", "--encoder-seq-length: is another name of seq-length"),
         (
             GPT_345M + " --pipeline-model-parallel-size 5 --decoder-first-pipeline-num-layers 3",
-            "is not even",
+            "do not divide evenly",
         ),
-        ("--x " * 60_000, "more than 200,000 characters"),
+        ("--x " * 60_000, "longer than 200,000 characters"),
         ("torchrun run.py --lr 1e-4 --seq_length 128", "run.py is not a Megatron program: none of its options"),
     ],
 )
@@ -296,7 +296,7 @@ def test_what_is_not_known_is_listed_and_not_refused() -> None:
     """A name that is in no table may be anything: it is told, in the file too, and nothing false is said of it."""
     found = imported(f"{GPT_345M} --warp-speed 9 --sequence-paralel --rope-clamp 1 2", gpus=8)
     assert found.unknown == ("--warp-speed", "--sequence-paralel (did you mean 'sequence-parallel'?)", "--rope-clamp")
-    assert "# Ignored (unknown): --warp-speed, --sequence-paralel" in found.text("x")
+    assert "# Ignored (unknown): --warp-speed, --sequence-paralel" in found.to_yaml_text("x")
     assert found.document == imported(GPT_345M, gpus=8).document
 
 
@@ -390,7 +390,7 @@ def test_the_command_tells_on_stderr_what_it_left_out(tmp_path: Path, capsys: py
     assert "ignored unknown settings: --warp-speed; their effect on the step time is unknown" in captured.err
     assert json.loads(captured.out)["unknown"] == ["--warp-speed"]
     assert main([*command, "--strict"]) == 2
-    assert "unknown: --warp-speed; remove them" in capsys.readouterr().err
+    assert "unknown settings: --warp-speed; remove them" in capsys.readouterr().err
 
 
 # --- Megatron-Bridge -----------------------------------------------------------------------------------------------
@@ -402,12 +402,12 @@ BRIDGE = (
 )
 
 
-def bridge(text: str, **more: Any) -> Imported:
+def bridge(text: str, **more: Any) -> ImportResult:
     return scenario_from_bridge(text, cluster=CLUSTER, source="bridge.txt", **more)
 
 
 def test_a_recipe_with_overrides() -> None:
-    found = load_text(bridge(BRIDGE).text("x"))
+    found = load_text(bridge(BRIDGE).to_yaml_text("x"))
     assert parameters(found.model).total == 8_030_261_248
     assert (found.parallel.tp, found.parallel.zero, found.training.global_batch) == (2, 1, 64)
     assert (found.model.sequence_length, found.training.dropout) == (8192, False)
@@ -437,7 +437,7 @@ def test_a_model_without_a_recipe() -> None:
     assert document["model"]["kv_heads"] == 4
     assert (document["model"]["bias"], document["model"]["tied_embeddings"]) == (False, False)
     assert document["training"]["recompute"] == "selective"
-    assert load_text(bridge(text).text("x")).model.ffn_hidden_size == 1536
+    assert load_text(bridge(text).to_yaml_text("x")).model.ffn_hidden_size == 1536
 
 
 def test_fields_that_are_not_known_are_listed() -> None:
@@ -541,7 +541,7 @@ def test_arguments_can_be_pasted(monkeypatch: pytest.MonkeyPatch, capsys: pytest
 
 
 def test_a_number_of_gpus_that_differs_from_the_launcher_is_said() -> None:
-    assert "32 GPUs as requested, not the 64" in imported(LLAMA_70B, gpus=32).text("x")
+    assert "32 GPUs as requested, not the 64" in imported(LLAMA_70B, gpus=32).to_yaml_text("x")
 
 
 def test_a_config_of_transformers_becomes_a_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,14 +10,14 @@ import pytest
 
 from simcluster.base.errors import InputError
 from simcluster.cli import main
-from simcluster.importers.imported import Imported
 from simcluster.importers.megatron_bridge import scenario_from_bridge
 from simcluster.importers.nemo import scenario_from_nemo
+from simcluster.importers.results import ImportResult
 
 CLUSTER = {"topology": "dgx_h100", "nodes": 1}
 
 
-def nemo(text: str, function: str = "", **given: str) -> Imported:
+def nemo(text: str, function: str = "", **given: str) -> ImportResult:
     return scenario_from_nemo(text, cluster=CLUSTER, given=given, source="r.py", function=function)
 
 

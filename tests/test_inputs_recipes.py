@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from simcluster.base.errors import InputError
-from simcluster.importers.imported import Imported
 from simcluster.importers.megatron_bridge import scenario_from_bridge
 from simcluster.importers.nemo import scenario_from_nemo
+from simcluster.importers.results import ImportResult
 from simcluster.importers.torchtitan import scenario_from_torchtitan
 from simcluster.model.transformer import padded_vocab
 from simcluster.scenario.scenario import from_document
@@ -25,7 +25,7 @@ LINES = (
 )
 
 
-def own(*lines: str, base: str = "_pretrain_common()", name: str = "own_config") -> Imported:
+def own(*lines: str, base: str = "_pretrain_common()", name: str = "own_config") -> ImportResult:
     """Import a recipe with these lines between the first and the last one."""
     body = "".join(f"    {line}\n" for line in (f"cfg = {base}", *lines, "return cfg"))
     return scenario_from_bridge(f"def {name}():\n{body}", cluster=CLUSTER, source="r.py", function=name, gpus=8)
@@ -130,7 +130,7 @@ LLAMA = "cfg.model = AutoBridge.from_hf_pretrained('meta-llama/Meta-Llama-3-8B')
         ("ConfigContainer(model=X(num_layers=3))", "", "has an unknown class, so its"),
         (
             "ConfigContainer(model=AutoBridge.from_hf_pretrained('a/Own-7B'))", "",
-            "the model 'a/Own-7B' of the recipe is not known here: only its name is given",
+            "the model 'a/Own-7B' is not known, and its sizes are not given",
         ),
     ],
 )  # fmt: skip
@@ -268,7 +268,7 @@ CONFIG = """{"model_type": "qwen3", "hidden_size": 512, "num_hidden_layers": 6, 
 "max_position_embeddings": 4096, "tie_word_embeddings": true}"""
 
 
-def by_path(path: str, files: dict[str, str]) -> Imported:
+def by_path(path: str, files: dict[str, str]) -> ImportResult:
     text = BY_PATH.replace("PATH", path)
     return scenario_from_bridge(text, cluster=CLUSTER, source="r.py", gpus=8, read_file=files.get)
 
@@ -298,7 +298,7 @@ def test_recipes_that_state_no_length_train_on_the_usual_one() -> None:
     ("path", "files", "words"),
     [
         ("'own/Model-1B'", {}, "put its config.json next to the file, or in a folder own/Model-1B there"),
-        ("args.hf_path", {}, "the model 'args.hf_path' of the recipe is not known here"),
+        ("args.hf_path", {}, "the model 'args.hf_path' is not known"),
         ("'a/b'", {"a/b/config.json": '{"model_type": "mamba"}'}, "config.json next to it: the config has model_type"),
         ("'a/b'", {"a/b/config.json": "{"}, "a/b/config.json:1:2: not valid JSON"),
     ],
@@ -534,7 +534,7 @@ def learns_by_rewards():
 )
 
 
-def graphs(function: str) -> Imported:
+def graphs(function: str) -> ImportResult:
     source = "graphs/llama3/config_registry.py"
     return scenario_from_torchtitan(GRAPHS, cluster=CLUSTER, gpus=8, function=function, source=source)
 
@@ -551,7 +551,10 @@ def test_a_registry_changes_a_configuration_of_its_own() -> None:
     ("function", "words"),
     [
         ("learns_by_rewards", "learns_by_rewards is reinforcement learning"),
-        ("graph_llama3_8b", r"makes no Trainer.Config that can be read as data: run it once with debug\.print_config"),
+        (
+            "graph_llama3_8b",
+            r"returns no Trainer.Config that can be read as data: run it once with debug\.print_config",
+        ),
     ],
 )
 def test_a_registry_that_is_not_read(function: str, words: str) -> None:
@@ -598,7 +601,7 @@ def predicts() -> Trainer.Config:
 """
 
 
-def newest(function: str, **more: Any) -> Imported:
+def newest(function: str, **more: Any) -> ImportResult:
     return scenario_from_torchtitan(
         NEWEST, cluster=CLUSTER, function=function, source="models/deepseek_v3/config_registry.py", **more
     )
@@ -657,7 +660,7 @@ def llama3_own():
 """
 
 
-def own_registry(text: str = OLD) -> Imported:
+def own_registry(text: str = OLD) -> ImportResult:
     return scenario_from_torchtitan(text, cluster=CLUSTER, function="llama3_own", source="r.py")
 
 

@@ -9,13 +9,13 @@ from hypothesis import strategies as st
 
 from simcluster.base.errors import InputError
 from simcluster.cli import main
-from simcluster.importers.imported import Imported
 from simcluster.importers.launches import parse_launch_script
 from simcluster.importers.megatron import scenario_from_arguments
 from simcluster.importers.megatron_bridge import scenario_from_bridge
+from simcluster.importers.results import ImportResult
 from simcluster.importers.shell.script import read_script
-from simcluster.importers.shell.state import State, join_value
-from simcluster.importers.shell.words import evaluate_number
+from simcluster.importers.shell.state import ScriptState, join_value
+from simcluster.importers.shell.values import evaluate_number
 from simcluster.scenario.scenario import load_text
 
 FOLDER = Path(__file__).parent / "inputs" / "launch"
@@ -26,15 +26,15 @@ def read_file(name: str) -> str | None:
     return path.read_text() if path.is_file() else None
 
 
-def imported(name: str, **given: str) -> Imported:
+def imported(name: str, **given: str) -> ImportResult:
     return scenario_from_arguments(
         (FOLDER / name).read_text(), cluster={"topology": "dgx_h100", "nodes": 4}, source=name, given=given,
         read_file=read_file, gpus_per_node=8, available=32,
     )  # fmt: skip
 
 
-def read(text: str, **more: Any) -> State:
-    return read_script(text, State("x.sh", **more))
+def read(text: str, **more: Any) -> ScriptState:
+    return read_script(text, ScriptState("x.sh", **more))
 
 
 def after(text: str, name: str, **more: Any) -> str | None:
@@ -44,7 +44,7 @@ def after(text: str, name: str, **more: Any) -> str | None:
 
 def test_a_script_of_arrays_defaults_and_tests() -> None:
     found = imported("arrays.sh")
-    scenario = load_text(found.text("x"))
+    scenario = load_text(found.to_yaml_text("x"))
     assert (scenario.gpus, scenario.parallel.tp, scenario.parallel.pp) == (16, 2, 2)
     assert (scenario.pipeline.chunks, scenario.training.precision) == (4, "fp8-mixed")
     assert (scenario.model.sequence_length, scenario.training.global_batch) == (2048, 64)
@@ -109,7 +109,7 @@ def test_the_performance_launcher_of_megatron_bridge_is_told_what_to_give() -> N
         scenario_from_bridge(text, cluster={"topology": "dgx_h100"}, source="run.sh")
 
 
-def with_deepspeed(zero: str) -> Imported:
+def with_deepspeed(zero: str) -> ImportResult:
     config = f'{{"zero_optimization": {{{zero}}}, "fp16": {{"enabled": true}}}}'
     text = f"#!/bin/bash\ncat <<EOT > ds.json\n{config}\nEOT\n{TRAINS} --deepspeed --deepspeed_config ds.json\n"
     return scenario_from_arguments(text, cluster={"topology": "dgx_h100", "nodes": 1}, source="run.sh")
@@ -335,7 +335,7 @@ def test_a_wrapper_that_is_not_there_hands_on_what_it_is_given() -> None:
 def test_a_script_without_its_arguments_says_that_it_takes_some() -> None:
     sizes = "--num-layers 4 --hidden-size 512 --num-attention-heads 8 --vocab-size 500 --bf16 --micro-batch-size 1"
     text = f"N=$1\ntorchrun --nproc_per_node 8 pretrain_gpt.py {sizes} --seq-length $2 --global-batch-size $((N * 8))\n"
-    with pytest.raises(InputError, match="the script takes 2 arguments, and none is given: --arg @="):
+    with pytest.raises(InputError, match="the script takes 2 arguments, and none is given; set all by --arg @="):
         scenario_from_arguments(text, cluster={"topology": "dgx_h100"}, source="run.sh")
     text = text.replace("$2", "64")
     found = scenario_from_arguments(text, cluster={"topology": "dgx_h100"}, source="run.sh")
@@ -417,7 +417,7 @@ NO_OPTION = r"^run.sh: run.py is not a Megatron program: none .*--seq-length\); 
     ("text", "words"),
     [
         ("echo hello", "starts no readable training"),
-        ('python3 -u "$@"', r"its arguments say what it starts.*--arg @='pretrain_gpt\.py"),
+        ('python3 -u "$@"', r"its arguments determine what it starts.*--arg @='pretrain_gpt\.py"),
         ('python3 own.py "$@"', r"it starts own\.py"),
         ("python preprocess_data.py --input x --vocab-file y", "preprocess_data.py prepares files: it trains nothing"),
         ("python run_text_generation_server.py --num-layers 2", "runs a trained model, not"),
@@ -425,7 +425,7 @@ NO_OPTION = r"^run.sh: run.py is not a Megatron program: none .*--seq-length\); 
         ("python train_rl.py --num-layers 2", "is reinforcement learning"),
         ("python -m own.train --num-layers 2 --advantage-estimator ppo", "is reinforcement learning"),
         ("if [ 1 = 1 ]; then exit 1; fi\npython pretrain_gpt.py --num-layers 2", "line 2 of the script ends it"),
-        ("A=1\nwhile [ 1 = 1 ]; do A=$A$A; done", "grows beyond|takes more than|starts no training"),
+        ("A=1\nwhile [ 1 = 1 ]; do A=$A$A; done", "expands to more|takes more than|starts no training"),
         ("f() { f; f; }\nf", "takes more than 20,000 steps|starts no training"),
         # in one sentence, and not as sizes that are missing
         ("torchrun --nproc_per_node=2 run.py --model=rwkv --vocab_size=200000 --seq_length=128", NO_OPTION),
@@ -456,7 +456,7 @@ NO_OPTION = r"^run.sh: run.py is not a Megatron program: none .*--seq-length\); 
         ),
         (
             f"source own/helpers.sh\ntorchrun pretrain_gpt.py {SIZES.replace('512', '$HIDDEN')}",
-            r"reads files that are neither next to it nor under a parent folder: own/helpers\.sh",
+            r"reads files that are neither next to it nor under a parent folder; put them there: own/helpers\.sh",
         ),
         ("python /opt/Megatron-Bridge/run_script.py -tp 1", "use simcluster import megatron-bridge"),
         ("python -m torchtitan.train --job.config_file a.toml", "use simcluster import torchtitan"),
@@ -496,7 +496,7 @@ def test_a_check_that_something_was_found_out_is_passed() -> None:
     ("text", "value"), [("2*3", 6), ("-7 / 2", -3), ("!0", None), ("1 << 2", None), ("x", None), ("9**9**9", None)]
 )
 def test_whole_numbers(text: str, value: int | None) -> None:
-    assert evaluate_number(text, State("x")) == value
+    assert evaluate_number(text, ScriptState("x")) == value
 
 
 @settings(max_examples=60, deadline=None)
@@ -513,7 +513,7 @@ def test_sizes_that_a_checkpoint_has_are_given_as_options() -> None:
     rest = SIZES.replace("--num-layers 4", "--use-checkpoint-args")
     text = f"#!/bin/bash\npython pretrain_gpt.py {rest} --global-batch-size 8 --vocab-size 5000\n"
 
-    def read(**given: str) -> Imported:
+    def read(**given: str) -> ImportResult:
         return scenario_from_arguments(text, cluster={"topology": "dgx_h100"}, given=given, source="run.sh")
 
     with pytest.raises(InputError, match=r"it is in the checkpoint .*; give it as --arg=--num-layers="):

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simcluster.base.errors import InputError
-from simcluster.importers.imported import Imported
+from simcluster.importers.results import ImportResult
 from simcluster.importers.torchtitan import scenario_from_torchtitan
 from simcluster.model.layers import parameters
 from simcluster.scenario.scenario import Scenario, load_text
@@ -50,13 +50,13 @@ components = ["model", "loss"]
 """
 
 
-def imported(text: str = LLAMA_8B, gpus: int | None = 16) -> Imported:
+def imported(text: str = LLAMA_8B, gpus: int | None = 16) -> ImportResult:
     cluster = {"topology": "dgx_h100", "nodes": 2}
     return scenario_from_torchtitan(text, cluster=cluster, gpus=gpus, source="job.toml")
 
 
 def scenario(text: str = LLAMA_8B, gpus: int | None = 16) -> Scenario:
-    return load_text(imported(text, gpus).text("a test"))
+    return load_text(imported(text, gpus).to_yaml_text("a test"))
 
 
 def changed(**values: str) -> str:
@@ -186,7 +186,7 @@ def test_single_keys(values: dict[str, str], expected: dict[str, Any]) -> None:
     sections = [section for section in found.document.values() if isinstance(section, dict)]
     flat = {key: value for section in sections for key, value in section.items()}
     assert {key: flat.get(key) for key in expected} == expected
-    load_text(found.text("x"))
+    load_text(found.to_yaml_text("x"))
 
 
 def test_compiled_blocks_and_json_and_old_names() -> None:
@@ -240,7 +240,7 @@ def test_compiled_blocks_and_json_and_old_names() -> None:
         (changed(parallelism__context_parallel_rotate_method='"p2p"'), "'p2p' is not one of allgather or alltoall"),
         (LLAMA_8B.replace("llama3", "own") + "[grpo]\nkl_beta = 0.0\n", "is reinforcement learning"),
         (changed(model__name='"qwen3_5"'), "qwen3_5 has linear attention layers"),
-        ("x = 1\n" * 200_000, "more than 1,000,000 characters"),
+        ("x = 1\n" * 200_000, "longer than 1,000,000 characters"),
     ],
 )
 def test_a_bad_config_is_one_clear_message(text: str, words: str) -> None:
@@ -309,7 +309,7 @@ def test_all_problems_are_told_at_once() -> None:
 
 
 def test_how_many_gpus_has_to_be_known() -> None:
-    with pytest.raises(InputError, match="give the number of GPUs"):
+    with pytest.raises(InputError, match="give --gpus, or the degree"):
         imported(gpus=None)
 
 
@@ -338,14 +338,14 @@ def test_configs_of_older_versions_and_models_for_trying_out() -> None:
     assert not found.unknown
     for name, flavor in (("deepseek_v3", "debugmodel"), ("qwen3", "debugmodel_moe"), ("gpt_oss", "120B")):
         text = changed(model__name=f'"{name}"', model__flavor=f'"{flavor}"', optimizer__early_step_in_backward="true")
-        scenario = load_text(scenario_from_torchtitan(text, cluster={"topology": "dgx_h100"}, gpus=8).text("x"))
+        scenario = load_text(scenario_from_torchtitan(text, cluster={"topology": "dgx_h100"}, gpus=8).to_yaml_text("x"))
         assert scenario.model.moe is not None
     staged = changed(
         model__name='"deepseek_v3"', model__flavor='"debugmodel"', parallelism__pipeline_parallel_degree="2",
         parallelism__pipeline_parallel_schedule='"DualPipeV"', training__local_batch_size="4",
     )  # fmt: skip
     found = scenario_from_torchtitan(staged, cluster={"topology": "dgx_h100"}, gpus=8)
-    assert load_text(found.text("x")).pipeline.schedule == "dualpipe-v"
+    assert load_text(found.to_yaml_text("x")).pipeline.schedule == "dualpipe-v"
 
 
 def test_files_of_2024_are_read_with_later_defaults_which_is_told() -> None:
@@ -394,7 +394,7 @@ MASKED = "each sequence is one document, although attention is masked per docume
     ],
 )
 def test_attention_that_stays_in_documents_is_told(name: str, flavor: str, more: str, masked: bool) -> None:
-    def of(flavor: str, more: str = "") -> Imported:
+    def of(flavor: str, more: str = "") -> ImportResult:
         text = LLAMA_8B.replace('name = "llama3"', f'name = "{name}"').replace('"8B"', f'"{flavor}"\n{more}')
         return imported(text)
 
@@ -410,7 +410,7 @@ def test_attention_that_stays_in_documents_is_told(name: str, flavor: str, more:
 )
 def test_models_that_no_one_else_calls_so(name: str, flavor: str, total: int) -> None:
     text = LLAMA_8B.replace('name = "llama3"', f'name = "{name}"').replace('"8B"', f'"{flavor}"')
-    model = load_text(imported(text).text("x")).model
+    model = load_text(imported(text).to_yaml_text("x")).model
     assert (parameters(model).total, model.norm, model.position, model.bias) == (total, "rmsnorm", "rope", False)
 
 
@@ -481,7 +481,7 @@ def test_a_registry_takes_the_model_from_where_it_imports_it() -> None:
 def test_a_registry_names_optimizers_for_groups_of_parameters() -> None:
     groups = "param_groups=[ParamGroupConfig(pattern='layers', optimizer_name='{}'), ParamGroupConfig(pattern='.*')]"
 
-    def read(shard: int, within: str) -> Imported:
+    def read(shard: int, within: str) -> ImportResult:
         text = (
             "def llama3_8b():\n    config = Trainer.Config(model_spec=model_registry('8B'))\n"
             f"    config.parallelism = ParallelismConfig(data_parallel_shard_degree={shard})\n"
@@ -522,7 +522,7 @@ def test_without_fsdp_mixed_precision_is_off_or_by_autocast(
     told = [sentence for sentence in found.assumed if "autocast" in sentence or "mixed_precision_param" in sentence]
     assert len(told) == bool(said)
     assert said in "".join(told)
-    assert load_text(found.text("a test")).gpus == gpus
+    assert load_text(found.to_yaml_text("a test")).gpus == gpus
 
 
 def test_what_of_a_precision_without_fsdp_has_no_place_is_told() -> None:

@@ -10,9 +10,9 @@ import pytest
 from simcluster.base.errors import InputError
 from simcluster.cli import main
 from simcluster.importers.deepspeed import scenario_from_deepspeed
-from simcluster.importers.imported import Imported
 from simcluster.importers.megatron import scenario_from_arguments
-from simcluster.importers.named_models import published_named_model
+from simcluster.importers.named_models import load_published_model
+from simcluster.importers.results import ImportResult
 from simcluster.importers.trainer_scripts import scenario_from_trainer
 from simcluster.scenario.scenario import load
 
@@ -25,7 +25,7 @@ AUTO: dict[str, Any] = {
 TRAINS = "train.py --deepspeed ds.json --model_name_or_path meta-llama/Llama-2-7b-hf --output_dir out"
 
 
-def trainer(command: str, config: Mapping[str, Any] | None = None, **more: Any) -> Imported:
+def trainer(command: str, config: Mapping[str, Any] | None = None, **more: Any) -> ImportResult:
     files = {"ds.json": json.dumps(AUTO if config is None else config)}
     return scenario_from_trainer(
         f"#!/bin/bash\n{command}\n", cluster=CLUSTER, read_file=files.get, available=32, source="run.sh", **more
@@ -57,9 +57,9 @@ def test_what_is_not_said_is_the_trainers_default_or_told() -> None:
     assert own.document["gpus"] == 32
     assert any("auto" in sentence and "--set training.micro_batch" in sentence for sentence in own.assumed)
     assert any("the number is not stated" in sentence for sentence in own.assumed)
-    named = trainer(f"deepspeed {TRAINS}", model=published_named_model("llama3-8b"))
+    named = trainer(f"deepspeed {TRAINS}", model=load_published_model("llama3-8b"))
     assert any("sequence-length changes it" in sentence for sentence in named.assumed)
-    known = trainer(f"deepspeed {TRAINS}", model=published_named_model("qwen3-14b"))
+    known = trainer(f"deepspeed {TRAINS}", model=load_published_model("qwen3-14b"))
     assert known.document["model"]["sequence_length"] == 8192  # of the 40,960 that it takes
     assert "sequences of 8192 tokens (--sequence-length changes it)" in known.assumed
     variables = "CUDA_VISIBLE_DEVICES=0,1 CUDA_LAUNCH_BLOCKING=1"
@@ -72,7 +72,7 @@ def test_values_of_the_user_go_before_those_of_the_script() -> None:
     given = {"--per_device_train_batch_size": "4", "LEN": "2048"}
     found = trainer(
         f"LEN=512\ndeepspeed --num_gpus 8 {TRAINS} --per_device_train_batch_size 2 --max_seq_length $LEN",
-        model=published_named_model("llama3-8b"), given=given,
+        model=load_published_model("llama3-8b"), given=given,
     )  # fmt: skip
     assert found.document["model"] == {"preset": "llama3-8b", "sequence_length": 2048}
     assert found.document["training"]["micro_batch"] == 4
@@ -104,7 +104,7 @@ def test_values_of_the_user_go_before_those_of_the_script() -> None:
         (f"deepspeed {TRAINS} --per_device_train_batch_size ${{1}}", "'\\$1' is not a whole number from 1 .--arg"),
         ("deepspeed pretrain_gpt.py --num-layers 2 --deepspeed_config ds.json", "use simcluster import megatron"),
         ("torchrun pretrain_gpt.py --num-layers 2 --micro-batch-size 1", "use simcluster import megatron"),
-        ("python train.py --epochs 3", "starts nothing with --deepspeed FILE"),
+        ("python train.py --epochs 3", "starts no training with --deepspeed FILE"),
         ("deepspeed train.py --per_device_train_batch_size 2", "starts deepspeed train.py without DeepSpeed .*hugging"),
     ],
 )

@@ -8,7 +8,7 @@ import pytest
 
 from simcluster.base.errors import InputError
 from simcluster.cli import main
-from simcluster.importers.imported import Imported
+from simcluster.importers.results import ImportResult
 from simcluster.importers.trainer_scripts import scenario_from_trainer
 
 CLUSTER = {"topology": "dgx_h100", "nodes": 4}
@@ -50,7 +50,7 @@ FILES = {
 TRAINS = "train.py --model_name_or_path Qwen/Qwen3-8B --per_device_train_batch_size 2 --max_length 2048"
 
 
-def trainer(text: str, **more: Any) -> Imported:
+def trainer(text: str, **more: Any) -> ImportResult:
     files = {**FILES, **more.pop("files", {})}
     return scenario_from_trainer(text, cluster=CLUSTER, read_file=files.get, available=32, source="run.sh", **more)
 

@@ -28,15 +28,15 @@ from simcluster.interop.kineto.communications import (
     CommCall,
     ProcessGroups,
     builtin_classifier,
-    collective_kind,
-    parse_call,
-    timeline_axis,
+    find_timeline_axis,
+    parse_collective_kind,
+    parse_comm_call,
 )
 from simcluster.interop.kineto.profile_metrics import (
     QUESTIONS,
-    answer_question,
-    changed_job,
+    answer_profile_question,
     collective_bandwidths,
+    job_with_changes,
     layer_times,
     rank_breakdown,
     slowdown_by_type,
@@ -44,7 +44,7 @@ from simcluster.interop.kineto.profile_metrics import (
 from simcluster.interop.kineto.profile_writer import write_profiles
 from simcluster.interop.kineto.rank_profile import TraceLabel
 from simcluster.interop.replay import measure
-from simcluster.interop.replay.straggler_metrics import wait_seconds
+from simcluster.interop.replay.straggler_metrics import rank_wait_seconds
 from simcluster.scenario.files import load_cluster
 
 REAL = Path(__file__).parent / "inputs" / "kineto"
@@ -196,7 +196,7 @@ def test_a_what_if_is_the_job_that_is_so(question: str, sync_events: bool, tmp_p
     job = load(documents(SLOW.with_(sync_events=sync_events)), tmp_path)
     assert any("inferred" in note for note in job.notes) is not sync_events
     known = step_seconds(SLOW.with_(**ASKED[question]))
-    assert answer_question(job, question).changed_seconds == near(float(np.mean(known)))
+    assert answer_profile_question(job, question).changed_seconds == near(float(np.mean(known)))
 
 
 @pytest.mark.parametrize("sync_events", [True, False])
@@ -207,14 +207,14 @@ def test_waits_that_cost_nothing_are_known_too(sync_events: bool, tmp_path: Path
     assert measure(job).replayed.tolist() == near(step_seconds(known))
     after = step_seconds(known.with_(transfer=2500.0))
     assert after[0] > 2 * step_seconds(known)[0]
-    assert answer_question(job, "links=0.02x").changed_seconds == near(after[0])
+    assert answer_profile_question(job, "links=0.02x").changed_seconds == near(after[0])
 
 
 def test_recorded_waits_are_taken_as_they_are(tmp_path: Path) -> None:
     """The optimizer waits for the first all-reduce alone; what had ended when it began suggests all of them."""
     known = SLOW.with_(tail=900.0, transfer=50.0, first=True, steps=1)
     slower = step_seconds(known.with_(transfer=2500.0))[0]
-    assert answer_question(load(documents(known), tmp_path), "links=0.02x").changed_seconds == near(slower)
+    assert answer_profile_question(load(documents(known), tmp_path), "links=0.02x").changed_seconds == near(slower)
 
 
 @pytest.mark.parametrize("launch", [5.0, 30.0])
@@ -224,20 +224,20 @@ def test_a_host_that_waits_goes_on_when_the_device_is_done(launch: float, tmp_pa
     job = load(documents(known), tmp_path)
     assert measure(job).error < 1e-6
     faster = step_seconds(known.with_(forward=100.0, backward=10.0, update=50.0))
-    assert answer_question(job, "compute=2x").changed_seconds == near(faster[0])
+    assert answer_profile_question(job, "compute=2x").changed_seconds == near(faster[0])
 
 
 def test_small_kernels_wait_for_their_launches(tmp_path: Path) -> None:
     known = SLOW.with_(forward=2.0, backward=2.0, update=2.0, transfer=2.0, slow={}, launch=20.0)
     job = load(documents(known), tmp_path)
     assert measure(job).error < 1e-6
-    assert answer_question(job, "host=2x").changed_seconds == near(step_seconds(known.with_(launch=10.0))[0])
-    assert answer_question(job, "compute=2x").change > -0.01
+    assert answer_profile_question(job, "host=2x").changed_seconds == near(step_seconds(known.with_(launch=10.0))[0])
+    assert answer_profile_question(job, "compute=2x").change > -0.01
 
 
 def test_a_layer_can_be_taken_out(slow: ProfiledJob) -> None:
     """Rank 2 computes 750 us less, but its last all-reduce then waits 100 us for the one before."""
-    assert answer_question(slow, "layer=layers.1").changed_seconds == near(
+    assert answer_profile_question(slow, "layer=layers.1").changed_seconds == near(
         float(slow.measured.mean()) - 750e-6 + 100e-6
     )
 
@@ -302,7 +302,7 @@ def test_what_is_written_is_read_again(source: str, tmp_path: Path) -> None:
 
 
 def test_a_what_if_is_written_too(slow: ProfiledJob, tmp_path: Path) -> None:
-    write_profiles(changed_job(slow, "links=0.1x"), tmp_path / "again")
+    write_profiles(job_with_changes(slow, "links=0.1x"), tmp_path / "again")
     again = load_profiles(tmp_path / "again")
     assert again.measured.tolist() == pytest.approx(step_seconds(SLOW.with_(transfer=3000.0)), abs=50e-9)
 
@@ -383,7 +383,7 @@ def test_real_profiles_of_two_gloo_ranks() -> None:
     for graph in job.graphs:
         launching = {before for op, each in enumerate(graph.after) for before in each if op in sum(graph.groups, ())}
         assert {graph.optype[op] for op in launching} <= {"forward", "backward", "other"}
-    faster = answer_question(job, "worker=1")
+    faster = answer_profile_question(job, "worker=1")
     assert -0.6 < faster.change < -0.2
 
 
@@ -639,14 +639,16 @@ def test_what_clocks_cannot_tell_is_said() -> None:
     ],
 )
 def test_kinds_of_collectives(text: str, kind: str) -> None:
-    assert collective_kind(text) == kind
+    assert parse_collective_kind(text) == kind
 
 
 def test_sizes_are_the_full_buffer() -> None:
     """Of an all-gather what is gathered, of a reduce-scatter what a rank gives (nccl-tests)."""
     groups = ProcessGroups.from_distributed_info({"pg_config": [{"pg_name": "3", "pg_desc": "dp", "ranks": [1, 5]}]})
     args = {"In msg nelems": 10, "Out msg nelems": 20, "dtype": "BFloat16", "Process Group Name": "3", "Group size": 2}
-    gather = parse_call("ncclDevKernel_AllGather_RING_LL", args | {"Collective name": "_allgather_base"}, groups, 1)
+    gather = parse_comm_call(
+        "ncclDevKernel_AllGather_RING_LL", args | {"Collective name": "_allgather_base"}, groups, 1
+    )
     assert (gather.kind, gather.bytes, gather.ranks, gather.op_type) == (
         "all_gather",
         40.0,
@@ -654,11 +656,11 @@ def test_sizes_are_the_full_buffer() -> None:
         "comm:all_gather:dp",
     )
     args |= {"In msg nelems": 20, "Out msg nelems": 10, "Collective name": "_reduce_scatter_base"}
-    assert parse_call("ncclDevKernel_ReduceScatter_Sum_bf16_RING_LL", args, groups, 1).bytes == 40.0
+    assert parse_comm_call("ncclDevKernel_ReduceScatter_Sum_bf16_RING_LL", args, groups, 1).bytes == 40.0
     strided = args | {"Process Group Name": "9", "Group size": 3, "Global rank start": 2, "Global rank stride": 4}
-    assert parse_call("ncclDevKernel", strided, groups, 2).ranks == (2, 6, 10)
+    assert parse_comm_call("ncclDevKernel", strided, groups, 2).ranks == (2, 6, 10)
     shortened = strided | {"Process Group Ranks": "[2, 6, ...]"}
-    assert parse_call("ncclDevKernel", shortened, groups, 2).ranks == (2, 6, 10)
+    assert parse_comm_call("ncclDevKernel", shortened, groups, 2).ranks == (2, 6, 10)
 
 
 def test_messages_meet_by_who_sends_to_whom(tmp_path: Path) -> None:
@@ -747,7 +749,7 @@ def test_the_timeline_is_the_replay(tmp_path: Path) -> None:
 
 def test_ranks_wait_for_the_slow_one(slow: ProfiledJob) -> None:
     """What the breakdown counts as waiting is waiting for somebody: here for rank 2, which nobody keeps waiting."""
-    matrix = wait_seconds(slow)
+    matrix = rank_wait_seconds(slow)
     waiting = [rank.waiting for rank in rank_breakdown(slow)]
     assert matrix.sum(axis=1).tolist() == pytest.approx(waiting, abs=1e-8)
     assert matrix[:, 2].sum() == pytest.approx(matrix.sum())
@@ -760,8 +762,8 @@ def test_ranks_wait_for_the_slow_one(slow: ProfiledJob) -> None:
 ])  # fmt: skip
 def test_groups_are_on_the_stream_of_their_axis(what: str, axis: str) -> None:
     comm = CommCall("all_reduce", "3", what, (0, 1), 2, 8.0, "Float", -1, None)
-    assert timeline_axis(comm) == axis
-    assert timeline_axis(comm._replace(kind="send")) == "pp"
+    assert find_timeline_axis(comm) == axis
+    assert find_timeline_axis(comm._replace(kind="send")) == "pp"
 
 
 @pytest.mark.parametrize(

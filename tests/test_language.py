@@ -37,7 +37,7 @@ WORDS = {  # a house word, and what the field says: the most that are left in do
     r"\b(?:short|quick) ways?\b": ("fast path", 1),
     r"\bstands? for\b": ("represents", 2),
     r"\bfelt\b|\bhand(?:s|ed)? (?:over|on)\b": ("slowed down by; passes, delegates", 2),
-    r"(?<!there )\b(?:is|are) no (?!longer|such)": ("is not a", 5),
+    r"(?<!there )\b(?:is|are) no (?!longer|such)": ("is not a", 4),
     r"\bstrikes?\b|\blemons?\b": ("failure, defective GPU", 3),
 }
 
@@ -47,7 +47,7 @@ VAGUE = re.compile(
     "away|else|more|less|most|least|so|many|whole|part|way|ways|doors|trip|taste|again|ahead|apart|aside|"
     "around|once|ever|read|sent|gone|come|comes|goes|put|set_|laid"
 )
-NAMES = 191  # functions and classes with such a name
+NAMES = 188  # functions and classes with such a name
 
 
 @cache

@@ -12,7 +12,7 @@ from test_same_answer import every_way
 from simcluster.base.errors import InputError
 from simcluster.cli import main
 from simcluster.devices.device import kernel_seconds, load_device
-from simcluster.importers.megatron_bridge import precision_settings
+from simcluster.importers.megatron_bridge import mixed_precision_settings
 from simcluster.model.kernels import split_matmul
 from simcluster.model.layer_sections import cast_kernels, linear
 from simcluster.model.recipes import RECIPES
@@ -43,8 +43,8 @@ def test_only_blackwell_scales_blocks() -> None:
 
 
 def test_megatron_bridges_words_for_them() -> None:
-    assert precision_settings("bf16_with_mxfp8_mixed", "x")["mixed_precision.fp8_recipe"] == "mxfp8"
-    assert precision_settings("bf16_with_nvfp4_mixed", "x")["mixed_precision.fp4"] == "e2m1"
+    assert mixed_precision_settings("bf16_with_mxfp8_mixed", "x")["mixed_precision.fp8_recipe"] == "mxfp8"
+    assert mixed_precision_settings("bf16_with_nvfp4_mixed", "x")["mixed_precision.fp4"] == "e2m1"
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ import simcluster
 from simcluster import InputError, Result
 from simcluster.cli import main
 from simcluster.interop.export.trace_export import write_trace
-from simcluster.interop.kineto.communications import KERNEL_WORKS, CommCall, KernelClassifier, described_axis
+from simcluster.interop.kineto.communications import KERNEL_WORKS, CommCall, KernelClassifier, find_described_axis
 from simcluster.interop.trace_comparison.step_accounts import CAUSES
 from simcluster.interop.trace_comparison.trace_difference import TraceDifference, diff_trace, step_timelines
 from simcluster.studies.whatif.difference import Difference
@@ -318,7 +318,7 @@ def test_axes_are_known_by_what_frameworks_call_their_groups() -> None:
         "EMBEDDING_GROUP": "pp", "mesh_tp": "tp", "mesh_dp_shard_cp": "dp", "default_pg": None,
     }  # fmt: skip
     groups = {name: CommCall("all_reduce", "3", name, (), 8, 1.0, "", -1, None) for name in called}
-    assert {name: described_axis(comm) for name, comm in groups.items()} == called
+    assert {name: find_described_axis(comm) for name, comm in groups.items()} == called
 
 
 @pytest.fixture(scope="module")

@@ -25,11 +25,16 @@ from simcluster.engine.run import simulate_tables
 from simcluster.engine.tables import CommunicationKind
 from simcluster.interop.replay import Recorded, Trace, load_trace, measure, read_trace, recorded, trace_of
 from simcluster.interop.replay.longest_path import LongestPath
-from simcluster.interop.replay.questions import QUESTIONS, answer_question, find_job_schedule, with_schedule
+from simcluster.interop.replay.questions import QUESTIONS, answer_question, apply_schedule, find_job_schedule
 from simcluster.interop.replay.recorded_job import ReplicaClasses, find_replica_classes
 from simcluster.interop.replay.recorded_trace import BACKWARD, COLUMNS, FORWARD
-from simcluster.interop.replay.step_graph import StepGraph, select_by
-from simcluster.interop.replay.straggler_metrics import replayed_spans, wait_matrix, wait_seconds, worst_workers
+from simcluster.interop.replay.step_graph import StepGraph, filter_ops
+from simcluster.interop.replay.straggler_metrics import (
+    find_slowest_workers,
+    labelled_wait_matrix,
+    rank_wait_seconds,
+    replayed_spans,
+)
 from simcluster.interop.replay.trace_writer import save_trace, trace_of_result, trace_of_run, write_trace
 from simcluster.planning.parallel import Plan
 from simcluster.results.step_time import measure_step_time
@@ -443,7 +448,7 @@ def test_what_is_assumed_is_said(name: str) -> None:
 def test_replicas_wait_for_the_slow_one(factor: float) -> None:
     """One stage: all that the others wait is what the slow one computes longer."""
     trace, _ = from_costs(stages=1, dp=4, microbatches=5, slowness={2: factor})
-    matrix = wait_seconds(recorded(trace))
+    matrix = rank_wait_seconds(recorded(trace))
     late = 5 * (COSTS.forward + COSTS.backward) * (factor - 1)
     expected = np.zeros((4, 4))
     expected[[0, 1, 3], 2] = late
@@ -453,7 +458,7 @@ def test_replicas_wait_for_the_slow_one(factor: float) -> None:
 def test_a_stage_waits_for_its_neighbours() -> None:
     """Two stages, one microbatch: the second waits for the first's forward, the first for the second's whole turn."""
     trace, _ = from_costs(stages=2, dp=1, microbatches=1)
-    matrix = wait_seconds(recorded(trace))
+    matrix = rank_wait_seconds(recorded(trace))
     assert matrix[1, 0] == pytest.approx(COSTS.forward)
     assert matrix[0, 1] == pytest.approx(COSTS.forward + COSTS.backward + COSTS.send)  # its own send, then the other's
     assert matrix.trace() == 0
@@ -468,7 +473,7 @@ def test_nobody_waits_while_it_computes(stages: int, dp: int, extra: int, factor
     trace, seconds = from_costs(
         stages=stages, dp=dp, microbatches=stages + extra, slowness={dp * stages - 1: factor}, schedule=schedule
     )
-    matrix = wait_seconds(recorded(trace))
+    matrix = rank_wait_seconds(recorded(trace))
     busy = np.zeros((dp, stages))
     computes = trace.is_type([FORWARD, BACKWARD])
     np.add.at(busy, (trace.dp_rank[computes], trace.stage[computes]), trace.duration[computes])
@@ -479,9 +484,9 @@ def test_nobody_waits_while_it_computes(stages: int, dp: int, extra: int, factor
 
 def test_many_ranks_are_drawn_by_stage() -> None:
     job = recorded(from_costs(stages=2, dp=130, microbatches=2)[0])
-    matrix = wait_matrix(job)
+    matrix = labelled_wait_matrix(job)
     assert (matrix.unit, matrix.names) == ("stage", ("0", "1"))
-    assert matrix.seconds.sum() == pytest.approx(wait_seconds(job).sum() / 130)
+    assert matrix.seconds.sum() == pytest.approx(rank_wait_seconds(job).sum() / 130)
 
 
 @pytest.fixture
@@ -569,7 +574,7 @@ def test_without_its_long_last_stage() -> None:
     even = simulate_costs(Costs(forward=1, backward=2), stages=3, microbatches=6)
     assert answer_question(job, "last-stage=mean").changed_seconds == pytest.approx(even.step_time)
     assert measure(job).by_stage.argmax() == 2
-    moved = with_schedule(job, "zb-v").graphs[0]  # the end of the model, and its excess, are on stage 0 of a V
+    moved = apply_schedule(job, "zb-v").graphs[0]  # the end of the model, and its excess, are on stage 0 of a V
     forward = np.array(moved.optype) == FORWARD
     by_stage = [moved.seconds[forward & (moved.stage == stage)].sum() for stage in range(3)]
     assert by_stage == pytest.approx([12, 6, 6])
@@ -597,8 +602,8 @@ def test_questions_that_have_no_answer(job: Recorded, question: str, message: st
 
 
 def test_worst_workers_are_three_percent() -> None:
-    assert worst_workers(np.array([[1.0, 1.2], [1.2, 1.1]])) == ((0, 1),)
-    assert len(worst_workers(np.ones((50, 2)))) == 3
+    assert find_slowest_workers(np.array([[1.0, 1.2], [1.2, 1.1]])) == ((0, 1),)
+    assert len(find_slowest_workers(np.ones((50, 2)))) == 3
 
 
 def test_the_command(own: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -651,7 +656,7 @@ def drawn(job: Recorded, seed: int) -> Recorded:
 
 def each_alone(job: Recorded) -> ReplicaClasses | None:
     """Every replica by classes is every replica by itself; the classes."""
-    of_each = [select_by("dp_rank", replica) for replica in range(job.replicas)]
+    of_each = [filter_ops("dp_rank", replica) for replica in range(job.replicas)]
     assert np.array_equal(job.seconds_keeping_each_replica(), job.seconds_keeping(*of_each))
     return find_replica_classes(job.graphs[0])
 

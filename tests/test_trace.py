@@ -23,11 +23,11 @@ import pytest
 
 from simcluster import InputError, Result, simulate
 from simcluster.cli import main
-from simcluster.interop.export.trace_export import MAX_RANKS, MERGED_FILE, trace_path, write_trace
+from simcluster.interop.export.trace_export import MAX_RANKS, MERGED_FILE, check_trace_path, write_trace
 from simcluster.interop.kineto.chrome_trace import complete_event
 from simcluster.interop.kineto.chrome_trace import write_chrome_trace as write_events
 from simcluster.interop.kineto.profile_loader import load_profiles
-from simcluster.interop.kineto.profile_metrics import changed_job
+from simcluster.interop.kineto.profile_metrics import job_with_changes
 from simcluster.interop.replay import measure
 from simcluster.scenario.scenario import load, load_text
 from simcluster.studies.multi_job import Placed, simulate_jobs
@@ -143,7 +143,7 @@ def test_a_what_if_of_the_trace_is_what_the_simulation_says(name: str, tmp_path:
     fast = run(**settings)
     assert slow.step_time > 1.02 * fast.step_time
     write_trace(slow, tmp_path / "trace", ranks=range(8))
-    job = changed_job(load_profiles(tmp_path / "trace"), "compute=1.5x")
+    job = job_with_changes(load_profiles(tmp_path / "trace"), "compute=1.5x")
     assert job.step_seconds(lambda graph: graph.seconds)[0] == pytest.approx(fast.step_time, abs=50e-9)
 
 
@@ -566,7 +566,7 @@ def test_a_full_disk_is_said_and_leaves_nothing_behind(tmp_path: Path) -> None:
 
 
 def test_where_a_trace_can_go(tmp_path: Path) -> None:
-    assert trace_path(tmp_path / "step.json.gz") == tmp_path / "step.json.gz"
-    assert trace_path(tmp_path / "new") == tmp_path / "new"
+    assert check_trace_path(tmp_path / "step.json.gz") == tmp_path / "step.json.gz"
+    assert check_trace_path(tmp_path / "new") == tmp_path / "new"
     (tmp_path / "v1.2").mkdir()
-    assert trace_path(tmp_path / "v1.2") == tmp_path / "v1.2"
+    assert check_trace_path(tmp_path / "v1.2") == tmp_path / "v1.2"

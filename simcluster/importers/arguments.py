@@ -1,4 +1,4 @@
-"""Options of a launch command as pasted by a user, with the launcher in front of them.
+"""Parser that splits a pasted launch command into launcher words and program options.
 
 Nothing in the text is run and no variable is looked up. A value may contain a variable, as a path does; it is refused
 where its value is needed. A variable that may hold options is a problem, since those options would be lost. For whole
@@ -35,7 +35,7 @@ CONFIG_JSON_ADVICE = "create the scenario with simcluster import hugging-face an
 
 @dataclass(frozen=True)
 class Arguments:
-    """Options of one training command by name, and the launcher words in front of its program.
+    """Options of one training command by name, and the launcher words before its program.
 
     ``options`` are by name without dashes, in the order given. ``problems`` are complaints about single words, to be
     reported with all others; ``assumed`` are assumptions made while reading a script, and ``unknown`` what is unknown
@@ -51,12 +51,12 @@ class Arguments:
     off: tuple[str, ...] = ()
 
     def option_text(self, *names: str) -> str:
-        """Return the value of the first of these options that has one, as one text; empty if none has."""
+        """Return the value of the first given option among ``names`` as one string, or an empty string."""
         return next((" ".join(words) for name in names if (words := self.options.get(name))), "")
 
     @property
     def gpus(self) -> int | None:
-        """Number of processes that torchrun starts (nnodes x nproc-per-node); None if not plain numbers."""
+        """Number of processes that torchrun starts (nnodes x nproc-per-node), or None if it is not known."""
         nodes, each = self.launched.get("nnodes", "1"), self.launched.get("nproc-per-node")
         if each is None or not (nodes.isdecimal() and each.isdecimal()):
             return None
@@ -79,7 +79,7 @@ def parse_arguments(text: str, source: str) -> Arguments:
     """
     if len(text) > _MAX_CHARACTERS:
         raise InputError(
-            f"{source}: has more than {_MAX_CHARACTERS:,} characters, more than any command line; give only the command"
+            f"{source}: longer than {_MAX_CHARACTERS:,} characters, so not one command line; give only the command"
         )
     lines = _COMMAND_SUBSTITUTION.sub(lambda found: re.sub(r"\s", _SPACE, found[0]), text.replace("\r\n", "\n"))
     try:
@@ -88,11 +88,11 @@ def parse_arguments(text: str, source: str) -> Arguments:
         raise InputError(f"{source}: is not a command line: {problem}".replace("No closing", "no closing")) from None
     if not words:
         raise InputError(f"{source}: has no arguments, such as --num-layers 32")
-    return parse_words([word.replace(_SPACE, " ") for word in words if word.strip(" ")])  # a comment after a backslash
+    return parse_words([word.replace(_SPACE, " ") for word in words if word.strip(" ")])  # a comment after \
 
 
 def parse_words(words: Sequence[str], *, repeated: bool = False) -> Arguments:
-    """Parse the words of one command into options and launcher words.
+    """Parse the words of one launch command into options and launcher words.
 
     ``repeated``: the last value of a repeated option counts, as in a script that appends; otherwise repetition is a
     problem.
@@ -109,19 +109,19 @@ def parse_words(words: Sequence[str], *, repeated: bool = False) -> Arguments:
 
 
 def override_options(arguments: Arguments, given: Mapping[str, str]) -> Arguments:
-    """Return the arguments with options given by the user (``--num-layers`` and its value) replacing them."""
+    """Replace options of a launch command by values that the user gives, such as ``--num-layers``."""
     own = {name[2:].replace("_", "-"): tuple(value.split()) for name, value in given.items() if name.startswith("--")}
     return replace(arguments, options={**arguments.options, **own}) if own else arguments
 
 
-def explain_shell_value(word: str) -> str:
-    """Return the complaint about a value that only a shell can expand; empty for a plain word."""
+def explain_unexpanded_value(word: str) -> str:
+    """Return an error text for a value that only a shell can expand, or an empty string for a plain word."""
     if found := _UNREAD_PLACEHOLDER.search(word):
         gives = "prints" if re.fullmatch(r"[\w.-]*", found[1]) else "gives"
-        what = f"line {found[2]} uses what {found[1] or 'a command'} {gives}, and nothing is run here"
+        what = f"line {found[2]} uses what {found[1] or 'a command'} {gives}, and the script is not run"
         return f"{what}; give it with --arg NAME=VALUE, or import the command that bash -x prints, or the run's log"
     shell = _SHELL_EXPRESSION.search(word)
-    what = "is filled in by a shell, and nothing is run here; write its value (in a script: --arg NAME=VALUE)"
+    what = "is filled in by a shell, and no shell is run; write its value (in a script: --arg NAME=VALUE)"
     return f"{shell[0][:40]} {what}" if shell else ""
 
 
@@ -139,8 +139,8 @@ def _parse_options(words: Sequence[str], *, repeated: bool) -> tuple[dict[str, t
             found[name] = (value,) if equals else ()
         elif _OPTIONS_VARIABLE.fullmatch(word) and not repeated:
             problems.append(
-                f"{word[:40]} may contain options, and nothing is run here; write them out (in the script, put echo "
-                f"before the command and paste its output)"
+                f"{word[:40]} may contain options, and no shell is run to expand it; write them out (in the script, "
+                f"put echo before the command and paste its output)"
             )
         elif not name:
             strays.append(f"{word[:40]!r} is not an option; arguments look like --num-layers 32")
@@ -150,7 +150,7 @@ def _parse_options(words: Sequence[str], *, repeated: bool) -> tuple[dict[str, t
 
 
 def parse_launcher_options(words: Sequence[str]) -> dict[str, str]:
-    """Return a launcher's options by name without dashes, each with its value or the following word."""
+    """Return a launcher's options by name without dashes, each with its value."""
     found: dict[str, str] = {}
     for word, after in zip(words, [*words, ""][1:], strict=False):
         if word.startswith("-"):

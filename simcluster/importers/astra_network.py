@@ -54,8 +54,8 @@ class Dimension:
     latency: float
 
     @property
-    def links(self) -> int:
-        """Number of links of one ring, switch or mesh."""
+    def link_count(self) -> int:
+        """Number of links in one ring, switch or full mesh along this dimension."""
         if self.npus == 1:
             return 0
         if self.kind == "FullyConnected":
@@ -63,14 +63,14 @@ class Dimension:
         return 1 if self.kind == "Ring" and self.npus == 2 else self.npus
 
     @property
-    def ports(self) -> int:
-        """Number of links of one NPU in this dimension."""
+    def port_count(self) -> int:
+        """Number of links that one NPU has along this dimension."""
         most = {"Ring": 2, "Switch": 1, "FullyConnected": self.npus}[self.kind]
         return min(self.npus - 1, most)
 
 
 class _NetworkFile(Spec):
-    """Schema of a network file; every list has one item per dimension."""
+    """Schema of an ASTRA-sim network file, whose lists have one item per dimension."""
 
     topology: Annotated[list[_KINDS], Field(min_length=1, max_length=16)]
     npus_count: list[Annotated[int, Field(strict=True, ge=1, le=_MAX_NPUS)]]
@@ -79,9 +79,9 @@ class _NetworkFile(Spec):
 
 
 def parse_network(text: str, source: str) -> tuple[Dimension, ...]:
-    """Parse and check a network file's dimensions; raise InputError with file, line and key if invalid."""
+    """Parse and check an ASTRA-sim network file; raise InputError with file, line and key if it is invalid."""
     if len(text) > _MAX_CHARACTERS:
-        raise InputError(f"{source}: is larger than {_MAX_CHARACTERS:,} characters; network files have a few lines")
+        raise InputError(f"{source}: longer than {_MAX_CHARACTERS:,} characters, so not a network file; check the path")
     file = validate(_NetworkFile, parse_document(text, source=source))
     lengths = {key: len(getattr(file, key)) for key in _NetworkFile.model_fields}
     if len({*lengths.values()}) > 1:
@@ -90,7 +90,7 @@ def parse_network(text: str, source: str) -> tuple[Dimension, ...]:
     each = zip(file.topology, file.npus_count, file.bandwidth, file.latency, strict=True)
     found = tuple(Dimension(kind, npus, rate * 2**30, latency / 1e9) for kind, npus, rate, latency in each)
     npus = math.prod(each.npus for each in found)
-    links = sum(each.links * npus // each.npus for each in found)
+    links = sum(each.link_count * npus // each.npus for each in found)
     if not 2 <= npus <= _MAX_NPUS or links > _MAX_LINKS:
         raise InputError(
             f"{source}: describes {npus:,} NPUs and {links:,} links; from 2 to {_MAX_NPUS:,} NPUs and up to "
@@ -99,14 +99,14 @@ def parse_network(text: str, source: str) -> tuple[Dimension, ...]:
     return found
 
 
-def network_document(
+def build_network_document(
     dimensions: tuple[Dimension, ...], spec: ImportSpec, device: str | Mapping[str, object], name: str
 ) -> GraphDocument:
-    """Return the topology document of a network of NPUs; each NPU is a GPU of the given device."""
+    """Return the topology document of an ASTRA-sim network, with each NPU as a GPU of ``device``."""
     spec.check_parameters("ASTRA-sim's network file", PARAMETERS)
     npus = math.prod(each.npus for each in dimensions)
     document = GraphDocument(name, device if isinstance(device, str) else dict(device))
-    ports = sum(each.bandwidth * each.ports for each in dimensions)
+    ports = sum(each.bandwidth * each.port_count for each in dimensions)
     own = Wire(max(ports, 1.0), 1.0, 0.0, "npu", "rate of all links of the NPU together")
     for npu in range(npus):
         document.add_node(f"npu{npu}", "gpu", host=npu)
@@ -114,13 +114,13 @@ def network_document(
         document.add_link(f"npu{npu}", f"npu{npu}.router", own)
     for place, dimension in enumerate(dimensions):
         wire = Wire(dimension.bandwidth, 1.0, dimension.latency, "network", _SOURCE)
-        lines = groups_along_axes(dimensions, tuple(other == place for other in range(len(dimensions))))
+        lines = group_npus_along_axes(dimensions, tuple(other == place for other in range(len(dimensions))))
         for number, line in enumerate(lines):
-            _connect(document, dimension, [f"npu{npu}.router" for npu in line], wire, f"dim{place}.switch{number}")
+            _add_links(document, dimension, [f"npu{npu}.router" for npu in line], wire, f"dim{place}.switch{number}")
     return document
 
 
-def _connect(document: GraphDocument, dimension: Dimension, members: list[str], wire: Wire, switch: str) -> None:
+def _add_links(document: GraphDocument, dimension: Dimension, members: list[str], wire: Wire, switch: str) -> None:
     if dimension.npus == 1:
         return
     if dimension.kind == "Switch":
@@ -128,7 +128,7 @@ def _connect(document: GraphDocument, dimension: Dimension, members: list[str], 
         for member in members:
             document.add_link(member, switch, wire)
     elif dimension.kind == "Ring":
-        for place in range(dimension.links):
+        for place in range(dimension.link_count):
             document.add_link(members[place], members[(place + 1) % len(members)], wire)
     else:
         for place, member in enumerate(members):
@@ -136,8 +136,8 @@ def _connect(document: GraphDocument, dimension: Dimension, members: list[str], 
                 document.add_link(member, other, wire)
 
 
-def groups_along_axes(dimensions: tuple[Dimension, ...], chosen: tuple[bool, ...]) -> list[list[int]]:
-    """Return the groups of NPUs, in order, whose coordinates differ only in the chosen dimensions."""
+def group_npus_along_axes(dimensions: tuple[Dimension, ...], chosen: tuple[bool, ...]) -> list[list[int]]:
+    """Return the groups of NPUs whose coordinates differ only in the chosen dimensions."""
     sizes = [each.npus for each in reversed(dimensions)]  # the last dimension is the slowest
     free = [axis for axis, moves in enumerate(reversed(chosen)) if moves]
     grid = np.moveaxis(np.arange(math.prod(sizes)).reshape(sizes), free, range(-len(free), 0))

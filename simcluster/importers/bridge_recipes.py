@@ -11,21 +11,21 @@ from typing import Any
 from simcluster.base.errors import InputError
 from simcluster.documents.reading import read_document
 from simcluster.importers.flat_settings import flatten
-from simcluster.importers.imported import FileReader, read_no_file
 from simcluster.importers.layer_lists import MAX_LAYERS
 from simcluster.importers.named_models import (
     NamedModel,
-    class_fields,
-    family_defaults,
-    find_model_of_class,
-    find_model_of_sizes,
+    class_settings,
+    family_settings,
+    find_model_by_class,
+    find_model_by_sizes,
     find_named_model,
-    published_named_model,
+    load_published_model,
     why_not_decoder,
 )
 from simcluster.importers.pre_training import ADAPTER_REASON
 from simcluster.importers.python_recipes import NO_ARGUMENTS, RecipeFile
-from simcluster.importers.python_values import RecordedCall, UnreadExpression, parse_written_call, plain_fields
+from simcluster.importers.python_values import RecordedCall, UnreadExpression, parse_written_call, to_plain_fields
+from simcluster.importers.results import FileReader, read_no_file
 
 CONFIG_ADVICE = (
     "run it once and give the run_config.yaml that Megatron-Bridge writes next to its checkpoints, or a log with its "
@@ -56,7 +56,7 @@ _OVERLAPS = ("overlap_grad_reduce", "overlap_param_gather")
 
 @dataclass(frozen=True)
 class RecipeSettings:
-    """Model, settings by dotted name and assumptions read from a recipe.
+    """Model, dotted settings and assumptions read from a Megatron-Bridge or NeMo recipe.
 
     ``model`` is empty if the settings give its sizes. ``undecided`` are parts of the recipe whose effect is unknown,
     ``gpus`` is the number of GPUs in its name.
@@ -69,10 +69,10 @@ class RecipeSettings:
     gpus: int | None = None
 
 
-def read_recipe_function(
+def read_bridge_recipe(
     text: str, source: str, function: str, read_file: FileReader = read_no_file, given: Mapping[str, str] = NO_ARGUMENTS
 ) -> RecipeSettings:
-    """Return the settings made by a recipe function of the file; ``given`` are its arguments by name.
+    """Return the settings that a Megatron-Bridge recipe function in a Python file makes.
 
     Raises InputError if there are several recipes of pre-training and none is named, for fine-tuning that is not named
     explicitly, and for a function that makes no readable configuration.
@@ -87,10 +87,10 @@ def read_recipe_function(
         **dict.fromkeys(_OVERRIDE_FUNCTIONS, lambda *_, **__: None),
         **dict.fromkeys(_START_FUNCTIONS, lambda config=None, *_, **__: started.append(config)),
     }
-    file = RecipeFile(text, source, known=known, idle=_is_idle)
+    file = RecipeFile(text, source, known=known, idle=_attribute_has_no_effect)
     function, found = file.find_recipe(function, given, _PRETRAINING_NAME, _START_FUNCTIONS, started)
     if not isinstance(found, RecordedCall):
-        raise InputError(f"{source}: {function} makes no configuration that can be read as data; {CONFIG_ADVICE}")
+        raise InputError(f"{source}: {function} returns no configuration that can be read as data; {CONFIG_ADVICE}")
     if "model_config" in found.fields:  # nemo.tron, the predecessor of Megatron-Bridge
         found.fields = {name.removesuffix("_config"): value for name, value in found.fields.items()}
     adapters = _ADAPTER_NAME.search(found.name)
@@ -99,31 +99,31 @@ def read_recipe_function(
     if found.name != "ConfigContainer" and found.name not in _BASES:
         raise foreign_file_error(f"{source}: {function} takes its configuration", found.name, file, CONFIG_ADVICE)
     gpus = _GPU_COUNT.search(function)
-    read = _build_recipe(found, function, source, file, read_file)
+    read = _build_bridge_recipe(found, function, source, file, read_file)
     return replace(read, undecided=tuple(file.undecided), gpus=int(gpus[1]) if gpus else None)
 
 
 def foreign_file_error(what: str, called: str, file: RecipeFile, remedy: str) -> InputError:
-    """Return the error about a part of a recipe that another file defines."""
+    """Return the error for a part of a recipe that another file defines."""
     if against := why_not_decoder(file.qualified_name(called)):
         return InputError(f"{what} from {called}, whose model {against}")
     return InputError(f"{what} from {file.qualified_name(called)[:80]}, which is in another file: {remedy}")
 
 
-def _is_idle(attribute: str) -> bool:
+def _attribute_has_no_effect(attribute: str) -> bool:
     """Return whether a configuration attribute, as written, does not affect the step time."""
     _, *sections, field = attribute.split(".")
     return field in _IDLE_FIELDS or not _IDLE_SECTIONS.isdisjoint(sections)
 
 
-def read_written_config(text: str, source: str) -> RecipeSettings | None:
-    """Return the settings of a full configuration written by Megatron-Bridge; None for other text."""
+def read_bridge_config(text: str, source: str) -> RecipeSettings | None:
+    """Return the settings of a full configuration written by Megatron-Bridge, or None for other text."""
     found = parse_written_call(text, source)
     if found is None or found.name != "ConfigContainer":
         return None
     if found.fields.get("peft") is not None:
         raise InputError(f"{source}: the file {ADAPTER_REASON}")
-    read = _build_recipe(found, "the file", source)
+    read = _build_bridge_recipe(found, "the file", source)
     copies = {f"optimizer.{name}": f"ddp.{name}" for name in _OVERLAPS}
     copies |= {f"optimizer.{name}": f"model.{name}" for name in ("bf16", "fp16")}
     muon = "muon" in str(read.settings.get("optimizer.optimizer"))
@@ -136,16 +136,16 @@ def read_written_config(text: str, source: str) -> RecipeSettings | None:
     return replace(read, settings={name: value for name, value in read.settings.items() if counts(name, value)})
 
 
-def _build_recipe(
+def _build_bridge_recipe(
     found: RecordedCall, function: str, source: str, file: RecipeFile | None = None,
     read_file: FileReader = read_no_file,
 ) -> RecipeSettings:  # fmt: skip
     model, data = found.fields.get("model"), found.fields.get("dataset")
     if isinstance(model, RecordedCall) and any("freeze_vision" in name for name in model.fields):
         raise InputError(f"{source}: {function} trains a model that takes images; only text decoders are modelled")
-    known = _find_model(model, source, read_file)
+    known = _find_recipe_model(model, source, read_file)
     name, kind = known.name, model.name if isinstance(model, RecordedCall) else ""
-    settings = {f"model.{field}": value for field, value in class_fields(name, kind).items()}
+    settings = {f"model.{field}": value for field, value in class_settings(name, kind).items()}
     if not file:  # a written configuration has all fields
         del settings["model.apply_rope_fusion"]
     settings |= flatten(_BASES.get(found.name, {}), source)
@@ -157,7 +157,7 @@ def _build_recipe(
     settings |= _vocabulary_settings(found, name, settings)
     assumed = list(known.assumed)
     if not name:
-        require_sizes(model, settings, f"{source}: the model of {function}", file, CONFIG_ADVICE)
+        require_decoder(model, settings, f"{source}: the model of {function}", file, CONFIG_ADVICE)
     elif settings.get("tokenizer.use_tokenizer_vocab_size") is True and "model.vocab_size" not in settings:
         assumed.append(_TOKENIZER_ASSUMPTION)
     length = settings.get("model.seq_length")
@@ -168,11 +168,11 @@ def _build_recipe(
     fields = data.fields.items() if isinstance(data, RecordedCall) else ()
     if found.name == "_sft_common" or any("pack" in key and on not in (None, False) for key, on in fields):
         assumed.append(PACKED_ASSUMPTION)
-    return RecipeSettings(known, _resolve_conflicts(settings), tuple(assumed))
+    return RecipeSettings(known, _resolve_conflicting_settings(settings), tuple(assumed))
 
 
 def _vocabulary_settings(found: RecordedCall, model: str, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return settings for a null tokenizer's vocabulary, or for a model vocabulary that is not padded.
+    """Return vocabulary settings for a null tokenizer, or for a model vocabulary that is not padded.
 
     ``_validate_and_set_vocab_size`` of Megatron-Bridge's training/setup.py pads the tokenizer's vocabulary only,
     whatever should_pad_vocab was. Nothing is set for pre-training on a base that is not read: which vocabulary it takes
@@ -192,14 +192,14 @@ def _vocabulary_settings(found: RecordedCall, model: str, settings: Mapping[str,
     return {"model.make_vocab_size_divisible_by": 1} if keeps else {}
 
 
-def require_sizes(model: Any, settings: Mapping[str, Any], what: str, file: RecipeFile | None, remedy: str) -> None:
-    """Raise InputError for a model (described by ``what``) that is not a decoder or lacks sizes."""
+def require_decoder(model: Any, settings: Mapping[str, Any], what: str, file: RecipeFile | None, remedy: str) -> None:
+    """Raise InputError if a recipe's model (described by ``what``) is not a decoder or lacks sizes."""
     kind = model.name if isinstance(model, RecordedCall) else str(getattr(model, "text", "none"))
     against = why_not_decoder(file.qualified_name(kind) if file else kind)
     unknown = ""
     if "model.num_layers" not in settings:
         unknown = "is unknown, and the recipe does not give its sizes (num_layers and others)"
-    elif isinstance(model, RecordedCall) and not family_defaults(model.name):
+    elif isinstance(model, RecordedCall) and not family_settings(model.name):
         unknown = "has an unknown class, so its norms, activation and attention are unknown"
     if not against and unknown and (other := why_not_decoder(what.rpartition(" ")[2])):
         raise InputError(f"{what} {other}")
@@ -207,8 +207,8 @@ def require_sizes(model: Any, settings: Mapping[str, Any], what: str, file: Reci
         raise InputError(f"{what} ({kind[:80]}) {against or f'{unknown}; {remedy}'}")
 
 
-def _resolve_conflicts(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings after resolving those that several sections set.
+def _resolve_conflicting_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a recipe's settings with one value where several sections set the same thing.
 
     A recipe's mixed precision overrides the number formats of the model, the optimizer and DDP (its setup writes over
     them), as overlaps do from a section for them; a distributed optimizer is on if the optimizer or DDP turns it on.
@@ -242,24 +242,24 @@ def _set_flex_dispatcher(model: Any = None, backend: Any = None, *_: Any, **__: 
         model.fields |= {**flex, "moe_shared_expert_overlap": False}
 
 
-def _find_model(model: Any, source: str, read_file: FileReader) -> NamedModel:
+def _find_recipe_model(model: Any, source: str, read_file: FileReader) -> NamedModel:
     while isinstance(model, RecordedCall):
-        if known := find_model_of_class(model.name):
-            return published_named_model(known)
+        if known := find_model_by_class(model.name):
+            return load_published_model(known)
         given = (*model.args, model.fields.get("path"))
         name = next((each for each in given if isinstance(each, str)), "")
         if model.name.endswith("from_hf_pretrained") or "/" in name:
             unread = next((each.text for each in given if isinstance(each, UnreadExpression)), model.name)
             return find_named_model(name or unread, source, read_file)
-        alike = "" if family_defaults(model.name) else find_model_of_sizes(model.name, model.fields)
+        alike = "" if family_settings(model.name) else find_model_by_sizes(model.name, model.fields)
         if alike or model.receiver is None:
-            return published_named_model(alike)
+            return load_published_model(alike)
         model = model.receiver
     return NamedModel()
 
 
 def _section_settings(section: str, value: Any) -> dict[str, Any]:
-    """Return the settings of one section by dotted name; None for settings that the section unsets."""
+    """Return a recipe section's settings by dotted name, with None for settings that it unsets."""
     fields = {section: value}
     made_by = value.text if isinstance(value, UnreadExpression) else ""  # unread parts of the call that makes it
     if isinstance(value, RecordedCall):
@@ -289,4 +289,4 @@ def _section_settings(section: str, value: Any) -> dict[str, Any]:
     objects = {
         name: UnreadExpression(f"{item.name}(...)") for name, item in fields.items() if isinstance(item, RecordedCall)
     }
-    return {name: None for name, item in fields.items() if item is None} | objects | plain_fields(fields)
+    return {name: None for name, item in fields.items() if item is None} | objects | to_plain_fields(fields)

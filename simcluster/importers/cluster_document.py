@@ -1,4 +1,4 @@
-"""Cluster described by other tools' files: import parameters, nodes of GPUs and the topology document.
+"""Cluster imported from other tools' files, as a topology document of ``kind: graph``.
 
 In a scenario ``cluster: {topology: host.xml, nodes: 16, device: h200}``; as a separate file ``kind: import`` with
 ``files``, which ``simcluster topology`` describes like any other. What the files describe becomes a ``kind: graph``
@@ -34,10 +34,10 @@ class Wire:
     source: str
 
     def multiply(self, count: int) -> Wire:
-        """Return ``count`` parallel links as one."""
+        """Return one link that represents ``count`` parallel links."""
         return replace(self, line_rate=self.line_rate * count)
 
-    def fields(self) -> dict[str, Any]:
+    def topology_fields(self) -> dict[str, Any]:
         """Return the link's fields as a topology file writes them, with full floating-point precision."""
         medium = {"medium": self.medium} if self.medium else {}  # default: the usual medium between such nodes
         return {
@@ -48,7 +48,7 @@ class Wire:
 
 @dataclass(frozen=True, slots=True)
 class GraphDocument:
-    """Topology document under construction: nodes and edges in the order added."""
+    """Topology document (``kind: graph``) under construction, with nodes and edges in the order added."""
 
     name: str
     device: str | dict[str, object]
@@ -56,29 +56,29 @@ class GraphDocument:
     edges: list[dict[str, Any]] = field(default_factory=list)
 
     def add_node(self, name: str, kind: str, **more: int | str | None) -> None:
-        """Add a node; a gpu may have a ``host``, a switch a ``tier``, a nic or switch a ``network``."""
+        """Add a node; a GPU may have a ``host``, a switch a ``tier``, a NIC or switch a ``network``."""
         known = {key: value for key, value in more.items() if value is not None}
         self.nodes.append({"name": name, "kind": kind, **known})
 
     def add_link(self, a: str, b: str, wire: Wire, **more: bool) -> None:
-        """Add a link with equal directions, or (``one_way=True``) from ``a`` to ``b`` only."""
-        self.edges.append({"between": [a, b], **more, **wire.fields()})
+        """Add a link between ``a`` and ``b`` in both directions, or from ``a`` to ``b`` with ``one_way=True``."""
+        self.edges.append({"between": [a, b], **more, **wire.topology_fields()})
 
-    def document(self) -> dict[str, Any]:
-        """Return the topology document."""
+    def to_dict(self) -> dict[str, Any]:
+        """Return the topology document as the mapping that a ``kind: graph`` file holds."""
         return {"kind": "graph", "name": self.name, "device": self.device, "nodes": self.nodes, "edges": self.edges}
 
 
-class LinkChange(Spec):
-    """User-given link figures that replace those of the file or of the GPU generation."""
+class LinkOverrides(Spec):
+    """Rate, efficiency and latency of a link that the user sets to override imported values."""
 
     line_rate: BytesPerSecond | None = None
     efficiency: Fraction | None = None
     latency: Seconds | None = None
 
     def apply_to(self, wire: Wire) -> Wire:
-        """Return the wire with these figures replacing its values."""
-        if self == LinkChange():
+        """Return the link with the user's rate, efficiency and latency instead of the imported ones."""
+        if self == LinkOverrides():
             return wire
         given = [f"{name.replace('_', ' ')} set by the user" for name in type(self).model_fields if getattr(self, name)]
         own = self.model_dump(exclude_none=True)
@@ -86,7 +86,7 @@ class LinkChange(Spec):
 
 
 class FabricParameters(Spec):
-    """Fat tree that joins imported nodes: leaves per unit of ``nodes_per_unit`` nodes, spines above them.
+    """Parameters of the leaf-spine network that connects imported nodes.
 
     ``rails``: NIC i of every node of a unit is on leaf i (rail-optimised); else all NICs of a unit are on one leaf.
     ``nodes_per_unit`` defaults to all nodes. A leaf's uplinks together carry the line rate of its NICs (of the fullest
@@ -119,13 +119,13 @@ class ImportSpec(Spec):
     gpus_per_nic: Count = 1
     nvlinks_per_gpu: Annotated[int, Field(strict=True, ge=0, le=72)] | None = None
     nvswitch: Annotated[bool, Field(strict=True)] | None = None
-    nvlink: LinkChange = LinkChange()
-    pcie: LinkChange = LinkChange()
-    socket: LinkChange = LinkChange()
-    nic: LinkChange = LinkChange()
+    nvlink: LinkOverrides = LinkOverrides()
+    pcie: LinkOverrides = LinkOverrides()
+    socket: LinkOverrides = LinkOverrides()
+    nic: LinkOverrides = LinkOverrides()
 
     @model_validator(mode="after")
-    def _copies_of_one(self) -> Self:
+    def _check_one_file_is_copied(self) -> Self:
         if len(self.files) > 1 and self.nodes > 1:
             raise InputError(
                 f"nodes is {self.nodes} and there are {len(self.files)} files; give one file and the number of equal "
@@ -134,7 +134,7 @@ class ImportSpec(Spec):
         return self
 
     def check_parameters(self, form: str, known: tuple[str, ...]) -> None:
-        """Raise InputError for a parameter that this file format does not use, so that none is silently ignored."""
+        """Raise InputError for an import parameter that this file format does not use."""
         always = ("kind", "files", "name", "device")
         for key in ImportSpec.model_fields:  # a fixed order, so that the message does not depend on a set
             if key in self.model_fields_set and key not in always and key not in known:
@@ -158,15 +158,15 @@ Node = tuple[int, str]
 
 @dataclass(frozen=True, slots=True)
 class NicCable:
-    """A NIC and the cable that connects it to the network."""
+    """A NIC and its cable to the network."""
 
     nic: Node
     wire: Wire
 
 
 @dataclass(frozen=True, slots=True)
-class System:
-    """Nodes and links that one file describes: one node of GPUs, or several joined by NVLink.
+class ImportedNodes:
+    """Nodes and links that one file describes (one compute node, or several joined by NVLink).
 
     ``device`` is the GPU that the file names; ``nodes`` maps to kinds, with GPUs in rank order.
     """
@@ -178,24 +178,24 @@ class System:
 
     @property
     def node_count(self) -> int:
-        """Number of nodes of GPUs."""
+        """Number of compute nodes."""
         return 1 + max(machine for machine, _ in self.nodes)
 
     @property
     def gpus(self) -> list[Node]:
-        """GPUs in rank order."""
+        """Graph nodes of the GPUs, in rank order."""
         return [node for node, kind in self.nodes.items() if kind == "gpu"]
 
     def add_link(self, a: Node, b: Node, wire: Wire) -> None:
-        """Add a link in both directions; of parallel links (PCIe and C2C to one CPU) the faster one is kept."""
+        """Add a link in both directions, keeping the faster one of parallel links."""
         key = (b, a) if (b, a) in self.links else (a, b)
         have = self.links.get(key)
         if have is None or have.line_rate * have.efficiency < wire.line_rate * wire.efficiency:
             self.links[key] = wire
 
 
-def join_systems(systems: Sequence[System], spec: ImportSpec, name: str) -> GraphDocument:
-    """Return the topology document of several systems, or ``spec.nodes`` copies of one, joined by a fabric.
+def join_imported_nodes(systems: Sequence[ImportedNodes], spec: ImportSpec, name: str) -> GraphDocument:
+    """Return the topology document of imported nodes, or of ``spec.nodes`` copies, joined by a fabric.
 
     Nodes are called node0, node1, ...; their GPUs gpu0, gpu1, ... A single node gets a fabric only on request. Raises
     InputError if nodes that need a network have no NIC, or if there are too many GPUs.
@@ -206,7 +206,7 @@ def join_systems(systems: Sequence[System], spec: ImportSpec, name: str) -> Grap
         raise InputError(f"nodes: {spec.nodes} nodes have {gpus:,} GPUs; at most {MAX_GPUS:,} can be imported")
     devices = list(dict.fromkeys(str(system.device) for system in systems))
     if len(devices) > 1:
-        raise InputError(f"the nodes have different GPUs ({', '.join(devices)}); a cluster has one: set device")
+        raise InputError(f"the nodes have different GPUs ({', '.join(devices)}); a cluster has one kind: set device")
     document = GraphDocument(name, systems[0].device)
     machines: list[list[tuple[str, Wire]]] = []  # NIC ports per node
     for number, system in enumerate(copies):
@@ -232,8 +232,8 @@ def _add_fabric(document: GraphDocument, machines: list[list[tuple[str, Wire]]],
     without = next((i for i, ports in enumerate(machines) if not ports), None)
     if without is not None:
         raise InputError(
-            f"node {without} has no NIC for the network; remove nodes and fabric, give a file that "
-            "lists NICs, or a pattern in nics that matches one"
+            f"node {without} has no NIC for the network; give a file that lists NICs, or a pattern in nics that "
+            "matches one (without nodes and fabric there is no network)"
         )
     size = fabric.nodes_per_unit or len(machines)
     leaves: dict[tuple[int, int], list[tuple[str, Wire]]] = {}  # (unit, rail)

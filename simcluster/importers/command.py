@@ -22,25 +22,25 @@ from simcluster.documents.diagnostics import did_you_mean
 from simcluster.documents.given_files import decode_utf8, read_bytes
 from simcluster.documents.overrides import apply_overrides
 from simcluster.documents.reading import Document
-from simcluster.importers.astra_network import network_document, parse_network
+from simcluster.importers.astra_network import build_network_document, parse_network
 from simcluster.importers.cluster_document import ImportSpec
 from simcluster.importers.deepspeed import scenario_from_deepspeed
-from simcluster.importers.file_kinds import check_kind
+from simcluster.importers.file_kinds import check_import_kind
 from simcluster.importers.hugging_face import (
     USUAL_LENGTH,
     assumptions_of_config,
-    classify_keys,
-    length_notes,
+    classify_config_keys,
+    count_config_parameters,
     model_at_usual_length,
     model_from_config,
-    parameters_of_config,
-    parse_config,
+    parse_config_json,
+    sequence_length_notes,
 )
-from simcluster.importers.imported import Imported
 from simcluster.importers.megatron import scenario_from_arguments
 from simcluster.importers.megatron_bridge import scenario_from_bridge
-from simcluster.importers.named_models import NamedModel, find_published_name, published_named_model
+from simcluster.importers.named_models import NamedModel, find_published_name, load_published_model
 from simcluster.importers.nemo import scenario_from_nemo
+from simcluster.importers.results import ImportResult
 from simcluster.importers.shell.syntax import is_script
 from simcluster.importers.torchtitan import scenario_from_torchtitan
 from simcluster.importers.trainer_commands import is_trainer_file
@@ -48,7 +48,7 @@ from simcluster.importers.trainer_scripts import scenario_from_trainer
 from simcluster.importers.training_logs import (
     PrintedDeepSpeed,
     has_step_times,
-    measure_log,
+    measure_step_time,
     parse_printed_deepspeed,
     strip_log,
 )
@@ -65,7 +65,7 @@ _KIND_OPTIONS = {
 }  # fmt: skip
 """Options that each import kind uses, of those that not all kinds use."""
 KINDS = tuple(_KIND_OPTIONS)
-_READERS: dict[str, Callable[..., Imported]] = {
+_READERS: dict[str, Callable[..., ImportResult]] = {
     "megatron": scenario_from_arguments, "megatron-bridge": scenario_from_bridge, "nemo": scenario_from_nemo,
     "torchtitan": scenario_from_torchtitan, "deepspeed": scenario_from_trainer,
 }  # fmt: skip
@@ -81,14 +81,14 @@ _GPU_WORDS = re.compile(r"\b(dp|ranks|GPUs)\b")
 
 
 def run(args: argparse.Namespace) -> None:
-    """Read the file, translate it, check that the result loads, and write it."""
+    """Import the file named on the command line, check the result, and write it."""
     if args.kind not in KINDS:
         raise InputError(f"unknown kind {args.kind!r}{did_you_mean(args.kind, KINDS)}; known: {', '.join(KINDS)}")
     file, _, function = args.file.rpartition(":")
     named = file.endswith(".py") and function.isidentifier()  # as in config_registry.py:llama3_8b
     args.file, args.function = (file, function) if named else (args.file, "")
     text = _read_input(args.file)
-    check_kind(text, args.file, args.kind)
+    check_import_kind(text, args.file, args.kind)
     _check_options(args)
     reader = {"hugging-face": _import_model, "astra-network": _import_topology}.get(args.kind, _import_scenario)
     try:
@@ -97,14 +97,14 @@ def run(args: argparse.Namespace) -> None:
         raise InputError(
             f"{args.file}: refers to itself or is nested too deeply; give the part that configures the training"
         ) from None
-    found.require_known(args.file, strict=args.strict, by_option=args.kind in ("megatron", "deepspeed"))
+    found.refuse_unknown(args.file, strict=args.strict, by_option=args.kind in ("megatron", "deepspeed"))
     if found.unknown:
         print(
             f"note: {args.file}: ignored unknown settings: {', '.join(found.unknown)}; their effect on the step time "
             f"is unknown (--strict refuses them)",
             file=sys.stderr,
         )
-    written = found.text(f"{args.kind}: {'stdin' if args.file == '-' else args.file}")
+    written = found.to_yaml_text(f"{args.kind}: {'stdin' if args.file == '-' else args.file}")
     if args.output:
         common.write_text(args.output, written)
     lists = {name: list(getattr(found, name)) for name in _LISTS}
@@ -119,7 +119,7 @@ def run(args: argparse.Namespace) -> None:
 
 
 def _check_options(args: argparse.Namespace) -> None:
-    """Raise InputError for an option that the kind and file do not use, or for a missing required option."""
+    """Raise InputError for an option that this import kind does not use, or for a missing required option."""
     taken = set(_KIND_OPTIONS[args.kind].split())
     if args.kind != "megatron" and not args.file.endswith(_ARG_SUFFIXES.get(args.kind, ())):
         taken.discard("arg")
@@ -131,17 +131,16 @@ def _check_options(args: argparse.Namespace) -> None:
         if name not in taken and getattr(args, name.replace("-", "_")) not in (None, []):
             raise InputError(f"--{name} does not apply to {args.kind}; remove it")
     if "log" in taken and not args.cluster:
-        raise InputError("name the cluster to run on, as in --cluster dgx_h100")
+        raise InputError("--cluster is missing; name the cluster to run on, as in --cluster dgx_h100")
     if "device" in taken and not args.device:
-        raise InputError("state which GPU the NPUs are, as in --device h100")
+        raise InputError("--device is missing; name the GPU to simulate for each NPU, as in --device h100")
     if args.gpus is not None and args.gpus < 1:
-        raise InputError(f"--gpus {args.gpus}: a job needs at least 1")
+        raise InputError(f"--gpus {args.gpus}: a job needs at least 1 GPU")
     if args.kind == "hugging-face" and args.sequence_length is not None and args.sequence_length < 1:
         raise InputError(f"--sequence-length {args.sequence_length}: a sequence has at least 1 token")
 
 
 def _read_input(name: str) -> str:
-    """Return the text of the file, or of stdin."""
     if name != "-":
         raw = read_bytes(name)
     else:
@@ -149,21 +148,21 @@ def _read_input(name: str) -> str:
         if not raw.strip():
             raise InputError("stdin is empty; paste the text to import")
     if len(raw) > (_MAX_LOG if name.endswith(_LOGS) else _MAX_BYTES):
-        raise InputError(f"{name}: exceeds {_MAX_BYTES:,} bytes, more than any such file; give only the configuration")
+        raise InputError(f"{name}: is larger than {_MAX_BYTES:,} bytes, so it is not a configuration; give only that")
     return decode_utf8(raw, name)
 
 
-def _import_scenario(args: argparse.Namespace, text: str) -> Imported:
-    cluster = _cluster_section(args.cluster, args.output)
-    found = _translate(args, text, cluster)
+def _import_scenario(args: argparse.Namespace, text: str) -> ImportResult:
+    cluster = _build_cluster_section(args.cluster, args.output)
+    found = _import_framework_file(args, text, cluster)
     document, available = found.document, _count_gpus(args.cluster)
     log = strip_log(decode_utf8(read_bytes(args.log), args.log) if args.log else text)
     if args.log or has_step_times(log):
-        measured, words = measure_log(log, Path(args.log or args.file).name, {"gpus": available, **document})
+        measured, words = measure_step_time(log, Path(args.log or args.file).name, {"gpus": available, **document})
         document, found = {**document, "measured": measured}, replace(found, facts=(*found.facts, words))
-    document["cluster"] = _with_node_count(args.cluster, cluster, document.get("gpus"))
+    document["cluster"] = _add_node_count(args.cluster, cluster, document.get("gpus"))
     try:
-        changed = _apply_changes(args, document)
+        changed = _apply_set_options(args, document)
     except InputError as problem:
         why = str(problem).replace("<document>: ", "")
         counted = [each for each in found.assumed if "--gpus" in each] if _GPU_WORDS.search(why) else []
@@ -172,7 +171,7 @@ def _import_scenario(args: argparse.Namespace, text: str) -> Imported:
     return replace(found, document=changed)
 
 
-def _apply_changes(args: argparse.Namespace, document: dict[str, Any]) -> dict[str, Any]:
+def _apply_set_options(args: argparse.Namespace, document: dict[str, Any]) -> dict[str, Any]:
     """Return the document with the --set changes; raise InputError if the result is not a scenario."""
     folder = Path(args.output).parent if args.output else Path()
     changed = apply_overrides(Document(document, args.file, folder), overrides_of(args)).data
@@ -180,11 +179,11 @@ def _apply_changes(args: argparse.Namespace, document: dict[str, Any]) -> dict[s
     return changed
 
 
-def _translate(args: argparse.Namespace, text: str, cluster: dict[str, Any]) -> Imported:
-    """Return the scenario that a framework's file describes."""
+def _import_framework_file(args: argparse.Namespace, text: str, cluster: dict[str, Any]) -> ImportResult:
+    """Return the scenario that a training framework's file describes."""
     available, machine = _count_gpus(args.cluster), _gpus_per_node(args.cluster)
     more: dict[str, Any] = {"cluster": cluster, "gpus": args.gpus, "available": available, "source": args.file}
-    of_script = {"given": _script_values(args), "read_file": partial(_read_nearby_file, args.file)}
+    of_script = {"given": _parse_arg_options(args), "read_file": partial(_read_nearby_file, args.file)}
     printed = parse_printed_deepspeed(text, args.file) if args.kind == "deepspeed" else None
     starts = is_script(text) or args.file.endswith(_SCRIPTS) or is_trainer_file(text)
     if args.kind == "deepspeed" and (printed or not starts):
@@ -192,9 +191,9 @@ def _translate(args: argparse.Namespace, text: str, cluster: dict[str, Any]) -> 
     if args.kind == "megatron" and (args.file.endswith(".py") or text.lstrip().startswith("{")):
         what = "is a Python program" if args.file.endswith(".py") else "is JSON"
         takes = "megatron takes a launch script (.sh), a program's arguments, or YAML"
-        raise InputError(f"{args.file}: {what}, and {takes}; name that")
+        raise InputError(f"{args.file}: {what}; {takes}: give one of those")
     if args.kind == "deepspeed":
-        more["model"] = _requested_model(args)
+        more["model"] = _load_requested_model(args)
     if args.kind in ("deepspeed", "torchtitan"):
         more["sequence_length"] = args.sequence_length
     if args.kind in ("torchtitan", "nemo", "megatron-bridge"):
@@ -207,16 +206,15 @@ def _translate(args: argparse.Namespace, text: str, cluster: dict[str, Any]) -> 
 
 def _import_deepspeed(
     args: argparse.Namespace, text: str, printed: PrintedDeepSpeed | None, more: dict[str, Any]
-) -> Imported:
-    """Return the scenario of a DeepSpeed configuration, with the model of --model or of the log."""
-    named = _requested_model(args)
+) -> ImportResult:
+    named = _load_requested_model(args)
     if printed:
         text, more = printed.config, {**more, "launched": printed.ranks}
-        named = named or (_model_of_config(printed.model, args, "the log") if printed.model else None)
+        named = named or (_load_config_model(printed.model, args, "the log") if printed.model else None)
     if not named:
         raise InputError(
-            "a DeepSpeed configuration does not include the model and the sequence length; give both: "
-            "--model llama3-8b, or a config.json, and --sequence-length 4096"
+            f"{args.file}: a DeepSpeed configuration has no model and no sequence length; give both, as in --model "
+            "llama3-8b (or a config.json) and --sequence-length 4096"
         )
     length = {"sequence_length": args.sequence_length} if args.sequence_length else {}
     found = scenario_from_deepspeed(text, model={**named.section, **length}, **more)
@@ -226,26 +224,27 @@ def _import_deepspeed(
     return replace(found, assumed=(*found.assumed, *told))
 
 
-def _requested_model(args: argparse.Namespace) -> NamedModel | None:
-    """Return the model that --model names: a config.json, a built-in model or a known name."""
+def _load_requested_model(args: argparse.Namespace) -> NamedModel | None:
+    """Return the model that --model names (a config.json, a built-in model or a published name)."""
     if not args.model:
         return None
     path = Path(args.model)
     if path.suffix == ".json":
-        return _model_of_config(parse_config(decode_utf8(read_bytes(path), args.model), args.model), args, args.model)
-    return published_named_model(find_published_name(args.model) or model_document(args.model)["name"])
+        return _load_config_model(
+            parse_config_json(decode_utf8(read_bytes(path), args.model), args.model), args, args.model
+        )
+    return load_published_model(find_published_name(args.model) or model_document(args.model)["name"])
 
 
-def _model_of_config(config: dict[str, Any], args: argparse.Namespace, name: str) -> NamedModel:
-    """Return the model of a config.json at the requested sequence length, or at the usual one."""
+def _load_config_model(config: dict[str, Any], args: argparse.Namespace, name: str) -> NamedModel:
     if args.sequence_length:
         return NamedModel(name, model_from_config(config, sequence_length=args.sequence_length))
     fields, length = model_at_usual_length(config)
     return NamedModel(name, fields, length=length)
 
 
-def _cluster_section(name: str, output: str | None) -> dict[str, Any]:
-    """Return the cluster section: a built-in name, or the path relative to the scenario file."""
+def _build_cluster_section(name: str, output: str | None) -> dict[str, Any]:
+    """Return the scenario's cluster section for a built-in cluster or a cluster file's relative path."""
     if not Path(name).exists():
         return {"topology": name}
     folder = Path(output).parent if output else Path()
@@ -253,14 +252,14 @@ def _cluster_section(name: str, output: str | None) -> dict[str, Any]:
     return {"topology": path if "/" in path else f"./{path}"}
 
 
-def _script_values(args: argparse.Namespace) -> dict[str, str]:
-    """Return values of script variables or program arguments (--arg), by name or number."""
+def _parse_arg_options(args: argparse.Namespace) -> dict[str, str]:
+    """Parse the --arg options into values of script variables (by name) or arguments (by number)."""
     given: dict[str, str] = {}
     for text in args.arg or []:
         name, equals, value = text.partition("=")
         if not equals or not (name == "@" or re.sub("[_-]", "a", name).isalnum()):
             raise InputError(
-                f"--arg {text[:40]!r}: write NAME=VALUE, as in --arg GBS=512 (1=... for its first argument)"
+                f"--arg {text[:40]!r}: write NAME=VALUE, as in --arg GBS=512 (--arg 1=... sets the first argument)"
             )
         given[name] = value
     for number, word in enumerate(shlex.split(given.pop("@", "")), 1):
@@ -279,7 +278,7 @@ def _read_nearby_file(file: str, name: str) -> str | None:
 
 
 def _gpus_per_node(name: str) -> tuple[int, int] | None:
-    """Return GPUs per node as launchers and as the topology (a rack) count nodes; None without nodes."""
+    """Return the GPUs per launcher node and per topology node (a rack), or None without nodes."""
     topology = load_topology(name)
     if isinstance(topology, MachinesSpec):
         return topology.machine.gpus, topology.machine.num_gpus
@@ -288,12 +287,11 @@ def _gpus_per_node(name: str) -> tuple[int, int] | None:
 
 
 def _count_gpus(name: str) -> int:
-    """Return the number of GPUs of a topology."""
     machine, nodes = _gpus_per_node(name), getattr(load_topology(name), "nodes", None)
     return machine[1] * nodes if machine and isinstance(nodes, int) else len(load_cluster(name).gpus)
 
 
-def _with_node_count(name: str, cluster: dict[str, Any], gpus: int | None) -> dict[str, Any]:
+def _add_node_count(name: str, cluster: dict[str, Any], gpus: int | None) -> dict[str, Any]:
     """Return the cluster section with the node count that the job needs, if the topology allows any count."""
     machine, fabric = _gpus_per_node(name), getattr(load_topology(name), "fabric", None)
     if not gpus or machine is None or isinstance(fabric, DragonflyPlusSpec):
@@ -301,9 +299,9 @@ def _with_node_count(name: str, cluster: dict[str, Any], gpus: int | None) -> di
     return {**cluster, "nodes": -(-gpus // machine[1])}
 
 
-def _import_model(args: argparse.Namespace, text: str) -> Imported:
+def _import_model(args: argparse.Namespace, text: str) -> ImportResult:
     """Return the model of a config.json, or with --cluster a whole scenario with a layout that fits."""
-    config = parse_config(text, args.file)
+    config = parse_config_json(text, args.file)
     try:
         assumed = assumptions_of_config(config)
         if args.sequence_length:
@@ -311,27 +309,27 @@ def _import_model(args: argparse.Namespace, text: str) -> Imported:
         else:
             fields, length = model_at_usual_length(config, USUAL_LENGTH if args.cluster else math.inf)
             assumed = (*assumed, f"{length} (--sequence-length changes it)")
-        count = parameters_of_config(config)
-        mapped, idle, unknown = classify_keys(config, sequence_length=fields["sequence_length"])
+        count = count_config_parameters(config)
+        mapped, idle, unknown = classify_config_keys(config, sequence_length=fields["sequence_length"])
     except InputError as problem:
         raise InputError(f"{args.file}: {problem}") from None
     if not args.sequence_length:
-        told = length_notes(config)
+        told = sequence_length_notes(config)
         assumed, idle = (*assumed, *told.values()), tuple(key for key in idle if key not in told)
     active = f", of which {count.active:,} are active per token" if count.active < count.total else ""
     fact = f"{count.total:,} parameters{active}"
     if not args.cluster:
-        return Imported({"model": fields}, mapped, idle, assumed, (fact,), unknown)
+        return ImportResult({"model": fields}, mapped, idle, assumed, (fact,), unknown)
     gpus = args.gpus or _count_gpus(args.cluster)
-    cluster = _with_node_count(args.cluster, _cluster_section(args.cluster, args.output), gpus)
+    cluster = _add_node_count(args.cluster, _build_cluster_section(args.cluster, args.output), gpus)
     document, chosen = build_model_scenario(fields, cluster, gpus, Path(args.output).parent if args.output else Path())
-    return Imported(_apply_changes(args, document), mapped, idle, (*assumed, *chosen), (fact,), unknown)
+    return ImportResult(_apply_set_options(args, document), mapped, idle, (*assumed, *chosen), (fact,), unknown)
 
 
-def _import_topology(args: argparse.Namespace, text: str) -> Imported:
+def _import_topology(args: argparse.Namespace, text: str) -> ImportResult:
     dimensions = parse_network(text, args.file)
     spec = ImportSpec(kind="import", files=(args.file,))
     name = "network" if args.file == "-" else Path(args.file).stem
-    document = network_document(dimensions, spec, args.device, name).document()
+    document = build_network_document(dimensions, spec, args.device, name).to_dict()
     each = [f"{part.kind} of {part.npus}: {part.bandwidth / 1e9:.6g} GB/s (10^9 B) per link" for part in dimensions]
-    return Imported(document, tuple(each), facts=tuple(each))
+    return ImportResult(document, tuple(each), facts=tuple(each))

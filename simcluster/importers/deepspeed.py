@@ -1,4 +1,4 @@
-"""Scenario from a DeepSpeed configuration (JSON) and a model, or Megatron-LM options from one.
+"""Import of a DeepSpeed configuration (JSON) as a scenario or as Megatron-LM options.
 
 ``deepspeed.yaml`` in this folder maps, lists or refuses every key.
 """
@@ -15,7 +15,7 @@ from simcluster.documents.catalogue.models import model_document
 from simcluster.documents.diagnostics import shown
 from simcluster.documents.reading import read_document
 from simcluster.importers.flat_settings import flatten, parse_toml_or_json
-from simcluster.importers.imported import Imported, SettingClassifier, Settings
+from simcluster.importers.results import ImportResult, SettingClassifier, TrackedSettings
 
 _GRADIENTS = "data_types.grad_accum_dtype"
 _BATCHES = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
@@ -49,7 +49,7 @@ HOST_UPDATE_ASSUMED = (
 
 @dataclass(frozen=True)
 class DeepSpeedOptions:
-    """DeepSpeed settings as Megatron-LM options, with assumptions and unknown keys."""
+    """Settings of a DeepSpeed configuration as Megatron-LM options, with assumptions and unknown keys."""
 
     options: dict[str, tuple[str, ...]]
     assumed: tuple[str, ...] = ()
@@ -59,7 +59,7 @@ class DeepSpeedOptions:
 def options_from_deepspeed(
     text: str, name: str, source: str, options: Mapping[str, tuple[str, ...]]
 ) -> DeepSpeedOptions:
-    """Return the settings of a DeepSpeed configuration that a Megatron-DeepSpeed script names.
+    """Return the DeepSpeed configuration of a Megatron-DeepSpeed script as Megatron-LM options.
 
     ``options`` are the script's. Raises InputError for settings that are refused in a configuration on its own, too.
     """
@@ -70,8 +70,8 @@ def options_from_deepspeed(
     run = _DeepSpeedSettings(settings, f"{source}: {name}")
     stage = str(settings.get(f"{_ZERO}stage", " ".join(options.get("zero-stage", ("0",)))))
     zero = int(stage) if stage in ("1", "2", "3") else 0
-    on_host = run.problems.attempt(run.offload, zero)
-    run.problems.attempt(run.fsdp, zero)
+    on_host = run.problems.attempt(run.memory_section, zero)
+    run.problems.attempt(run.fsdp_section, zero)
     run.assumed = [each for each in run.assumed if each != HOST_UPDATE_ASSUMED]  # noted for the script's option
     run.classify_all()
     run.problems.raise_all()
@@ -105,8 +105,8 @@ def scenario_from_deepspeed(
     text: str, *, cluster: Mapping[str, Any], model: Mapping[str, Any], gpus: int | None = None,
     available: int | None = None, launched: int | None = None, filled: Mapping[str, Any] | None = None,
     source: str = "<ds_config>",
-) -> Imported:  # fmt: skip
-    """Return the scenario of a DeepSpeed configuration for a model section; all GPUs are replicas.
+) -> ImportResult:  # fmt: skip
+    """Return the data-parallel scenario of a DeepSpeed configuration and a model.
 
     ``gpus`` defaults to the GPUs that the file's batch implies, those that its launcher starts if it states no number
     (``launched``), or all that are ``available``. ``filled`` are the values that the program reading the file uses
@@ -115,15 +115,15 @@ def scenario_from_deepspeed(
     """
     written = flatten(parse_toml_or_json(text, source, "JSON"), source)
     run = _DeepSpeedSettings(_fill_auto(written, filled or {}, model), source)
-    gpus = gpus or run.gpus_of_batch()
+    gpus = gpus or run.gpus_implied_by_batch()
     if not gpus:
         which = f"the {launched} GPUs that its launcher uses" if launched else "all GPUs of the cluster"
         run.assumed.append(f"{which}: the number is not stated (--gpus sets it)")
         gpus = launched or available or 1
-    training = run.problems.attempt(run.training, gpus)
-    zero = run.problems.attempt(run.number, f"{_ZERO}stage", 0, 3) or 0
-    memory, sharding = run.problems.attempt(run.offload, zero), run.problems.attempt(run.fsdp, zero)
-    overlap = run.problems.attempt(run.overlap, zero, gpus)
+    training = run.problems.attempt(run.training_section, gpus)
+    zero = run.problems.attempt(run.whole_number, f"{_ZERO}stage", 0, 3) or 0
+    memory, sharding = run.problems.attempt(run.memory_section, zero), run.problems.attempt(run.fsdp_section, zero)
+    overlap = run.problems.attempt(run.overlap_section, zero, gpus)
     run.classify_all()
     if len(run.unknown) == len(written):
         what = "is not a configuration of DeepSpeed: it has no DeepSpeed keys, such as train_batch_size or bf16"
@@ -137,14 +137,14 @@ def scenario_from_deepspeed(
     document |= {"parallel": {"tp": 1, "pp": 1, "dp": gpus, "zero": zero}, "training": training}
     document |= {"memory": memory, "overlap": overlap, "fsdp": sharding}
     idle = (name for name in run.settings.unread_names if name in _MAPPED)
-    return Imported(
+    return ImportResult(
         {key: value for key, value in document.items() if value}, run.settings.read_names, (*run.no_effect, *idle),
         tuple(run.assumed), unknown=tuple(run.unknown),
     ).with_all_settings(written)  # fmt: skip
 
 
 def _fill_auto(settings: Mapping[str, Any], filled: Mapping[str, Any], model: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings with values for ``auto``; the gradient bucket is computed as transformers does."""
+    """Replace ``auto`` values of a DeepSpeed configuration by those that the training program sets."""
     width = (model_document(model["preset"]) if "preset" in model else model).get("hidden_size", 0)
     known = {f"{_ZERO}reduce_bucket_size": width * width or "auto", **filled}
     formats = {} if any(name.startswith(("bf16.", "fp16.", "bfloat16.")) for name in settings) else filled
@@ -155,10 +155,10 @@ def _fill_auto(settings: Mapping[str, Any], filled: Mapping[str, Any], model: Ma
 class _DeepSpeedSettings(SettingClassifier):
     def __init__(self, settings: Mapping[str, Any], source: str) -> None:
         super().__init__(source)
-        self.settings = Settings(settings)
+        self.settings = TrackedSettings(settings)
 
-    def number(self, name: str, least: int = 1, most: int = 10**9) -> int | None:
-        """Return a whole number; None if not given or left to the trainer ("auto")."""
+    def whole_number(self, name: str, least: int = 1, most: int = 10**9) -> int | None:
+        """Return a setting as a whole number, or None if it is missing or ``auto``."""
         value = self.settings.get(name)
         if value == "auto" and name not in _BATCHES:
             self.assumed.append(f"{name} is auto, which the program that reads the file resolves; treated as not given")
@@ -169,8 +169,8 @@ class _DeepSpeedSettings(SettingClassifier):
             raise self.error(name, f"{shown(value)} is not a whole number from {least} to {most}")
         return whole
 
-    def gpus_of_batch(self) -> int | None:
-        """Return the number of GPUs implied by batch = micro batch x accumulation x GPUs; None if incomplete."""
+    def gpus_implied_by_batch(self) -> int | None:
+        """Return batch / (micro batch x accumulation steps) as the GPU count, or None if one is missing."""
         batch, micro, steps = (self.settings.get(name) for name in _BATCHES)
         each = micro * steps if isinstance(micro, int) and isinstance(steps, int) else 0
         if not isinstance(batch, int) or each < 1 or batch < each or batch % each:
@@ -178,9 +178,9 @@ class _DeepSpeedSettings(SettingClassifier):
         self.assumed.append(f"{batch // each} GPUs, from a batch of {batch} as {steps} x {micro} per GPU")
         return batch // each
 
-    def training(self, gpus: int) -> dict[str, Any]:
-        """Return batch sizes and number formats; batch = micro batch x accumulation x GPUs fills in a missing one."""
-        batch, micro, steps = map(self.number, _BATCHES)
+    def training_section(self, gpus: int) -> dict[str, Any]:
+        """Return the scenario's batch sizes and number formats, with missing batch sizes filled in."""
+        batch, micro, steps = map(self.whole_number, _BATCHES)
         if batch and not micro:
             micro = batch // (gpus * (steps or 1))
         if not batch:
@@ -202,9 +202,9 @@ class _DeepSpeedSettings(SettingClassifier):
         optimizer = str(self.settings.get("optimizer.type", "adam")).lower()
         if optimizer not in _ADAM_OPTIMIZERS:
             raise self.error("optimizer.type", f"{optimizer[:40]!r} is not modelled; Adam and AdamW are")
-        return {"global_batch": batch, "micro_batch": micro, **self._precision()}
+        return {"global_batch": batch, "micro_batch": micro, **self._precision_fields()}
 
-    def _precision(self) -> dict[str, str]:
+    def _precision_fields(self) -> dict[str, str]:
         said = {name: self.settings.get(f"{name}.enabled") for name in ("bf16", "bfloat16", "fp16")}
         on = [name for name, value in said.items() if value is True]
         auto = [name for name, value in said.items() if value == "auto" and name != "bfloat16"]
@@ -218,33 +218,33 @@ class _DeepSpeedSettings(SettingClassifier):
         wide = self.settings.get(_GRADIENTS) == "fp32"
         return {"precision": half, "memory_recipe": "mixed-18" if wide else "mixed-16"}
 
-    def overlap(self, zero: int, gpus: int) -> dict[str, Any]:
-        """Return the communication overlap settings."""
+    def overlap_section(self, zero: int, gpus: int) -> dict[str, Any]:
+        """Return the scenario's settings for overlap of communication with compute."""
         said = self.settings.get(f"{_ZERO}overlap_comm", zero == 3)
         overlapped = (said if isinstance(said, bool) else zero == 3) and gpus > 1
         found: dict[str, Any] = {"grad_reduce": overlapped, "param_gather": overlapped and zero == 3}
-        bucket = self.number(f"{_ZERO}reduce_bucket_size")
+        bucket = self.whole_number(f"{_ZERO}reduce_bucket_size")
         return found | ({"bucket_size": f"{2 * bucket} B"} if bucket and overlapped and zero < 3 else {})
 
-    def fsdp(self, zero: int) -> dict[str, Any]:
-        """Return the shard group (MiCS); hpZ, which keeps backward gathers inside a group, is ignored with a note."""
-        group = self.number(f"{_ZERO}mics_shard_size", -1)
-        if (self.number(f"{_ZERO}zero_hpz_partition_size") or 1) > 1:
+    def fsdp_section(self, zero: int) -> dict[str, Any]:
+        """Return the size of the MiCS shard group; hpZ partitions are ignored with a note."""
+        group = self.whole_number(f"{_ZERO}mics_shard_size", -1)
+        if (self.whole_number(f"{_ZERO}zero_hpz_partition_size") or 1) > 1:
             self.assumed.append("parameters are gathered over all GPUs, although zero_hpz_partition_size exceeds 1")
         return {"shard_group": group} if zero == 3 and group and group > 1 else {}
 
-    def offload(self, zero: int) -> dict[str, Any]:
-        """Return where the optimizer state lives; raise InputError for disks and for offloaded parameters."""
+    def memory_section(self, zero: int) -> dict[str, Any]:
+        """Return the settings for an optimizer on the host; refuse disks and offloaded parameters."""
         parameters, state = (
             str(self.settings.get(f"{_ZERO}offload_{what}.device", "none")) for what in ("param", "optimizer")
         )
         if parameters != "none" and zero == 3:
-            what = "parameters in host memory or on disk are not modelled"
+            what = "parameters in host memory or on disk are not modelled; only the optimizer can be offloaded"
             raise self.error(f"{_ZERO}offload_param.device", what)
         if parameters != "none":
             self.assumed.append(f"{_ZERO}offload_param has no effect with stage {zero}: parameters stay on the GPUs")
         if state == "nvme":
-            raise self.error(f"{_ZERO}offload_optimizer.device", "nvme is not modelled; cpu is")
+            raise self.error(f"{_ZERO}offload_optimizer.device", "nvme is not modelled; use cpu")
         if (part := self.settings.get(f"{_ZERO}offload_optimizer.ratio", 1)) != 1:
             raise self.error(f"{_ZERO}offload_optimizer.ratio", f"{shown(part)} is not modelled; 1 (all) is")
         if state == "none" and self.settings.get(f"{_ZERO}cpu_offload") is not True:
@@ -253,7 +253,7 @@ class _DeepSpeedSettings(SettingClassifier):
         return {"offload": dict(HOST_UPDATE)}
 
     def classify_all(self) -> None:
-        """Classify every key that was not read before: refused, modelled differently, no effect or unknown."""
+        """Classify every key not read so far as refused, modelled differently, without effect or unknown."""
         for name, value in self.settings.items():
             section = name.partition(".")[0]
             switch = next((switch for switch in _SWITCHED_SECTIONS if name.startswith(f"{switch}.")), "")

@@ -16,28 +16,28 @@ _LOGS = (".log", ".out", ".err")
 _MAX_SEARCHED = 200_000  # characters searched
 
 
-def check_kind(text: str, source: str, kind: str) -> None:
-    """Raise InputError naming the framework if a file belongs to another framework than the import kind."""
+def check_import_kind(text: str, source: str, kind: str) -> None:
+    """Raise InputError if a file belongs to another framework than the import command names."""
     text = text[:_MAX_SEARCHED]
     settings = source.endswith(_SETTINGS) or text.lstrip().startswith("{")
     tables = ("frameworks", "settings") if settings else ("frameworks",)
     for name, marks in (pair for table in tables for pair in _TABLES[table].items()):
-        if _matches_marks(text, marks):
+        if _matches_all_patterns(text, marks):
             raise InputError(
                 f"{source}: this is a file of {name}, which cannot be imported; create a scenario (simcluster new), or "
                 "import the config.json of its model (simcluster import hugging-face)"
             )
     known = settings or source.endswith(_LOGS)
-    if not known or any(_matches_marks(text, marks) for marks in _TABLES["imports"].get(kind, {}).values()):
+    if not known or any(_matches_all_patterns(text, marks) for marks in _TABLES["imports"].get(kind, {}).values()):
         return
     for other, kinds in _TABLES["imports"].items():
         for what, marks in kinds.items():
-            if _matches_marks(text, marks):
+            if _matches_all_patterns(text, marks):
                 raise InputError(f"{source}: this is {what}: run simcluster import {other} {source}")
     for what, (marks, remedy) in _TABLES["others"].items():
-        if _matches_marks(text, marks):
+        if _matches_all_patterns(text, marks):
             raise InputError(f"{source}: this is {what}: {remedy}")
 
 
-def _matches_marks(text: str, marks: str) -> bool:
+def _matches_all_patterns(text: str, marks: str) -> bool:
     return all(re.search(each, text, re.MULTILINE) for each in marks.split("AND"))

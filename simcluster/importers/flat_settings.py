@@ -1,4 +1,4 @@
-"""Settings of files as one flat mapping: from sections, from Megatron-LM options in YAML, from variables.
+"""Parsers that turn TOML, JSON, YAML and environment variables into one flat mapping of settings.
 
 Megatron-LM's functional tests keep options in a mapping under ``MODEL_ARGS``, or on their own.
 """
@@ -50,18 +50,18 @@ def flatten(data: Mapping[str, Any], source: str) -> dict[str, Any]:
 def parse_toml_or_json(text: str, source: str, expected: str = "TOML or JSON") -> dict[str, Any]:
     """Parse the sections of a job file in TOML, or in JSON if it begins with a brace."""
     if len(text) > _MAX_CHARACTERS:
-        raise InputError(f"{source}: has more than {_MAX_CHARACTERS:,} characters, more than any job config")
+        raise InputError(f"{source}: longer than {_MAX_CHARACTERS:,} characters, so not a job config; check the path")
     data: Any
     try:
         if text.lstrip().startswith("{"):
-            data = parse_json(text, source, object_pairs_hook=unique_keys, parse_constant=_refuse_constant)
+            data = parse_json(text, source, object_pairs_hook=unique_keys, parse_constant=_refuse_non_finite_number)
         else:
             data = tomllib.loads(text)
     except InputError:
         raise
     except (RecursionError, ValueError) as problem:  # also an integer of thousands of digits
         if _YAML.search(text) and not _TOML.search(text):
-            raise InputError(f"{source}: is YAML, but {expected} is expected; give that file") from None
+            raise InputError(f"{source}: is YAML; give the configuration as {expected}") from None
         line = re.search(r"line (\d+)", str(problem))
         deep = isinstance(problem, RecursionError)
         meaning = "it is nested too deeply" if deep else explain_toml(str(problem))
@@ -71,17 +71,17 @@ def parse_toml_or_json(text: str, source: str, expected: str = "TOML or JSON") -
     return data
 
 
-def _refuse_constant(text: str) -> Any:
+def _refuse_non_finite_number(text: str) -> Any:
     raise InputError(f"{text} is not a JSON number; write a finite number")
 
 
 def is_option_file(text: str) -> bool:
-    """Return whether the text is a YAML file of options rather than a command or a script."""
+    """Return whether the text is a YAML file of Megatron-LM options, not a command or a script."""
     return _OPTION_LINE.search(text) is not None
 
 
 def parse_option_file(text: str, source: str) -> Arguments:
-    """Return the options of a YAML mapping from ``--name`` to value; true is a bare option, false is omitted.
+    """Return the options of a YAML file that maps ``--name`` to its value (true for a bare flag).
 
     If a file has several mappings, for consecutive runs, the first one counts; of a repeated option the last value
     counts, as in Megatron-LM's tests. Raises InputError for text that is not YAML or has no options.
@@ -105,14 +105,14 @@ def parse_option_file(text: str, source: str) -> Arguments:
 
 
 def option_value_words(value: Any) -> tuple[str, ...]:
-    """Return a YAML value as the words after an option: none for a switch that is on."""
+    """Return a YAML value as the command-line words after an option (none for a flag that is on)."""
     if value is True:
         return ()
     return tuple(map(str, value)) if isinstance(value, list) else tuple(str(value).split())
 
 
 def keep_last_options(text: str, form: re.Pattern[str] = _OPTION) -> tuple[str, tuple[str, ...]]:
-    """Return the text without options that the same mapping repeats further down, and the repeated names."""
+    """Return YAML text without options that the same mapping repeats later, and the repeated names."""
     lines = text.splitlines(keepends=True)
     seen: set[str] = set()
     repeated: dict[str, None] = {}
@@ -128,7 +128,7 @@ def keep_last_options(text: str, form: re.Pattern[str] = _OPTION) -> tuple[str, 
 
 
 def _expand_merges(text: str) -> str:
-    """Return the text with ``<<: *NAME`` expanded, since the document reader has no anchors."""
+    """Return YAML text with ``<<: *NAME`` expanded, since the document reader has no anchors."""
     anchored = {name: body for _, name, body in _ANCHOR.findall(text)}
 
     def written(found: re.Match[str]) -> str:
@@ -159,15 +159,15 @@ def environment_assumptions(environment: Mapping[str, object]) -> tuple[str, ...
     return tuple(sentences)
 
 
-def section_variables(settings: Mapping[str, object], section: str) -> dict[str, object]:
-    """Return the variables that a section sets, either as one mapping or as dotted names."""
+def section_environment(settings: Mapping[str, object], section: str) -> dict[str, object]:
+    """Return the environment variables that a settings section sets, as a mapping or as dotted names."""
     whole = settings.get(section)
     dotted = {name.removeprefix(f"{section}."): settings[name] for name in settings if name.startswith(f"{section}.")}
     return ({str(name): value for name, value in whole.items()} if isinstance(whole, Mapping) else {}) | dotted
 
 
 def attention_option(environment: Mapping[str, object], options: Mapping[str, object]) -> dict[str, tuple[str, ...]]:
-    """Return the attention backend option implied by Transformer Engine's environment, if none is given.
+    """Return the attention backend option implied by Transformer Engine's environment variables.
 
     With both kernels off, attention runs in separate kernels (``get_attention_backend``,
     dot_product_attention/utils.py).

@@ -1,4 +1,4 @@
-"""Megatron-LM options from the YAML files of FlagScale (BAAI) and Primus (AMD), which launch it.
+"""Megatron-LM options read from YAML files of the launchers FlagScale (BAAI) and Primus (AMD).
 
 FlagScale writes options with underscores in sections ``system``, ``model`` and ``data``; an experiment names such a
 file in its ``defaults``. Primus writes fields of Megatron-LM's arguments, or of torchtitan's job config, as
@@ -18,8 +18,8 @@ from simcluster.base.errors import InputError
 from simcluster.documents.reading import parse_document
 from simcluster.importers.arguments import Arguments
 from simcluster.importers.flat_settings import environment_assumptions, flatten, keep_last_options, option_value_words
-from simcluster.importers.imported import FileReader
 from simcluster.importers.option_values import INVERTED, MAPPED
+from simcluster.importers.results import FileReader
 
 _FLAGSCALE = re.compile(r"^system:[ \t]*(#.*)?\n(.*\n)*model:[ \t]*(#.*)?$", re.MULTILINE)
 _EXPERIMENT = re.compile(r"^defaults:[ \t]*\n([ \t]*-.*\n)*[ \t]*-[ \t]*train:", re.MULTILINE)
@@ -53,12 +53,14 @@ def is_framework_file(text: str) -> bool:
 
 
 def read_framework_file(text: str, source: str, read_file: FileReader) -> Arguments:
-    """Return the options in the file and the files that it includes; raise InputError if one is missing."""
+    """Return the Megatron-LM options in a FlagScale or Primus file and the files that it includes."""
     data = _parse_fields(text, source)
     if isinstance(data.get("modules"), Mapping):
-        return _primus_arguments(_trainer_module(data), source, read_file)
+        return _build_primus_arguments(_trainer_module(data), source, read_file)
     if "num_layers" in data:
-        return _build_arguments({name.rpartition(".")[2]: value for name, value in flatten(data, source).items()}, data)
+        return _fields_to_arguments(
+            {name.rpartition(".")[2]: value for name, value in flatten(data, source).items()}, data
+        )
     launched: dict[str, str] = {}
     assumed: tuple[str, ...] = ()
     if "defaults" in data:  # an experiment with runner and environment
@@ -71,23 +73,23 @@ def read_framework_file(text: str, source: str, read_file: FileReader) -> Argume
         each = len(str(seen).split(",")) if each is None and seen is not None else each
         nodes = str(plain.get("runner.nnodes", 1))
         launched = {"nnodes": nodes, "nproc-per-node": str(each)} if each else {}
-        data = _parse_fields(_require_file(read_file, path, source), path)
+        data = _parse_fields(_read_required_file(read_file, path, source), path)
     plain = flatten({key: value or {} for key, value in data.items()}, source)
-    off = tuple(_dashed_name(name) for name, value in plain.items() if value is None or value is False)
+    off = tuple(_option_name(name) for name, value in plain.items() if value is None or value is False)
     options = {
-        key: option_value_words(value) for name, value in plain.items() if (key := _dashed_name(name)) not in off
+        key: option_value_words(value) for name, value in plain.items() if (key := _option_name(name)) not in off
     }
     return Arguments(options, launched=launched, assumed=assumed, off=off)
 
 
-def parse_fields_file(text: str, source: str) -> dict[str, tuple[str, ...]]:
-    """Return the fields of a YAML file as options, whatever their sections; raise InputError if it is not YAML."""
+def read_fields_as_options(text: str, source: str) -> dict[str, tuple[str, ...]]:
+    """Return the fields of a YAML file as Megatron-LM options, whatever sections they are in."""
     plain = flatten(_parse_fields(text, source), source)
     return fields_to_options({name.rpartition(".")[2]: value for name, value in plain.items()})
 
 
 def _parse_fields(text: str, source: str) -> dict[str, Any]:
-    """Parse a document; of a repeated field the last value counts, as in the frameworks."""
+    """Parse a YAML document in which the last of repeated fields counts."""
     return parse_document(keep_last_options(text, _FIELD)[0], source=source).data
 
 
@@ -108,15 +110,15 @@ def read_primus_titan_settings(
     settings = {name: value for name, value in flatten(usual, source).items() if known(name)}
     for part in others:
         settings |= flatten(part, source)
-    return {name: _fill_default(value) for name, value in settings.items() if value is not None}
+    return {name: _fill_variable_defaults(value) for name, value in settings.items() if value is not None}
 
 
 def _trainer_module(data: Mapping[str, Any]) -> Any:
-    """Return the module that trains: pre-training, or else fine-tuning, whose step is the same."""
+    """Return a Primus file's pre-training module, or else its fine-tuning module."""
     return data["modules"].get("pre_trainer") or data["modules"].get("post_trainer")
 
 
-def _fill_default(value: Any) -> Any:
+def _fill_variable_defaults(value: Any) -> Any:
     text = _DEFAULT.sub(r"\1", value) if isinstance(value, str) else value
     if text == value:
         return value
@@ -125,26 +127,26 @@ def _fill_default(value: Any) -> Any:
 
 def _read_primus_parts(module: Any, framework: str, source: str, read_file: FileReader) -> list[dict[str, Any]]:
     if not isinstance(module, Mapping) or not isinstance(module.get("model"), str):
-        raise InputError(f"{source}: its module names no model; add one, as in model: llama3_8B.yaml")
+        raise InputError(f"{source}: its trainer module names no model; add one, as in model: llama3_8B.yaml")
     if (said := module.get("framework", framework)) != framework:
         other = f"run simcluster import {said}" if said in ("megatron", "torchtitan") else "it cannot be imported"
-        raise InputError(f"{source}: its module is of framework {str(said)[:40]}: {other}")
+        raise InputError(f"{source}: its trainer module is for framework {str(said)[:40]}: {other}")
     named = (f"modules/{framework}/{module.get('config', 'pre_trainer.yaml')}", f"models/{framework}/{module['model']}")
     found = [_read_with_includes(_CONFIGS + _DEFAULT.sub(r"\1", path), source, read_file, []) for path in named]
     own = module.get("overrides")
     own = dict(own) if isinstance(own, Mapping) else {}
     adapters = own.pop("lora", None)
     if isinstance(adapters, Mapping) and adapters.get("enabled") is True:
-        raise InputError(f"{source}: lora.enabled: training adapters with frozen weights is not modelled")
+        raise InputError(f"{source}: lora.enabled: adapters with frozen weights are not modelled; set it to false")
     return [*found, own]
 
 
-def _primus_arguments(module: Any, source: str, read_file: FileReader) -> Arguments:
+def _build_primus_arguments(module: Any, source: str, read_file: FileReader) -> Arguments:
     usual, model, own = _read_primus_parts(module, "megatron", source, read_file)
     layers = {**usual, **model, **own}
     fields = {  # most of the module's fields are Megatron-LM defaults
         name: value for name, value in {**usual, **model}.items()
-        if _dashed_name(name) in MAPPED or name in INVERTED or name in FIELD_OPTIONS
+        if _option_name(name) in MAPPED or name in INVERTED or name in FIELD_OPTIONS
     }  # fmt: skip
     fields |= {name: value for name, value in model.items() if value != usual.get(name)} | own
     assumed: list[str] = []
@@ -166,23 +168,23 @@ def _primus_arguments(module: Any, source: str, read_file: FileReader) -> Argume
     if fields.get("enable_primus_turbo") is True and fields.get("use_turbo_deepep") is True:
         more |= {"moe-token-dispatcher-type": ("flex",), "moe-flex-dispatcher-backend": ("deepep",)}
     fields = {name: value for name, value in fields.items() if name not in _PATCH_FIELDS}
-    return _build_arguments(fields, own, more, tuple(assumed))
+    return _fields_to_arguments(fields, own, more, tuple(assumed))
 
 
-def _build_arguments(
+def _fields_to_arguments(
     fields: Mapping[str, Any], own: Mapping[str, Any], more: Mapping[str, tuple[str, ...]] = MappingProxyType({}),
     assumed: tuple[str, ...] = (),
 ) -> Arguments:  # fmt: skip
-    """Return fields as options; fields of the file (``own``) that are off or renamed are listed as ``off``."""
+    """Convert Megatron-LM fields to options; names in ``own`` that give no option are listed as ``off``."""
     options = {**fields_to_options(fields), **more}
-    return Arguments(options, assumed=assumed, off=tuple(key for key in map(_dashed_name, own) if key not in options))
+    return Arguments(options, assumed=assumed, off=tuple(key for key in map(_option_name, own) if key not in options))
 
 
 def fields_to_options(fields: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
-    """Return fields of Megatron-LM's arguments as command-line options."""
+    """Convert fields of Megatron-LM's arguments (``num_layers: 32``) to command-line options."""
     found: dict[str, tuple[str, ...]] = {}
     for name, value in fields.items():
-        option = INVERTED.get(name) or FIELD_OPTIONS.get(name, _dashed_name(name))
+        option = INVERTED.get(name) or FIELD_OPTIONS.get(name, _option_name(name))
         value = _DEFAULT.sub(r"\1", value) if isinstance(value, str) else value
         given = value is False if name in INVERTED else value is not None and value is not False
         if given and option and not name.startswith(_TRANSLATED_FIELDS):
@@ -194,7 +196,7 @@ def _read_with_includes(path: str, source: str, read_file: FileReader, read: lis
     if path in read or len(read) >= _MOST_FILES:
         return {}
     read.append(path)
-    data = _parse_fields(_require_file(read_file, path, source), path)
+    data = _parse_fields(_read_required_file(read_file, path, source), path)
     found: dict[str, Any] = {}
     for key in ("extends", "includes", "bases"):
         for name in data.pop(key, None) or []:
@@ -204,12 +206,12 @@ def _read_with_includes(path: str, source: str, read_file: FileReader, read: lis
     return found | data
 
 
-def _require_file(read_file: FileReader, path: str, source: str) -> str:
+def _read_required_file(read_file: FileReader, path: str, source: str) -> str:
     text = read_file(path)
     if text is None:
         raise InputError(f"{source}: needs {path}, which is neither next to it nor under a parent folder; put it there")
     return text
 
 
-def _dashed_name(name: str) -> str:
+def _option_name(name: str) -> str:
     return name.rpartition(".")[2].replace("_", "-")

@@ -1,4 +1,4 @@
-"""Link rates by GPU generation, for files without figures, and usual parts where a file is silent.
+"""Default link rates by GPU generation, for topology files that state no rates.
 
 Line rates are those of the standards. NVLink's efficiency is the ratio of NCCL's figure (v2.30.7, src/graph/topo.h:
 what its graph search counts on) to the line rate; PCIe's is that of the link catalogue, because what the search counts
@@ -30,7 +30,7 @@ _PCIE = ((4e9, "pcie5-x16"), (2e9, "pcie4-x16"), (0.0, "pcie3-x16"))  # catalogu
 
 @dataclass(frozen=True, slots=True)
 class Generation:
-    """A GPU generation: NVLinks per GPU, and usual PCIe, NIC and CPU rates (B/s) as in NVIDIA's DGX."""
+    """NVLinks per GPU, and PCIe, NIC and CPU link rates (B/s) of a GPU generation's DGX server."""
 
     name: str
     sm: int
@@ -44,8 +44,8 @@ TABLES = read_document(Path(__file__).with_suffix(".yaml")).data
 _GENERATIONS = [Generation(name, **figures) for name, figures in TABLES["generations"].items()]
 
 
-class Wires:
-    """Links of a device's generation, with figures given by the user taking precedence.
+class UsualWires:
+    """Default links of a GPU generation, overridden by rates that the user gives.
 
     ``generation`` is found in the device's name (for an inline device its name, else its base).
     """
@@ -58,14 +58,14 @@ class Wires:
         self.generation = next((generation for generation in _GENERATIONS if generation.name in text), None)
 
     def nvlink(self, sm: int) -> Wire:
-        """Return one NVLink between GPUs without a switch (compute capability ``sm`` / 10)."""
+        """Return one direct NVLink between GPUs of compute capability ``sm`` / 10."""
         known: dict[str, tuple[float, float]] = TABLES["nvlink"]
         line, payload = known[str(max((int(first) for first in known if int(first) <= sm), default=80))]
         wire = Wire(line, payload / line, NVLINK_LATENCY, "nvlink", f"NVLink of sm {sm}; efficiency: NCCL topo.h")
         return self.spec.nvlink.apply_to(wire)
 
-    def to_nvswitch(self, wire: Wire) -> Wire:
-        """Return a GPU's NVLinks to an NVSwitch, with the latency of half the path to another GPU."""
+    def nvlink_to_nvswitch(self, wire: Wire) -> Wire:
+        """Return a GPU's NVLinks to an NVSwitch, with half the latency of a GPU-to-GPU path."""
         given = self.spec.nvlink.latency
         return replace(wire, latency=NVSWITCH_LATENCY if given is None else given)
 
@@ -77,23 +77,23 @@ class Wires:
         return self.spec.pcie.apply_to(wire)
 
     def usual_pcie(self, why: str) -> Wire:
-        """Return the usual PCIe link of the GPU, for a file that does not state it."""
-        return self.pcie(self.usual_rate("pcie", why) / 16, 16, "usual for the GPU, 16 lanes")
+        """Return the GPU generation's default PCIe link, for a file that states none."""
+        return self.pcie(self.rate_or_default("pcie", why) / 16, 16, "usual for the GPU, 16 lanes")
 
     def socket(self, payload: float, what: str) -> Wire:
-        """Return the link between two NUMA nodes; NCCL's figure is already payload."""
+        """Return the link between two NUMA nodes with a payload rate of ``payload`` B/s."""
         return self.spec.socket.apply_to(Wire(payload, 1.0, SOCKET_LATENCY, "socket", f"{what}: NCCL topo.h"))
 
-    def port(self, line_rate: float, medium: str, what: str, *, latency: float = NIC_LATENCY) -> Wire:
-        """Return a NIC's cable, efficient as in dgx_h100.yaml (InfiniBand from NDR on) or dgx_a100.yaml."""
+    def nic_cable(self, line_rate: float, medium: str, what: str, *, latency: float = NIC_LATENCY) -> Wire:
+        """Return the cable of a NIC port, with the link efficiency of NVIDIA's DGX."""
         fast = line_rate >= 50e9 and medium == "infiniband"
         efficiency, like = (0.96, "dgx_h100") if fast else (0.948, "dgx_a100")
         return self.spec.nic.apply_to(
             Wire(line_rate, efficiency, latency, medium, f"{what}; efficiency as in {like}.yaml")
         )
 
-    def usual_rate(self, figure: str, why: str) -> float:
-        """Return the user-given or usual rate (B/s) of ``pcie``, ``nic`` or ``socket``; InputError if unknown."""
+    def rate_or_default(self, figure: str, why: str) -> float:
+        """Return the user's rate, or the GPU generation's default (B/s), of ``pcie``, ``nic`` or ``socket``."""
         given: float | None = getattr(self.spec, figure).line_rate
         if given is not None:
             return given

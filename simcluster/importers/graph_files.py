@@ -29,18 +29,18 @@ KINDS = ("gpu", "nvswitch", "pcie", "nic", "switch", "host")
 _MAX_NODES = 500_000
 
 
-def is_node_link(data: object) -> bool:
-    """Return whether parsed JSON is networkx's node-link form (a topology document has a top-level ``kind``)."""
+def is_node_link_graph(data: object) -> bool:
+    """Return whether parsed JSON is a graph in networkx's node-link form."""
     return isinstance(data, dict) and "nodes" in data and ("edges" in data or "links" in data) and "kind" not in data
 
 
-def refuse_constant(name: str) -> None:
-    """Raise InputError for a constant that is not JSON (NaN) in a graph file."""
+def refuse_non_finite_number(name: str) -> None:
+    """Raise InputError for NaN or Infinity in a JSON graph file."""
     raise InputError(f"has {name}, which is not a valid number for a link")
 
 
-def graph_of_node_link(data: Mapping[str, Any], source: str) -> nx.Graph[str]:
-    """Build the graph from node-link JSON of networkx 3.4 or later ("edges") or earlier ("links")."""
+def graph_from_node_link(data: Mapping[str, Any], source: str) -> nx.Graph[str]:
+    """Build a networkx graph from node-link JSON (edges are "edges" since networkx 3.4, before "links")."""
     directed, attributes = data.get("directed", False), data.get("graph", {})
     if isinstance(attributes, list):  # very old files: pairs
         attributes = dict(pair for pair in attributes if isinstance(pair, list) and len(pair) == 2)
@@ -66,7 +66,7 @@ def graph_of_node_link(data: Mapping[str, Any], source: str) -> nx.Graph[str]:
 
 
 def _list_entries(data: Mapping[str, Any], key: str, source: str) -> list[tuple[str, dict[str, Any]]]:
-    """Return the objects of a list, each paired with the name that errors use for it."""
+    """Return the objects in a list of a JSON graph, each paired with its name for error messages."""
     value = data[key]
     if not isinstance(value, list):
         raise InputError(f"{source}: {key} is {shown(value)}; a list is expected")
@@ -79,7 +79,7 @@ def _list_entries(data: Mapping[str, Any], key: str, source: str) -> list[tuple[
 
 
 def _node_name(value: object, where: str) -> str:
-    """Return a node's id as a name; a tuple, which JSON has as a list, as a.b.c."""
+    """Return a graph node's id as a name, joining the parts of a list with dots."""
     if isinstance(value, list) and value:
         return ".".join(_node_name(part, where) for part in value)
     if isinstance(value, bool) or not isinstance(value, str | int | float) or value == "":
@@ -87,8 +87,8 @@ def _node_name(value: object, where: str) -> str:
     return str(value)
 
 
-def graph_of_graphml(raw: bytes, root: Element) -> nx.Graph[str]:
-    """Build the graph from a GraphML file with the XML ``root``; raise InputError if it is not GraphML."""
+def graph_from_graphml(raw: bytes, root: Element) -> nx.Graph[str]:
+    """Build a networkx graph from a GraphML file; raise InputError if it is not GraphML."""
     seen: dict[str, None] = {}
     for node in root.descendants("node"):
         if (name := node.require("id")) in seen:
@@ -103,8 +103,8 @@ def graph_of_graphml(raw: bytes, root: Element) -> nx.Graph[str]:
     return graph
 
 
-def graph_document(graph: nx.Graph[str], source: str, form: str, spec: ImportSpec) -> GraphDocument:
-    """Return the topology document of a graph; raise InputError naming an incomplete node or edge."""
+def build_graph_document(graph: nx.Graph[str], source: str, form: str, spec: ImportSpec) -> GraphDocument:
+    """Return the topology document of a networkx graph; raise InputError for an incomplete node or edge."""
     spec.check_parameters(form, PARAMETERS)
     device = spec.device or graph.graph.get("device")
     if not (isinstance(device, dict) or (isinstance(device, str) and device)):
@@ -117,11 +117,11 @@ def graph_document(graph: nx.Graph[str], source: str, form: str, spec: ImportSpe
     for a, b, data in graph.edges(data=True):
         where = f"{source}: edge {a!r} to {b!r}"
         if a == b:
-            raise InputError(f"{where}: a link joins two different nodes; change one end, or remove the edge")
+            raise InputError(f"{where}: both ends are the same node; change one end, or remove the edge")
         wire = _edge_wire(data, where)
         for way in ((a, b),) if graph.is_directed() else ((a, b), (b, a)):
             have = wires.get(way)
-            wires[way] = wire if have is None else _combine_parallel(have, wire)
+            wires[way] = wire if have is None else _combine_parallel_links(have, wire)
     written: set[tuple[str, str]] = set()
     for (a, b), wire in wires.items():
         if wires.get((b, a)) != wire:
@@ -158,7 +158,7 @@ def _text_attribute(data: Mapping[str, Any], key: str, where: str) -> str | None
 
 
 def _edge_wire(data: Mapping[str, Any], where: str) -> Wire:
-    """Return an edge's link figures; ``bandwidth`` takes precedence over line rate and efficiency."""
+    """Return the link rate, efficiency and latency of a graph edge; ``bandwidth`` overrides the first two."""
     bandwidth = _quantity_attribute(data, "bandwidth", parse_bytes_per_second, where)
     line_rate = _quantity_attribute(data, "line_rate", parse_bytes_per_second, where)
     efficiency, latency = data.get("efficiency"), _quantity_attribute(data, "latency", parse_seconds, where, zero=True)
@@ -196,8 +196,8 @@ def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def _combine_parallel(a: Wire, b: Wire) -> Wire:
-    """Return two parallel cables as one link: summed rates, the longer latency."""
+def _combine_parallel_links(a: Wire, b: Wire) -> Wire:
+    """Return two parallel cables as one link, with summed rates and the longer latency."""
     line_rate = a.line_rate + b.line_rate
     payload = a.line_rate * a.efficiency + b.line_rate * b.efficiency
     same = a.efficiency == b.efficiency

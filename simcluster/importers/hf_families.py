@@ -1,4 +1,4 @@
-"""Checked values of a ``config.json``, and the meaning of every ``model_type`` (``hf_families.yaml``).
+"""Checked reading of Hugging Face ``config.json`` values, and rules for each ``model_type``.
 
 Sources: configuration_mixtral.py, modeling_deepseek_v3.py, ... of huggingface/transformers, from knowledge of them; the
 resulting parameter counts are tested against published ones.
@@ -14,7 +14,7 @@ from typing import Any
 
 from simcluster.base.errors import InputError
 from simcluster.documents.reading import read_document
-from simcluster.importers.layer_lists import MAX_LAYERS, expert_layer_fields
+from simcluster.importers.layer_lists import MAX_LAYERS, describe_expert_layers
 
 Fields = dict[str, Any]
 """Fields of ``Model``; None for a field that the config does not give."""
@@ -23,15 +23,15 @@ _INHERITED_KEYS = ("keys", "implied", "fallback", "refused", "moe")
 
 
 @dataclass(frozen=True, slots=True)
-class Config:
-    """A parsed config and its ``model_type``; ``looked_up`` records the keys that were looked up."""
+class CheckedConfig:
+    """A parsed ``config.json`` whose values are type-checked and whose looked-up keys are recorded."""
 
     data: Mapping[str, Any]
     kind: str
     looked_up: set[str] = field(default_factory=set, compare=False)
 
     def value(self, key: str) -> Any:
-        """Return the value of a key, None if absent; raise InputError for Infinity and NaN."""
+        """Return the value of a config key, or None if absent; raise InputError for Infinity and NaN."""
         self.looked_up.add(key)
         value = self.data.get(key)
         if isinstance(value, float) and not math.isfinite(value):
@@ -39,7 +39,7 @@ class Config:
         return value
 
     def checked_value(self, key: str, holds: Callable[[Any], bool], wrong: str, default: Any = None) -> Any:
-        """Return a value that satisfies ``holds``, the default if absent or null; else raise InputError (``wrong``)."""
+        """Return a key's value if it passes ``holds``, or the default if it is null; else raise InputError."""
         value = self.value(key)
         if value is not None and not holds(value):
             try:
@@ -49,36 +49,36 @@ class Config:
             raise InputError(f"{key} {said} {wrong}")
         return default if value is None else value
 
-    def size(self, keys: str, what: str = "") -> int | None:
-        """Return the first non-null value of ``keys`` (space-separated) as a positive int; None if all are null."""
+    def optional_size(self, keys: str, what: str = "") -> int | None:
+        """Return the first non-null value of ``keys`` (space-separated) as a positive int, or None."""
         wrong = f"is not a positive whole number (of at most {_LARGEST:,}); write one"
         wrong += f"; it is the model's {what}" if what else ""
         self.looked_up.update(keys.split())
         key = next((key for key in keys.split() if self.data.get(key) is not None), "")
-        found: int | None = self.checked_value(key, lambda value: _is_whole(value, 1), wrong) if key else None
+        found: int | None = self.checked_value(key, lambda value: _is_int(value, 1), wrong) if key else None
         return found
 
     def required_size(self, keys: str) -> int:
         """Return the first non-null value of ``keys`` as a positive int; raise InputError if all are null."""
-        value = self.size(keys)
+        value = self.optional_size(keys)
         if value is None:
             lacks = f"lacks {keys.replace(' ', ' or ')}, which is required"
             raise InputError(f"the config of model_type {self.kind!r} {lacks}; add it")
         return value
 
     def whole_number(self, key: str, default: int) -> int:
-        """Return a whole number of at least 0."""
+        """Return a key's value as a whole number of at least 0."""
         return int(
-            self.checked_value(key, lambda value: _is_whole(value, 0), "is not a whole number of at least 0", default)
+            self.checked_value(key, lambda value: _is_int(value, 0), "is not a whole number of at least 0", default)
         )
 
     def boolean(self, key: str, default: bool) -> bool:
-        """Return a boolean value."""
+        """Return a key's value as a boolean."""
         wrong = "is neither true nor false; write one of them"
         return bool(self.checked_value(key, lambda value: isinstance(value, bool), wrong, default))
 
     def layer_numbers(self, key: str) -> list[int]:
-        """Return a list of layer numbers without duplicates."""
+        """Return a key's value as a list of layer numbers without duplicates."""
 
         def holds(value: Any) -> bool:
             return isinstance(value, list) and all(type(each) is int for each in value)
@@ -88,34 +88,34 @@ class Config:
         )
 
 
-def _is_whole(value: Any, least: int) -> bool:
+def _is_int(value: Any, least: int) -> bool:
     return type(value) is int and least <= value <= _LARGEST
 
 
-def add_window(
-    config: Config, fields: Fields, size: int | None = None, every: int | None = None, keys: str = ""
+def set_attention_window(
+    config: CheckedConfig, fields: Fields, size: int | None = None, every: int | None = None, keys: str = ""
 ) -> None:
-    """Set ``attention_window`` and ``full_attention_every`` if the window is shorter than the sequence."""
+    """Set a model's attention window and interval of full-attention layers, if it has a window."""
     types, layers = config.value("layer_types") if every is not None else None, fields["layers"]
     if every is not None:
-        every = config.size(keys) or every
+        every = config.optional_size(keys) or every
     if types is not None:
         known = ("full_attention", "sliding_attention")
         wrong = not isinstance(types, list) or len(types) != layers or layers > MAX_LAYERS
         if wrong or any(item not in known for item in types):
-            raise InputError(f"layer_types must name one of {' and '.join(known)} for each of the {layers} layers")
+            raise InputError(f"layer_types must be a list of {layers} words, each {' or '.join(known)}")
         full = [number for number, kind in enumerate(types, 1) if kind == "full_attention"]
         every = full[0] if full else None
         if full != (list(range(every, len(types) + 1, every)) if every else []):
-            raise InputError("layer_types: only full_attention in every n-th layer is modelled")
-    window = config.size("sliding_window") or size
+            raise InputError("layer_types: full_attention must be in every n-th layer; other patterns are not modelled")
+    window = config.optional_size("sliding_window") or size
     if window is None or (fields["sequence_length"] is not None and window >= fields["sequence_length"]):
         return
     fields |= {"attention_window": window} | ({} if every is None else {"full_attention_every": every})
 
 
-def add_mixture(config: Config, fields: Fields, row: Mapping[str, Any]) -> None:
-    """Set the mixture of experts that a row describes: number of experts, width, layers that have them.
+def set_moe_fields(config: CheckedConfig, fields: Fields, row: Mapping[str, Any]) -> None:
+    """Set a model's mixture-of-experts fields as its row of ``hf_families.yaml`` describes.
 
     Layers from ``first`` to ``last`` have experts, every ``step``-th of them (``from``: 0 or ``first`` is such a layer,
     by default the step-th), except those of the list ``dense``; or the layers that are ``listed``.
@@ -128,21 +128,21 @@ def add_mixture(config: Config, fields: Fields, row: Mapping[str, Any]) -> None:
     if layers > MAX_LAYERS:
         raise InputError(f"{layers:,} layers are too many; at most {MAX_LAYERS:,} are supported")
     first = config.whole_number(*row["first"]) if "first" in row else 0
-    step, begin = config.size(row.get("step", "")) or 1, {"first": first, 0: 0}.get(row.get("from", ""), -1)
+    step, begin = config.optional_size(row.get("step", "")) or 1, {"first": first, 0: 0}.get(row.get("from", ""), -1)
     to_the_end = "last" not in row or config.value(row["last"]) in (None, -1)
     dense, listed = (frozenset(config.layer_numbers(row[name])) if name in row else () for name in ("dense", "listed"))
     where: dict[str, int] | None = {"first_dense_layers": first, "every": step, "offset": (begin + 1) % step}
     if dense or listed:
         here = range(first, layers)
-        where = expert_layer_fields(
+        where = describe_expert_layers(
             [n in listed if listed else n not in dense and (n - begin) % step == 0 for n in here]
         )
     if where is None or first >= layers or not (to_the_end or config.whole_number(row["last"], 0) >= layers - 1):
         named = [name for key in ("first", "step", "last", "dense", "listed") if (name := row.get(key))]
         keys = " and ".join(name if isinstance(name, str) else name[0] for name in named)
         raise InputError(
-            f"{keys}: only dense MLPs in the first layers, then experts in every n-th layer, are modelled, unlike "
-            f"these {layers} layers; remove these keys, or name only the first layers"
+            f"{keys}: this pattern of expert layers among {layers} layers is not modelled; only leading dense layers, "
+            f"then experts in every n-th layer, are: remove these keys, or list only leading layers"
         )
     more: Fields = {name: row[name] for name in ("shared_gate", "shared_experts", "router_bias") if name in row}
     if isinstance(switch := row.get("router_bias"), list):
@@ -155,19 +155,19 @@ def add_mixture(config: Config, fields: Fields, row: Mapping[str, Any]) -> None:
             default = config.whole_number(each, default)
         more["shared_experts"] = default
     if row.get("groups"):
-        groups, top_groups = config.size("n_group") or 1, config.size("topk_group") or 1
+        groups, top_groups = config.optional_size("n_group") or 1, config.optional_size("topk_group") or 1
         more |= {"groups": groups, "top_groups": top_groups} if top_groups < groups else {}
     kept = {name: value for name, value in (more | where).items() if value and (name, value) != ("every", 1)}
     fields["moe"] = {"experts": experts, "top_k": top_k, "expert_ffn_hidden_size": width, **kept}
 
 
-def _latent(config: Config, fields: Fields) -> None:
+def _latent(config: CheckedConfig, fields: Fields) -> None:
     needed = ("kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
-    query = config.size("q_lora_rank")
+    query = config.optional_size("q_lora_rank")
     fields["mla"] = {name: config.required_size(name) for name in needed} | ({"q_lora_rank": query} if query else {})
 
 
-def _llama(config: Config, fields: Fields) -> None:
+def _llama(config: CheckedConfig, fields: Fields) -> None:
     attention, mlp = config.boolean("attention_bias", False), config.boolean("mlp_bias", False)
     if mlp and not attention:
         raise InputError(
@@ -176,9 +176,9 @@ def _llama(config: Config, fields: Fields) -> None:
     fields["bias"] = True if mlp else "attention" if attention else False
 
 
-def _llama4(config: Config, fields: Fields) -> None:
-    """Raise InputError if attention chunks are shorter than the sequence (longer ones are plain attention)."""
-    chunk = config.size("attention_chunk_size") or 8192
+def _llama4(config: CheckedConfig, fields: Fields) -> None:
+    """Raise InputError if Llama 4's attention chunks are shorter than the sequence."""
+    chunk = config.optional_size("attention_chunk_size") or 8192
     if fields["sequence_length"] > chunk:
         raise InputError(
             f"attention_chunk_size {chunk} is shorter than the sequence of {fields['sequence_length']}, and chunked "
@@ -186,9 +186,9 @@ def _llama4(config: Config, fields: Fields) -> None:
         )
 
 
-def _qwen_window(config: Config, fields: Fields) -> None:
-    """Set the window of layers from max_window_layers on; only all or none of them is modelled."""
-    window, layers, sequence = config.size("sliding_window"), fields["layers"], fields["sequence_length"]
+def _qwen_window(config: CheckedConfig, fields: Fields) -> None:
+    """Set Qwen's attention window, which must apply to all layers or to none."""
+    window, layers, sequence = config.optional_size("sliding_window"), fields["layers"], fields["sequence_length"]
     if not config.boolean("use_sliding_window", False) or not window or not sequence or window >= sequence:
         return
     first = config.whole_number("max_window_layers", 28)
@@ -201,22 +201,22 @@ def _qwen_window(config: Config, fields: Fields) -> None:
         fields["attention_window"] = window
 
 
-def _opt(config: Config, fields: Fields) -> None:
-    projection, hidden = config.size("word_embed_proj_dim"), fields["hidden_size"]
+def _opt(config: CheckedConfig, fields: Fields) -> None:
+    projection, hidden = config.optional_size("word_embed_proj_dim"), fields["hidden_size"]
     if projection is not None and projection != hidden:
         raise InputError(
             f"word_embed_proj_dim {projection} differs from hidden_size {hidden}, which is not modelled; "
             "use a model whose embeddings are as wide as its layers"
         )
-    positions = config.size("max_position_embeddings")
+    positions = config.optional_size("max_position_embeddings")
     fields["position_rows"] = None if positions is None else positions + 2  # OPTLearnedPositionalEmbedding.offset
 
 
-def _falcon(config: Config, fields: Fields) -> None:
+def _falcon(config: CheckedConfig, fields: Fields) -> None:
     new, parallel = config.boolean("new_decoder_architecture", False), config.boolean("parallel_attn", True)
     if new:
         norms = config.whole_number("num_ln_in_parallel_attn", 2) or 2
-        fields["kv_heads"] = config.size("num_kv_heads") or fields["heads"]
+        fields["kv_heads"] = config.optional_size("num_kv_heads") or fields["heads"]
     else:
         norms = 1 if parallel else 2
         fields["kv_heads"] = 1 if config.boolean("multi_query", True) else fields["heads"]
@@ -226,28 +226,28 @@ def _falcon(config: Config, fields: Fields) -> None:
     fields["position"] = "none" if config.boolean("alibi", False) else "rope"
 
 
-def _mpt(config: Config, fields: Fields) -> None:
-    fields["ffn_hidden_size"] = (config.size("expansion_ratio") or 4) * int(fields["hidden_size"])
+def _mpt(config: CheckedConfig, fields: Fields) -> None:
+    fields["ffn_hidden_size"] = (config.optional_size("expansion_ratio") or 4) * int(fields["hidden_size"])
     if config.value("attn_type") == "multiquery_attention":
         fields["kv_heads"] = 1
 
 
-def _fla(config: Config, fields: Fields) -> None:
-    ratio = config.size("hidden_ratio") or 4
+def _fla(config: CheckedConfig, fields: Fields) -> None:
+    ratio = config.optional_size("hidden_ratio") or 4
     fields["ffn_hidden_size"] = fields["ffn_hidden_size"] or 256 * -(-int(fields["hidden_size"] * ratio * 2 / 3) // 256)
-    if window := config.size("window_size"):
-        add_window(config, fields, window)
+    if window := config.optional_size("window_size"):
+        set_attention_window(config, fields, window)
 
 
-FAMILY_RULES: dict[str, Callable[[Config, Fields], None]] = {
+FAMILY_RULES: dict[str, Callable[[CheckedConfig, Fields], None]] = {
     made.__name__.removeprefix("_"): made
     for made in (_latent, _llama, _llama4, _qwen_window, _opt, _falcon, _mpt, _fla)
 }
 """Family-specific rules by the name used in ``hf_families.yaml``."""
 
 
-def prediction_assumption(config: Config) -> tuple[str, ...]:
-    """Return the assumption that the model is taken without its multi-token prediction layers, if it has some."""
+def token_prediction_assumption(config: CheckedConfig) -> tuple[str, ...]:
+    """Return the assumption that a model's multi-token prediction layers are ignored, if it has any."""
     number = config.whole_number("num_nextn_predict_layers", 0) or config.whole_number("num_mtp_modules", 0)
     layers = f"{number} layer{'s' * (number > 1)}"
     said = f"without the {layers} of multi-token prediction in time and parameters (mtp_layers: {number} in the "

@@ -1,4 +1,4 @@
-"""Model from the ``config.json`` that Hugging Face transformers publishes with the weights.
+"""Import of the ``config.json`` that Hugging Face transformers publishes with a model's weights.
 
 ``hf_families`` has the meaning of each ``model_type``. Anything else is refused rather than guessed, and so are
 features of a known family that are not modelled.
@@ -16,10 +16,10 @@ from simcluster.documents.reading import Document, parse_json, read_document, un
 from simcluster.importers.hf_families import (
     FAMILIES,
     FAMILY_RULES,
-    Config,
-    add_mixture,
-    add_window,
-    prediction_assumption,
+    CheckedConfig,
+    set_attention_window,
+    set_moe_fields,
+    token_prediction_assumption,
 )
 from simcluster.model.layers import ParameterCount, parameters
 from simcluster.model.transformer import Model
@@ -54,11 +54,11 @@ def model_from_config(config: Mapping[str, Any], *, sequence_length: int | None 
     Raises InputError for an unknown ``model_type``, for a missing or impossible field, and for what is not modelled:
     experts in irregular layers, embeddings of another width than the layers, vision towers, encoders.
     """
-    return _read_config(config, sequence_length)[0]
+    return _read_model_config(config, sequence_length)[0]
 
 
 def model_at_usual_length(config: Mapping[str, Any], most: float = USUAL_LENGTH) -> tuple[dict[str, Any], str]:
-    """Return the fields of ``Model`` with the longest sequence up to ``most`` tokens, and a text stating it."""
+    """Return a config's model fields at its longest sequence, or at 8192 tokens if that exceeds ``most``."""
     try:
         fields = model_from_config(config)
     except InputError:
@@ -69,19 +69,19 @@ def model_at_usual_length(config: Mapping[str, Any], most: float = USUAL_LENGTH)
 
 
 def assumptions_of_config(config: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return sentences on config parts that the model is taken without; errors as model_from_config."""
-    return _read_config(config, 1)[1]
+    """Return a sentence for each part of a ``config.json`` that the imported model omits."""
+    return _read_model_config(config, 1)[1]
 
 
-def length_notes(config: Mapping[str, Any]) -> dict[str, str]:
-    """Return notes by key on the model's longest sequence, for use if the user gives no length.
+def sequence_length_notes(config: Mapping[str, Any]) -> dict[str, str]:
+    """Return notes by config key on the model's longest sequence, for a user who gives no length.
 
     They say that it is the model_type's default, or that the config has a shorter length that is not read.
     """
-    read = _read_config(config, 1)[2]
+    read = _read_model_config(config, 1)[2]
     family = FAMILIES[read.kind]
     keys, default = family["keys"]["sequence_length"], family["fallback"].get("sequence_length")
-    longest, told = read.size(keys), dict[str, str]()
+    longest, told = read.optional_size(keys), dict[str, str]()
     if longest is None and default:
         longest = default
         told[keys] = f"{keys.split()[0]} {default}, the default of model_type {read.kind}: not in the config"
@@ -92,60 +92,60 @@ def length_notes(config: Mapping[str, Any]) -> dict[str, str]:
     return told
 
 
-def parameters_of_config(config: Mapping[str, Any]) -> ParameterCount:
-    """Return the exact parameter count of the model of a config; errors as ``model_from_config``."""
-    fields = _read_config(config, 1)[0]
+def count_config_parameters(config: Mapping[str, Any]) -> ParameterCount:
+    """Return the exact parameter count of the model that a ``config.json`` describes."""
+    fields = _read_model_config(config, 1)[0]
     return parameters(validate(Model, Document(fields, "config.json", Path())))
 
 
-def classify_keys(
+def classify_config_keys(
     config: Mapping[str, Any], *, sequence_length: int
 ) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
-    """Return the config keys that are mapped to fields, those without effect on the step, and unknown ones.
+    """Return the config keys that are mapped, those without effect on the step, and the unknown ones.
 
     For a model of several parts they are the keys of its decoder; errors as ``model_from_config``.
     """
-    read = _read_config(config, sequence_length)[2]
+    read = _read_model_config(config, sequence_length)[2]
     parts = ("model_type", *_PART_SECTIONS.get(read.kind, ()))
     mapped = tuple(key for key in read.data if key in read.looked_up or key in parts)
     rest = [key for key in read.data if key not in mapped]
-    idle = tuple(key for key in rest if _is_idle(key, read.data[key]))
+    idle = tuple(key for key in rest if _key_has_no_effect(key, read.data[key]))
     return mapped, idle, tuple(key for key in rest if key not in idle)
 
 
-def _is_idle(key: str, value: Any) -> bool:
+def _key_has_no_effect(key: str, value: Any) -> bool:
     if key == "layer_types" and isinstance(value, list):
         return all(kind == "full_attention" for kind in value)
     return value is None or key in _NO_EFFECT | _DROPOUT or (key in _NO_EFFECT_OFF and value is False)
 
 
-def _read_config(
+def _read_model_config(
     data: Mapping[str, Any], sequence_length: int | None
-) -> tuple[dict[str, Any], tuple[str, ...], Config]:
-    """Return the fields of ``Model``, the assumptions made, and the config as it was read."""
+) -> tuple[dict[str, Any], tuple[str, ...], CheckedConfig]:
+    """Return the model fields of a ``config.json``, the assumptions made, and the config as read."""
     data, without = _extract_decoder(data)
     kind = data.get("model_type")
     for part in (data.get(name) for name in _PART_SECTIONS.get(str(kind), ())):
         data = {**part, **data} if isinstance(part, Mapping) else data
     if towers := [key for key in _TOWER_KEYS if data.get(key)]:
-        what = "a multi-part model; only text decoders are modelled: give the config.json of one"
-        raise InputError(f"the config has {listed(towers)}: {what}")
+        what = "of a multi-part model; only text decoders are modelled: give the config.json of one"
+        raise InputError(f"the config has {listed(towers)}, so it is {what}")
     for key in ("is_encoder_decoder", "add_cross_attention"):
         if data.get(key) is True:
-            what = "only decoders without cross-attention are modelled; give the config.json of one"
-            raise InputError(f"{key} is true, and {what}")
+            what = "only decoders without cross-attention are modelled: give the config.json of one"
+            raise InputError(f"{key} is true; {what}")
     if not isinstance(kind, str) or kind not in FAMILIES:
         stated = "has no model_type" if kind is None else f"has model_type {str(kind)[:40]!r}, which is not supported"
         if isinstance(kind, str) and kind in _REASONS:
             raise InputError(f"the config {stated}: {_REASONS[kind]}")
         instead = "for another model write its fields (layers, hidden_size, heads, ...) in the scenario"
-        raise InputError(f"the config {stated}; supported are {', '.join(FAMILIES)}: {instead}")
+        raise InputError(f"the config {stated}; supported: {', '.join(FAMILIES)}; {instead}")
     if sparse := next((key for key in _SPARSE_KEYS if data.get(key)), ""):
         raise InputError(f"the config has {sparse}: {_REASONS['deepseek_v32']}")
-    config, family = Config(data, kind), FAMILIES[kind]
+    config, family = CheckedConfig(data, kind), FAMILIES[kind]
     fields = _model_fields(config, family, sequence_length)
     assumed = [*without, *(said for key, (on, said) in family.get("without", {}).items() if config.boolean(key, on))]
-    assumed += prediction_assumption(config) if "predicts" in family else ()
+    assumed += token_prediction_assumption(config) if "predicts" in family else ()
     if rates := [key for key in data if key in _DROPOUT and isinstance(data[key], int | float) and data[key] > 0]:
         are = "are" if len(rates) > 1 else "is"
         assumed.append(f"no dropout, although {listed(rates)} {are} above 0 (--set training.dropout=true)")
@@ -157,8 +157,8 @@ def _read_config(
     return {name: value for name, value in fields.items() if value is not None}, tuple(assumed), config
 
 
-def _model_fields(config: Config, family: Mapping[str, Any], sequence_length: int | None) -> dict[str, Any]:
-    fields: dict[str, Any] = {name: config.size(keys, name) for name, keys in family["keys"].items()}
+def _model_fields(config: CheckedConfig, family: Mapping[str, Any], sequence_length: int | None) -> dict[str, Any]:
+    fields: dict[str, Any] = {name: config.optional_size(keys, name) for name, keys in family["keys"].items()}
     for name, value in family["fallback"].items():
         fields[name] = value if fields[name] is None else fields[name]
     if sequence_length is not None:
@@ -178,11 +178,11 @@ def _model_fields(config: Config, family: Mapping[str, Any], sequence_length: in
     for field, (key, default, value) in {**family.get("on", {}), **bias}.items():
         fields[field] = value if config.boolean(key, default) else False if field == "bias" else None
     if (window := family.get("window")) is not None:
-        add_window(config, fields, **window)
+        set_attention_window(config, fields, **window)
     for name in family.get("further", "").split():
         FAMILY_RULES[name](config, fields)
     if family["moe"]:
-        add_mixture(config, fields, family["moe"])
+        set_moe_fields(config, fields, family["moe"])
     moe = fields.get("moe")
     if moe and not moe.keys() & {"first_dense_layers", "every"}:
         fields["ffn_hidden_size"] = None  # no layer has a dense MLP
@@ -190,7 +190,7 @@ def _model_fields(config: Config, family: Mapping[str, Any], sequence_length: in
 
 
 def _extract_decoder(data: Mapping[str, Any]) -> tuple[Mapping[str, Any], tuple[str, ...]]:
-    """Return the text decoder in the config of a multi-part model, and a note on omitted parts."""
+    """Return the text decoder's config within a multi-part model's, and a note on omitted parts."""
     towers = [key for key in _TOWER_KEYS if data.get(key)]
     alone = f"only the text decoder, without {listed(towers)}"
     part = next((key for key in _DECODER_KEYS if isinstance(data.get(key), Mapping)), "")
@@ -204,7 +204,7 @@ def _extract_decoder(data: Mapping[str, Any]) -> tuple[Mapping[str, Any], tuple[
     return data, ()
 
 
-def parse_config(text: str, source: str) -> dict[str, Any]:
+def parse_config_json(text: str, source: str) -> dict[str, Any]:
     """Parse the text of a ``config.json``; raise InputError for invalid JSON or a repeated key."""
     try:
         config = parse_json(text, source, object_pairs_hook=unique_keys)  # transformers writes Infinity and NaN

@@ -17,7 +17,7 @@ import networkx as nx
 from simcluster.base.errors import InputError
 from simcluster.base.texts import natural_key
 from simcluster.importers.cluster_document import SWITCH_LATENCY, GraphDocument, ImportSpec, Wire, matches_patterns
-from simcluster.importers.generations import Wires
+from simcluster.importers.generations import UsualWires
 
 PARAMETERS = ("hosts", "nics", "gpus_per_nic", "nvlinks_per_gpu", "nvlink", "pcie", "nic")
 
@@ -34,7 +34,7 @@ _PCIE_LATENCY, _PORT_LATENCY = 1e-6, 6e-6  # GPU - NIC without the switch betwee
 
 @dataclass(frozen=True, slots=True)
 class _Cable:
-    """A port line of the listing: the far end's record and port, and the rate (B/s)."""
+    """One port's cable: the record and port at its far end, and its rate (B/s)."""
 
     port: int
     far: str
@@ -44,8 +44,8 @@ class _Cable:
 
 
 @dataclass(frozen=True, slots=True)
-class _Record:
-    """A switch or an adapter by its id ("S-..." or "H-..."), with its cables by port."""
+class _Device:
+    """A switch or channel adapter of the listing, with its cables by port number."""
 
     kind: str
     ports: int
@@ -55,44 +55,44 @@ class _Record:
     cables: dict[int, _Cable] = field(default_factory=dict)
 
     @property
-    def counts(self) -> bool:
-        """Whether the record carries job traffic: not a router, nor a SHARP engine inside a switch."""
+    def carries_traffic(self) -> bool:
+        """Whether the record carries job traffic, unlike routers and SHARP engines inside switches."""
         return self.kind == "Switch" or (self.kind == "Ca" and "Aggregation Node" not in self.description)
 
     @property
-    def host(self) -> str:
-        """Host name of an adapter."""
+    def host_name(self) -> str:
+        """Host name of a channel adapter."""
         return self.description.split()[0] if self.description.split() else self.name
 
     @property
-    def nic(self) -> str:
-        """Adapter name within its host."""
+    def nic_name(self) -> str:
+        """Name of a channel adapter within its host."""
         return " ".join(self.description.split()[1:]) or self.name
 
 
-def is_listing(text: str) -> bool:
-    """Return whether a text looks like ibnetdiscover's output: records of switches or adapters, or their GUIDs."""
+def is_ibnetdiscover_listing(text: str) -> bool:
+    """Return whether a text looks like ibnetdiscover's output."""
     return re.search(r'^(?:(?:switchguid|caguid)=0x|(?:Switch|Ca)\s+\d+\s+")', text, re.MULTILINE) is not None
 
 
-def parse_listing(text: str, source: str) -> dict[str, _Record]:
-    """Parse the records by id; raise InputError with the line of unreadable or contradictory records."""
-    records: dict[str, _Record] = {}
-    current: _Record | None = None
+def parse_ibnetdiscover_listing(text: str, source: str) -> dict[str, _Device]:
+    """Parse an ibnetdiscover listing into records by id; raise InputError naming a bad record's line."""
+    records: dict[str, _Device] = {}
+    current: _Device | None = None
     for number, raw in enumerate(text.splitlines(), 1):
         line, place = raw.strip(), f"{source}:{number}"
         if not line or line.startswith("#") or _GUID.fullmatch(line.split()[0]):
             continue
         record, port = _RECORD.fullmatch(line), _PORT.fullmatch(line)
         if record:
-            current = _Record(record[1], int(record[2][:9]), record[3], record[4] or "", place)
+            current = _Device(record[1], int(record[2][:9]), record[3], record[4] or "", place)
             twin = records.setdefault(current.name, current)
             if twin is not current:
                 raise InputError(f"{place}: {current.name} is already at {twin.place}; each GUID must occur once")
         elif port and current:
             _add_cable(current, port, place)
         elif port:
-            raise InputError(f"{place}: a port before any Switch or Ca record; is the top of the listing cut off?")
+            raise InputError(f"{place}: a port line comes before any Switch or Ca record; copy the whole listing")
         else:
             raise InputError(
                 f"{place}: {line[:60]!r} is not a line of ibnetdiscover output; delete it, or create the listing again"
@@ -101,24 +101,24 @@ def parse_listing(text: str, source: str) -> dict[str, _Record]:
     return records
 
 
-def _add_cable(record: _Record, port: re.Match[str], place: str) -> None:
+def _add_cable(record: _Device, port: re.Match[str], place: str) -> None:
     number = int(port[1][:9])
     if not 1 <= number <= record.ports:
-        raise InputError(f"{place}: port {number} of {record.name}, which has {record.ports} ports ({record.place})")
+        raise InputError(f"{place}: no port {number} in {record.name}, which has {record.ports} ports ({record.place})")
     if number in record.cables:
         raise InputError(
             f"{place}: port {number} of {record.name} is already at {record.cables[number].place}; delete one of them"
         )
     rates = _RATE.findall(re.sub(r'"[^"]*"', "", port[4]))
     if not rates:
-        raise InputError(f"{place}: no width and speed, such as 4xNDR, at the end of the line; is it cut off?")
+        raise InputError(f"{place}: the line ends without width and speed, such as 4xNDR; copy the whole line")
     width, speed = rates[-1]
     if speed not in _LANE or width not in ("1", "2", "4", "8", "12"):
         raise InputError(f"{place}: {width}x{speed} is not a known width and speed; speeds are {', '.join(_LANE)}")
     record.cables[number] = _Cable(number, port[2], int(port[3][:9]), int(width) * _LANE[speed] / 8, place)
 
 
-def _check_cable_ends(records: dict[str, _Record]) -> None:
+def _check_cable_ends(records: dict[str, _Device]) -> None:
     for record in records.values():
         for cable in record.cables.values():
             far = records.get(cable.far)
@@ -127,13 +127,13 @@ def _check_cable_ends(records: dict[str, _Record]) -> None:
             what = f"leads to port {cable.far_port} of {cable.far}"
             back = far.cables.get(cable.far_port) if far else None
             if far is None:
-                what = f"leads to {cable.far}, which has no record; is the listing cut off?"
+                what = f"leads to {cable.far}, which has no record; copy the whole listing"
             elif back is None:
                 what += f" ({far.place}), which lists no cable there; create the listing again"
             elif (back.far, back.far_port) != (record.name, cable.port):
-                what += f", but that one leads to port {back.far_port} of {back.far} ({back.place}); list it again"
+                what += f", but that leads to port {back.far_port} of {back.far} ({back.place}); create it again"
             elif back.rate != cable.rate:
-                what = f"the two ends of the cable differ in speed (see {back.place})"
+                what = f"the two ends of the cable differ in speed (see {back.place}); create the listing again"
             else:
                 continue
             raise InputError(f"{cable.place}: {what}")
@@ -142,41 +142,43 @@ def _check_cable_ends(records: dict[str, _Record]) -> None:
 # --- the cluster ------------------------------------------------------------------------------------------------------
 
 
-def build_listing_document(text: str, source: str, spec: ImportSpec, name: str) -> GraphDocument:
-    """Return the topology document: hosts with GPUs, NICs on their switches, cables between switches."""
+def build_fabric_document(text: str, source: str, spec: ImportSpec, name: str) -> GraphDocument:
+    """Return the topology document of an InfiniBand fabric that ibnetdiscover lists."""
     spec.check_parameters("ibnetdiscover", PARAMETERS)
     if spec.device is None:
         raise InputError(f"{source}: ibnetdiscover lists no GPUs; name them in the import, as in device: h100")
-    records, document = parse_listing(text, source), GraphDocument(name, spec.device)
-    adapters = [record for record in records.values() if record.kind == "Ca" and record.counts and record.cables]
+    records, document = parse_ibnetdiscover_listing(text, source), GraphDocument(name, spec.device)
+    adapters = [
+        record for record in records.values() if record.kind == "Ca" and record.carries_traffic and record.cables
+    ]
     kept = [
         record
         for record in adapters
-        if matches_patterns(record.host, spec.hosts) and matches_patterns(record.nic, spec.nics)
+        if matches_patterns(record.host_name, spec.hosts) and matches_patterns(record.nic_name, spec.nics)
     ]
     if not kept:
-        seen = ", ".join(dict.fromkeys(f"{record.host} {record.nic}" for record in adapters[:6])) or "none"
-        raise InputError(f"{source}: no adapter matches hosts and nics; the file has {seen}")
-    switches = _switch_names(records)
+        seen = ", ".join(dict.fromkeys(f"{record.host_name} {record.nic_name}" for record in adapters[:6])) or "none"
+        raise InputError(f"{source}: no adapter matches hosts and nics; change the patterns: the file has {seen}")
+    switches = _short_switch_names(records)
     machines: dict[str, list[tuple[str, _Cable]]] = {}
     for record in kept:
         for cable in record.cables.values():
             if cable.far in switches:
-                label = record.nic if len(record.cables) == 1 else f"{record.nic} port {cable.port}"
-                machines.setdefault(record.host, []).append((label.replace(" ", "."), cable))
+                label = record.nic_name if len(record.cables) == 1 else f"{record.nic_name} port {cable.port}"
+                machines.setdefault(record.host_name, []).append((label.replace(" ", "."), cable))
     if not machines:
-        raise InputError(f"{source}: no selected adapter has a cable to a switch")
-    wires = Wires(spec, spec.device)
+        raise InputError(f"{source}: no selected adapter has a cable to a switch; change hosts or nics")
+    wires = UsualWires(spec, spec.device)
     for number, host in enumerate(sorted(machines, key=natural_key)):
-        for nic, cable in _add_machine(document, wires, source, (number, host), machines[host]):
-            wire = wires.port(cable.rate, "infiniband", "ibnetdiscover", latency=_PORT_LATENCY)
+        for nic, cable in _add_host(document, wires, source, (number, host), machines[host]):
+            wire = wires.nic_cable(cable.rate, "infiniband", "ibnetdiscover", latency=_PORT_LATENCY)
             document.add_link(nic, switches[cable.far], wire)
     _add_switches(document, records, switches, wires)
     return document
 
 
-def _add_machine(
-    document: GraphDocument, wires: Wires, source: str, machine: tuple[int, str], ports: list[tuple[str, _Cable]]
+def _add_host(
+    document: GraphDocument, wires: UsualWires, source: str, machine: tuple[int, str], ports: list[tuple[str, _Cable]]
 ) -> list[tuple[str, _Cable]]:
     """Add a host and its GPUs joined by NVSwitch; return the names of its NICs with their cables."""
     number, host = machine
@@ -188,20 +190,20 @@ def _add_machine(
     gpus = [f"{host}.gpu{i}" for i in range(wires.spec.gpus_per_nic * len(nics))]
     for gpu in gpus:
         document.add_node(gpu, "gpu", host=number)
-    nvlinks = _nvlink_wire(wires, source) if len(gpus) > 1 else None
+    nvlinks = _nvlinks_to_nvswitch(wires, source) if len(gpus) > 1 else None
     if nvlinks:
         document.add_node(f"{host}.nvswitch", "nvswitch")
         for gpu in gpus:
             document.add_link(gpu, f"{host}.nvswitch", nvlinks)
     pcie = wires.usual_pcie(f"{source}: the listing does not state the hosts' PCIe")
-    _add_pcie(document, pcie, wires.spec, host, gpus, [nic for nic, _ in nics], joined=nvlinks is not None)
+    _add_pcie_links(document, pcie, wires.spec, host, gpus, [nic for nic, _ in nics], joined=nvlinks is not None)
     return nics
 
 
-def _add_pcie(
+def _add_pcie_links(
     document: GraphDocument, pcie: Wire, spec: ImportSpec, host: str, gpus: list[str], nics: list[str], *, joined: bool
 ) -> None:
-    """Link GPUs to NICs; over a PCIe switch if several share it, with a host bridge unless NVLink joins them."""
+    """Link a host's GPUs and NICs by PCIe, with a switch per shared NIC and a bridge without NVLink."""
     several = not joined and len(gpus) > 1
     shared = spec.gpus_per_nic > 1 or several
     if spec.pcie.latency is None:
@@ -220,7 +222,7 @@ def _add_pcie(
             document.add_link(gpu, above, pcie)
 
 
-def _nvlink_wire(wires: Wires, source: str) -> Wire | None:
+def _nvlinks_to_nvswitch(wires: UsualWires, source: str) -> Wire | None:
     count, generation = wires.spec.nvlinks_per_gpu, wires.generation
     if count == 0:
         return None
@@ -232,11 +234,11 @@ def _nvlink_wire(wires: Wires, source: str) -> Wire | None:
     if generation is None and wires.spec.nvlink.line_rate is None:
         raise InputError("nvlinks_per_gpu: the NVLink rate is unknown; add nvlink: {line_rate: ..., efficiency: ...}")
     links = count if count is not None else generation.nvlinks if generation else 0
-    return wires.to_nvswitch(wires.nvlink(generation.sm if generation else 80).multiply(links))
+    return wires.nvlink_to_nvswitch(wires.nvlink(generation.sm if generation else 80).multiply(links))
 
 
-def _switch_names(records: dict[str, _Record]) -> dict[str, str]:
-    """Return a name per switch: the part between ; and : of "MF0;leaf1:MQM9700/U1" if unique."""
+def _short_switch_names(records: dict[str, _Device]) -> dict[str, str]:
+    """Return short switch names by id, such as leaf1 for "MF0;leaf1:MQM9700/U1"."""
     short = {}
     for record in records.values():
         if record.kind == "Switch":
@@ -246,7 +248,9 @@ def _switch_names(records: dict[str, _Record]) -> dict[str, str]:
     return {guid: name if often[name] == 1 else f"{name} {guid}" for guid, name in short.items()}
 
 
-def _add_switches(document: GraphDocument, records: dict[str, _Record], switches: dict[str, str], wires: Wires) -> None:
+def _add_switches(
+    document: GraphDocument, records: dict[str, _Device], switches: dict[str, str], wires: UsualWires
+) -> None:
     levels = _switch_levels(records)
     for guid, name in switches.items():
         level = levels.get(guid, 0)
@@ -258,15 +262,15 @@ def _add_switches(document: GraphDocument, records: dict[str, _Record], switches
                 pair = (switches[guid], switches[cable.far])
                 trunks[pair] = trunks.get(pair, 0.0) + cable.rate
     for (a, b), rate in trunks.items():
-        nic = wires.port(rate, "infiniband", "")  # only its efficiency is used
+        nic = wires.nic_cable(rate, "infiniband", "")  # only its efficiency is used
         source = "ibnetdiscover; 0.6 us per further switch: assumed"
         document.add_link(a, b, replace(nic, line_rate=rate, latency=SWITCH_LATENCY, source=source))
 
 
-def _switch_levels(records: dict[str, _Record]) -> dict[str, int]:
-    """Return each switch's distance above the adapters; 0 for switches with adapters."""
+def _switch_levels(records: dict[str, _Device]) -> dict[str, int]:
+    """Return each switch's number of hops above the switches that have adapters."""
     switches = {name: record for name, record in records.items() if record.kind == "Switch"}
-    adapters = {name for name, record in records.items() if record.kind == "Ca" and record.counts}
+    adapters = {name for name, record in records.items() if record.kind == "Ca" and record.carries_traffic}
     cables = [(name, cable.far) for name, record in switches.items() for cable in record.cables.values()]
     graph = nx.Graph((name, far) for name, far in cables if far in switches)
     leaves = {name for name, far in cables if far in adapters}

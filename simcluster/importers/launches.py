@@ -8,17 +8,17 @@ from dataclasses import replace
 
 from simcluster.base.errors import InputError
 from simcluster.documents.diagnostics import listed
-from simcluster.importers.arguments import Arguments, explain_shell_value, override_options, parse_words
+from simcluster.importers.arguments import Arguments, explain_unexpanded_value, override_options, parse_words
 from simcluster.importers.deepspeed import CONFIG_OPTIONS, options_from_deepspeed
 from simcluster.importers.flat_settings import attention_option, environment_assumptions
-from simcluster.importers.framework_files import parse_fields_file
-from simcluster.importers.imported import FileReader
-from simcluster.importers.megatron_models import swift_command
+from simcluster.importers.framework_files import read_fields_as_options
+from simcluster.importers.megatron_models import swift_subcommand
 from simcluster.importers.option_values import FILE_OPTIONS, MAPPED
 from simcluster.importers.pre_training import check_megatron_options
-from simcluster.importers.processes import count_processes_with_note, processes_of_variables, visible_gpus
+from simcluster.importers.processes import count_processes_with_note, count_visible_gpus, read_process_variables
+from simcluster.importers.results import FileReader
 from simcluster.importers.shell.script import read_script
-from simcluster.importers.shell.state import State
+from simcluster.importers.shell.state import ScriptState
 from simcluster.importers.shell.syntax import is_script
 from simcluster.importers.trainer_scripts import refuse_trainer_command
 
@@ -43,32 +43,33 @@ def parse_launch_script(
     text: str, source: str, *, fixed: Mapping[str, str], read_file: FileReader, gpus_per_node: int | None = None,
     gpus: int | None = None,
 ) -> Arguments:  # fmt: skip
-    """Return the arguments of the training that a shell script starts; nothing of it is run.
+    """Return the training command that a shell script starts, without running the script.
 
     ``fixed`` are user-given values of variables (and of ``1``, ``2``, ... for script arguments), ``read_file`` gives
     the text of a file next to it; ``gpus`` is the job's GPU count, if the user gives it. Raises InputError for a script
     that starts no training.
     """
-    state = read_script(text, State(source, fixed, read_file, visible_gpus(gpus, gpus_per_node)))
-    words, around = _find_training(text, state)
-    kept = [word for word, before in zip(words, ["", *words], strict=False) if not _is_empty_word(word, before, state)]
+    state = read_script(text, ScriptState(source, fixed, read_file, count_visible_gpus(gpus, gpus_per_node)))
+    words, around = _find_training_command(text, state)
+    kept = [word for word, before in zip(words, ["", *words], strict=False) if not _is_unset_word(word, before, state)]
     found = override_options(parse_words(kept, repeated=True), fixed)
     refuse_trainer_command(found, source)
     if len(kept) == len(words) and not state.missing_files:  # nothing unknown may hold options
         check_megatron_options(found, source)
     state.assumed |= dict.fromkeys(state.unset_assumption())
-    options = _add_file_options(found.options, state)
+    options = _add_options_of_files(found.options, state)
     options |= attention_option(state.variables, options)
     launched, assumed = count_processes_with_note(found.launcher, around, gpus_per_node)
-    launched = (processes_of_variables(state) if swift_command(found.launcher) else {}) | launched
+    launched = (read_process_variables(state) if swift_subcommand(found.launcher) else {}) | launched
     return replace(
-        found, options=options, problems=(*_script_problems(options, text, state), *found.problems), launched=launched,
+        found, options=options, launched=launched,
+        problems=(*_find_script_problems(options, text, state), *found.problems),
         assumed=(*state.assumed, *assumed, *environment_assumptions(state.variables)), unknown=tuple(state.unknown),
     )  # fmt: skip
 
 
-def _find_training(text: str, state: State) -> tuple[list[str], list[str]]:
-    """Return the words of the command with most training options and those around it; InputError if none."""
+def _find_training_command(text: str, state: ScriptState) -> tuple[list[str], list[str]]:
+    """Return the script's command with the most training options, and the words of enclosing commands."""
     scored = [(_count_known_options(words), words, around) for words, around in state.commands]
     most = max((score for score, _, _ in scored), default=0)
     if not most:
@@ -81,12 +82,12 @@ def _find_training(text: str, state: State) -> tuple[list[str], list[str]]:
 
 
 def _count_known_options(words: Sequence[str]) -> int:
-    """Return the number of training options in the command."""
+    """Return the number of a command's options that the importer maps to the scenario."""
     names = {word[2:].partition("=")[0].replace("_", "-") for word in words if word.startswith("--")}
-    return len(names & MAPPED.keys()) or int("model" in names and bool(swift_command(words)))
+    return len(names & MAPPED.keys()) or int("model" in names and bool(swift_subcommand(words)))
 
 
-def _is_empty_word(word: str, before: str, state: State) -> bool:
+def _is_unset_word(word: str, before: str, state: ScriptState) -> bool:
     """Return whether a word is an unset variable, which bash expands to nothing, and not an option's value."""
     found = _SINGLE_VARIABLE.fullmatch(word)
     is_value = before.startswith("--") and "=" not in before
@@ -97,8 +98,7 @@ def _is_empty_word(word: str, before: str, state: State) -> bool:
     return True
 
 
-def _explain_no_training(text: str, state: State) -> str:
-    """Return why a script starts no training, and what would help."""
+def _explain_no_training(text: str, state: ScriptState) -> str:
     words = [word for command, _ in state.commands for word in command]
     if state.stop_reason and state.unset_variables:  # it tests variables that are not given
         owners = {value.strip("${}"): f" ({name})" for name, value in state.variables.items() if isinstance(value, str)}
@@ -112,26 +112,26 @@ def _explain_no_training(text: str, state: State) -> str:
     if tool:
         remedy = f"its program is not Megatron-LM's: use simcluster import {tool}"
     if state.missing_files:
-        them = "that" if len(state.missing_files) == 1 else "them"
+        them = "it" if len(state.missing_files) == 1 else "them"
         missing = f"it reads {listed(state.missing_files)}, which is neither next to it nor under a parent folder"
         return f"{missing}; put {them} there, or {remedy}"
     programs = dict.fromkeys(word for word in words if word.endswith(".py"))
     if not programs and not state.positional and _PASSES_ARGUMENTS.search(text):
         given = "give the script that calls it, or its arguments with --arg @='pretrain_gpt.py ...'"
-        return f"its arguments say what it starts, and none are given; {given}"
+        return f"its arguments determine what it starts, and none are given; {given}"
     for command, _ in state.commands:
         if named := _find_options_file(parse_words(command, repeated=True).options):
             what = f"its options are in the file named by --{named[0]} ({named[1][:80]}), which is missing"
             return f"{what}; {remedy if tool else 'import that file, with --gpus'}"
     if not tool and (
-        printed := next((told for told in map(explain_shell_value, words) if told.startswith("line")), "")
+        printed := next((told for told in map(explain_unexpanded_value, words) if told.startswith("line")), "")
     ):
         remedy = f"{printed.partition(';')[0]}: import the command that bash -x prints, or the run's log"
     starts = f" (it starts {', '.join(programs)[:200]})" if programs else ""
     return f"no command has options such as --num-layers{starts}; {remedy}"
 
 
-def _add_file_options(found: Mapping[str, tuple[str, ...]], state: State) -> dict[str, tuple[str, ...]]:
+def _add_options_of_files(found: Mapping[str, tuple[str, ...]], state: ScriptState) -> dict[str, tuple[str, ...]]:
     """Return the options with those of the YAML file and the DeepSpeed configuration that they name."""
     options = dict(found)
     batch = " ".join(options.get("global-batch-size", ()))
@@ -139,7 +139,7 @@ def _add_file_options(found: Mapping[str, tuple[str, ...]], state: State) -> dic
         del options["global-batch-size"]
         state.assumed[f"the global batch is {batch[:60]}, which is not set (--arg NAME=VALUE sets a variable)"] = None
     if (named := _find_options_file(options)) and (fields := state.file_text(named[1])):
-        options = {**parse_fields_file(fields, named[1]), **options}
+        options = {**read_fields_as_options(fields, named[1]), **options}
     name = " ".join(options.get("deepspeed-config", ()))
     if config := state.file_text(name) if name else None:
         added = options_from_deepspeed(config, name, state.source, options)
@@ -159,18 +159,17 @@ def _find_options_file(options: Mapping[str, tuple[str, ...]]) -> tuple[str, str
     return next(((name, file) for name, file in found if "$" in file or file.endswith((".yaml", ".yml"))), None)
 
 
-def _script_problems(options: Mapping[str, tuple[str, ...]], text: str, state: State) -> list[str]:
-    """Return complaints about a script whose options depend on missing arguments or files."""
+def _find_script_problems(options: Mapping[str, tuple[str, ...]], text: str, state: ScriptState) -> list[str]:
     found: list[str] = []
     values = [" ".join(options.get(name, ())) for name in MAPPED if name not in FILE_OPTIONS]
     takes = max((int(number) for number in _POSITIONAL.findall(_COMMENT.sub("", text))), default=0)
     if takes and any(map(_POSITIONAL.search, values)):
         which = f"{takes} arguments" if takes > 1 else "an argument"
-        given = "not all that options need are" if state.positional else "none is"
-        found.append(f"the script takes {which}, and {given} given: --arg @='...' sets all, --arg 1=... the first")
+        given = "not all that its options need are" if state.positional else "none is"
+        found.append(f"the script takes {which}, and {given} given; set all by --arg @='...', one by --arg 1=...")
     deep = any(name.endswith("num-layers") or name.startswith("hybrid-") for name in options)
     sized = deep and {"hidden-size", "micro-batch-size"} <= options.keys()
     if state.missing_files and (not sized or any("$" in value for value in values)):
         missing = ", ".join(state.missing_files)
-        found.append(f"the script reads files that are neither next to it nor under a parent folder: {missing}")
+        found.append(f"it reads files that are neither next to it nor under a parent folder; put them there: {missing}")
     return found

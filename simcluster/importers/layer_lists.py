@@ -1,4 +1,4 @@
-"""Per-layer number lists in Python notation (``[0]*3+[1]*58``), and which layers have experts.
+"""Parser of per-layer lists in Python notation (``[0]*3+[1]*58``), and the layers that have experts.
 
 Megatron-LM evaluates them (arguments.py, ``moe_freq_type``); here only brackets, +, * and whole numbers are allowed.
 """
@@ -21,9 +21,9 @@ LayerValue = int | list[int]
 
 
 def parse_layer_list(text: str) -> LayerValue:
-    """Parse a number, or a list of numbers, in Python notation.
+    """Parse a number, or a list of numbers with one per layer, in Python notation.
 
-    Raises InputError for anything else, and for a list of more than MOST_LAYERS numbers before it is made.
+    Raises InputError for anything else, and for a list of more than MAX_LAYERS numbers before it is made.
     """
     if len(text) > _MAX_CHARACTERS:
         raise InputError(f"is longer than {_MAX_CHARACTERS:,} characters")
@@ -33,23 +33,23 @@ def parse_layer_list(text: str) -> LayerValue:
             raise ValueError(f"{strange[0]!r} is not allowed")
         if nested or re.search(r"\d{10}", text):
             raise ValueError(f"nested more than {_MAX_DEPTH} deep" if nested else "a number of more than 9 digits")
-        return _evaluate(ast.parse(text.strip(), mode="eval").body)
+        return _evaluate_list_node(ast.parse(text.strip(), mode="eval").body)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as problem:
         what = str(problem) if type(problem) is ValueError else "invalid brackets or operators"
         raise InputError(f"{text[:60]!r} is not a list of layers ({what}); write one as in ([0]*3+[1]*58)") from None
 
 
-def _evaluate(node: ast.expr) -> LayerValue:
+def _evaluate_list_node(node: ast.expr) -> LayerValue:
     match node:
         case ast.Constant(value=int(number)):
             return number
         case ast.List(elts=parts):
-            numbers = [each for part in parts if isinstance(each := _evaluate(part), int)]
+            numbers = [each for part in parts if isinstance(each := _evaluate_list_node(part), int)]
             if len(numbers) < len(parts):
                 raise ValueError("a list in a list")
             return numbers
         case ast.BinOp(left=left, op=ast.Add() | ast.Mult() as sign, right=right):
-            one, other, adds = _evaluate(left), _evaluate(right), isinstance(sign, ast.Add)
+            one, other, adds = _evaluate_list_node(left), _evaluate_list_node(right), isinstance(sign, ast.Add)
             lists = [each for each in (one, other) if isinstance(each, list)]
             times = [each for each in (one, other) if isinstance(each, int)]
             if not lists:
@@ -64,8 +64,8 @@ def _evaluate(node: ast.expr) -> LayerValue:
     raise ValueError("invalid brackets or operators")
 
 
-def expert_layer_fields(has_experts: Sequence[bool]) -> dict[str, int] | None:
-    """Return the layers that have experts as ``first_dense_layers``, ``every`` and ``offset`` of ``Moe``.
+def describe_expert_layers(has_experts: Sequence[bool]) -> dict[str, int] | None:
+    """Describe which layers have experts by ``first_dense_layers``, ``every`` and ``offset`` of ``Moe``.
 
     Defaults are omitted; None if experts are in no layer, or not in every n-th after the first dense ones.
     """

@@ -1,4 +1,4 @@
-"""Scenario from the arguments that Megatron-LM is launched with.
+"""Import of the arguments that Megatron-LM is launched with as a scenario.
 
 Defaults are Megatron-LM's (megatron/training/arguments.py), not those of a scenario.
 """
@@ -12,31 +12,31 @@ from typing import Any
 from simcluster.importers.arguments import Arguments, override_options, parse_arguments
 from simcluster.importers.flat_settings import is_option_file, parse_option_file
 from simcluster.importers.framework_files import is_framework_file, read_framework_file
-from simcluster.importers.imported import FileReader, Imported, read_no_file
 from simcluster.importers.launches import is_script, parse_launch_script
-from simcluster.importers.megatron_forks import expand_hybrid_pattern, is_fork, translate_fork_options
-from simcluster.importers.megatron_model import model_fields
-from simcluster.importers.megatron_models import add_named_model, merge_model
+from simcluster.importers.megatron_forks import expand_hybrid_pattern, translate_fork_options, uses_fork_options
+from simcluster.importers.megatron_model import model_section
+from simcluster.importers.megatron_models import adapt_model, add_named_model
 from simcluster.importers.megatron_parallel import (
-    choose_gpus,
-    fsdp_fields,
-    overlap_fields,
-    parallel_fields,
+    choose_gpu_count,
+    fsdp_section,
+    overlap_section,
+    parallel_section,
     set_unsharded_experts,
-    software_fields,
+    software_section,
 )
-from simcluster.importers.megatron_stages import pipeline_fields
+from simcluster.importers.megatron_stages import pipeline_section
 from simcluster.importers.megatron_training import (
     attention_kernel,
-    memory_fields,
+    memory_section,
     recompute_fields,
-    require_adam,
-    training_fields,
+    refuse_sgd,
+    training_section,
 )
 from simcluster.importers.megatron_vocabulary import vocabulary_size
-from simcluster.importers.option_values import Options, current_option_name
-from simcluster.importers.pre_training import check_megatron_options, check_pre_training, program_assumption
+from simcluster.importers.option_values import MegatronOptions, current_option_name
+from simcluster.importers.pre_training import check_megatron_options, check_pre_training, unread_program_assumption
 from simcluster.importers.processes import count_processes_with_note, node_fill_assumption
+from simcluster.importers.results import FileReader, ImportResult, read_no_file
 from simcluster.importers.training_logs import parse_printed_arguments
 
 ALL_GPUS_ASSUMPTION = "all GPUs of the cluster: the number is not stated (--gpus sets it)"
@@ -50,7 +50,7 @@ def scenario_from_arguments(
     text: str, *, cluster: Mapping[str, Any], gpus: int | None = None, available: int | None = None,
     gpus_per_node: int | None = None, given: Mapping[str, str] | None = None, read_file: FileReader = read_no_file,
     source: str = "<arguments>",
-) -> Imported:  # fmt: skip
+) -> ImportResult:  # fmt: skip
     """Return the scenario of a Megatron-LM command line, launch script, YAML of options or log on a cluster.
 
     ``cluster`` is the scenario's cluster section. ``gpus`` defaults to what the launcher starts, or to all of the
@@ -60,11 +60,11 @@ def scenario_from_arguments(
     refuse. An option that is not known is in ``unknown``.
     """
     given = given or {}
-    written = override_options(_parse_text(text, source, given, read_file, gpus_per_node, gpus), given)
+    written = override_options(_parse_any_arguments(text, source, given, read_file, gpus_per_node, gpus), given)
     arguments, model = add_named_model(written, source, read_file)
     options, assumed = expand_hybrid_pattern(arguments.options)
     check_pre_training(replace(arguments, options=options), source, layers=bool(assumed))
-    if is_fork(options):
+    if uses_fork_options(options):
         options, more = translate_fork_options(options, source)
         assumed = (*assumed, *more)
     arguments = replace(arguments, options=options, assumed=(*arguments.assumed, *assumed))
@@ -74,7 +74,7 @@ def scenario_from_arguments(
     )  # fmt: skip
     if model.name:
         own = {f"model.{name.replace('-', '_')}": words for name, words in written.options.items()}
-        found.document["model"] = merge_model(model.section, found.document["model"], own)
+        found.document["model"] = adapt_model(model.section, found.document["model"], own)
     said = (
         []
         if gpus
@@ -86,17 +86,17 @@ def scenario_from_arguments(
     read = (name for name in written.options if name not in options)  # read by their translation
     return replace(
         found,
-        assumed=(*arguments.assumed, *found.assumed, *program_assumption(arguments), *filter(None, said)),
+        assumed=(*arguments.assumed, *found.assumed, *unread_program_assumption(arguments), *filter(None, said)),
         unknown=(*found.unknown, *arguments.unknown),
         mapped=(*found.mapped, *read, *written.off),
         facts=tuple(facts),
     ).with_all_settings((*written.options, *written.off), {name: current_option_name(name) for name in written.options})
 
 
-def _parse_text(
+def _parse_any_arguments(
     text: str, source: str, given: Mapping[str, str], read_file: FileReader, gpus_per_node: int | None, gpus: int | None
 ) -> Arguments:
-    """Parse the arguments in a text of any supported kind."""
+    """Parse Megatron-LM options from a command, a launch script, a YAML file or a log."""
     if printed := parse_printed_arguments(text, gpus_per_node):
         return printed
     if is_framework_file(text):
@@ -135,40 +135,40 @@ def scenario_from_options(
     options: Mapping[str, tuple[str, ...]], *, cluster: Mapping[str, Any], gpus: int | None, source: str,
     dashes: str = "", launched: int | None = None, available: int | None = None, machine: int | None = None,
     problems: Iterable[str] = (),
-) -> Imported:  # fmt: skip
-    """Return the scenario of options by Megatron-LM's names, each with its value words.
+) -> ImportResult:  # fmt: skip
+    """Return the scenario that a set of Megatron-LM options describes.
 
     ``available`` is the cluster's GPU count, ``machine`` that of one of its nodes. Raises InputError listing
     ``problems`` and all that are found here.
     """
-    run = Options(source, dashes, problems)
+    run = MegatronOptions(source, dashes, problems)
     run.classify_all(options)
     there = "use-checkpoint-args" in run.given and not {"hidden-size", "moe-ffn-hidden-size"} & run.given.keys()
     for names in (*_REQUIRED_OPTIONS, *((("ffn-hidden-size",),) if there else ())):  # also in the checkpoint
         run.problems.attempt(run.required, *names)
     vocabulary = run.problems.attempt(vocabulary_size, run)
-    for check in (require_adam, recompute_fields, attention_kernel, memory_fields):
+    for check in (refuse_sgd, recompute_fields, attention_kernel, memory_section):
         run.problems.attempt(check, run)
-    model = run.problems.attempt(model_fields, run, vocabulary or 1)
-    parallel = run.problems.attempt(parallel_fields, run) or {}
+    model = run.problems.attempt(model_section, run, vocabulary or 1)
+    parallel = run.problems.attempt(parallel_section, run) or {}
     pipeline = training = overlap = None
     if parallel:
         set_unsharded_experts(run, parallel, gpus or launched)
-        gpus = gpus or choose_gpus(run, parallel, launched, available, machine)
-        training = run.problems.attempt(training_fields, run, gpus, parallel)
+        gpus = gpus or choose_gpu_count(run, parallel, launched, available, machine)
+        training = run.problems.attempt(training_section, run, gpus, parallel)
         if model:
-            pipeline = run.problems.attempt(pipeline_fields, run, model["layers"], parallel["pp"])
+            pipeline = run.problems.attempt(pipeline_section, run, model["layers"], parallel["pp"])
         if training is not None and pipeline is not None:
-            overlap = run.problems.attempt(overlap_fields, run, training, pipeline, parallel)
+            overlap = run.problems.attempt(overlap_section, run, training, pipeline, parallel)
     run.problems.raise_all()
     document: dict[str, Any] = {
         "cluster": dict(cluster), **({"gpus": gpus} if gpus else {}), "model": model, "parallel": parallel,
         "pipeline": pipeline, "training": training, "overlap": overlap,
-        "fsdp": fsdp_fields(run, parallel, gpus or available), "memory": memory_fields(run),
-        "software": software_fields(run, (model or {}).get("position", "")),
+        "fsdp": fsdp_section(run, parallel, gpus or available), "memory": memory_section(run),
+        "software": software_section(run, (model or {}).get("position", "")),
     }  # fmt: skip
     document = {key: value for key, value in document.items() if value not in ({}, None)}
-    return Imported(
+    return ImportResult(
         document, run.values.read_names, (*run.no_effect, *run.values.unread_names), tuple(dict.fromkeys(run.assumed)),
         unknown=tuple(run.unknown),
     )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Scenario from Megatron-Bridge: overrides (``model.num_layers=32``), a YAML of them, or a recipe.
+"""Import of Megatron-Bridge overrides (``model.num_layers=32``), YAML files and recipes as scenarios.
 
 A recipe's name gives the model only; its parallelism and batch must be given, since recipes change. Fields are those of
 ConfigContainer (NVIDIA-NeMo/Megatron-Bridge), from knowledge of it; ``megatron_bridge.yaml`` in this folder has the
@@ -20,14 +20,13 @@ from simcluster.documents.reading import parse_document, read_document
 from simcluster.importers.bridge_recipes import (
     CONFIG_ADVICE,
     RecipeSettings,
-    read_recipe_function,
-    read_written_config,
+    read_bridge_config,
+    read_bridge_recipe,
 )
-from simcluster.importers.flat_settings import environment_assumptions, flatten, section_variables
-from simcluster.importers.imported import FileReader, Imported, SettingClassifier, read_no_file, suggest_name
+from simcluster.importers.flat_settings import environment_assumptions, flatten, section_environment
 from simcluster.importers.megatron import ALL_GPUS_ASSUMPTION, scenario_from_options
-from simcluster.importers.megatron_models import OptionWords, merge_model, model_options
-from simcluster.importers.named_models import find_named_model, model_class_settings, why_not_decoder
+from simcluster.importers.megatron_models import OptionWords, adapt_model, model_to_options
+from simcluster.importers.named_models import find_named_model, published_settings, why_not_decoder
 from simcluster.importers.option_values import (
     MAPPED,
     NO_EFFECT,
@@ -39,6 +38,7 @@ from simcluster.importers.option_values import (
 )
 from simcluster.importers.python_recipes import NO_ARGUMENTS
 from simcluster.importers.python_values import UnreadExpression
+from simcluster.importers.results import FileReader, ImportResult, SettingClassifier, read_no_file, suggest_name
 from simcluster.importers.training_logs import extract_printed_yaml
 
 _TABLES = read_document(Path(__file__).with_suffix(".yaml")).data
@@ -59,8 +59,8 @@ _ENVIRONMENT = "env_vars"
 def scenario_from_bridge(
     text: str, *, cluster: Mapping[str, Any], gpus: int | None = None, available: int | None = None, function: str = "",
     read_file: FileReader = read_no_file, given: Mapping[str, str] = NO_ARGUMENTS, source: str = "<overrides>",
-) -> Imported:  # fmt: skip
-    """Return the scenario of Megatron-Bridge overrides or YAML, with or without a recipe name, or of a recipe.
+) -> ImportResult:  # fmt: skip
+    """Return the scenario of Megatron-Bridge overrides, a YAML file or a Python recipe.
 
     ``read_file`` gives the text of a config.json next to the file, ``given`` are arguments of a recipe's function by
     name. Raises InputError with the names of all fields that are not modelled or have unusable values. A field that is
@@ -68,29 +68,27 @@ def scenario_from_bridge(
     """
     python = source.endswith(".py") or bool(function)
     text = text if python else extract_printed_yaml(text)
-    read = (
-        read_recipe_function(text, source, function, read_file, given) if python else read_written_config(text, source)
-    )
+    read = read_bridge_recipe(text, source, function, read_file, given) if python else read_bridge_config(text, source)
     recipe, said = ("", read) if read else _read_overrides(text, source, read_file)
-    fields = BridgeFields(source, said)
-    fields.options |= model_options({"preset": _RECIPES[_recipe_prefix(recipe)]}) if recipe else {}
-    own = fields.add(said.settings)
+    fields = BridgeTranslator(source, said)
+    fields.options |= model_to_options({"preset": _RECIPES[_find_recipe_prefix(recipe)]}) if recipe else {}
+    own = fields.translate(said.settings)
     if read and not python:  # it has all fields; unknown ones only count if on
         fields.no_effect += [name for name in said.settings if not said.settings[name]]
         fields.unknown = [name for name in fields.unknown if said.settings.get(name.partition(" ")[0])]
-    environment = environment_assumptions(section_variables(said.settings, _ENVIRONMENT))
+    environment = environment_assumptions(section_environment(said.settings, _ENVIRONMENT))
     if environment:
         fields.no_effect = [name for name in fields.no_effect if name.partition(".")[0] != _ENVIRONMENT]
     length = (said.model.length,) if said.model.length and "seq-length" not in own else ()
-    found = fields.scenario(cluster, gpus, said.gpus, available, (*said.assumed, *environment, *length))
+    found = fields.build_scenario(cluster, gpus, said.gpus, available, (*said.assumed, *environment, *length))
     if recipe.startswith("deepseek_v3") and "mtp_layers" not in found.document["model"]:
         what = f"{recipe}: without its multi-token prediction layer (model.mtp_num_layers=1 adds it)"
         found = replace(found, assumed=(*found.assumed, what))
     return found.with_all_settings(said.settings, fields.became)
 
 
-class BridgeFields(SettingClassifier):
-    """Translation of Megatron-Bridge's dotted fields to Megatron-LM ``options``.
+class BridgeTranslator(SettingClassifier):
+    """Translator of Megatron-Bridge's dotted fields to Megatron-LM options.
 
     ``became`` has the option of each field, empty for a field that is off.
     """
@@ -99,53 +97,53 @@ class BridgeFields(SettingClassifier):
         super().__init__(source)
         self._model = read.model
         self._settings: Mapping[str, Any] = {}
-        self.options: OptionWords = model_options(self._model.section) if self._model.name else {}
+        self.options: OptionWords = model_to_options(self._model.section) if self._model.name else {}
         self.unknown += [f"effect of the recipe {place}" for place in read.undecided]
         self.became: dict[str, str] = {}
 
-    def add(self, settings: Mapping[str, Any]) -> OptionWords:
-        """Translate fields and return the options that they give."""
+    def translate(self, settings: Mapping[str, Any]) -> OptionWords:
+        """Translate Megatron-Bridge fields and return the resulting Megatron-LM options."""
         self._settings = settings
         options: OptionWords = {}
         names: dict[str, str] = {}
         word = settings.get("mixed_precision")
         if isinstance(word, str) and word.strip("'\" ").lower() not in ("none", "null", ""):
-            written = self.problems.attempt(precision_settings, word.strip("'\" "), self.source) or {}
+            written = self.problems.attempt(mixed_precision_settings, word.strip("'\" "), self.source) or {}
             settings = {**written, **{name: value for name, value in settings.items() if name != "mixed_precision"}}
             self.became["mixed_precision"] = "bf16"
         for name, value in settings.items():
-            translated = self.problems.attempt(self._translated, name, value)
+            translated = self.problems.attempt(self._translate_field, name, value)
             if isinstance(translated, list):
-                translated.append(name if translated is self.no_effect else f"{name}{self._guess(name)}")
+                translated.append(name if translated is self.no_effect else f"{name}{self._suggest_field(name)}")
                 continue
             self.became[name] = current_option_name(next(iter(translated or {}), ""))
             for option, words in (translated or {}).items():
                 if option in names and option != "seq-length" and options[option] != words:
-                    self.problems.add(InputError(f"{name} contradicts {names[option]}; keep one"))
+                    self.problems.record(InputError(f"{name} contradicts {names[option]}; keep one"))
                 options[option], names[option] = words, name
         self.options |= options
         self.options |= {"group-query-attention": ()} if "num-query-groups" in self.options else {}
         return options
 
-    def scenario(
+    def build_scenario(
         self, cluster: Mapping[str, Any], gpus: int | None, launched: int | None, available: int | None,
         assumed: tuple[str, ...], mapped: Iterable[str] = (),
-    ) -> Imported:  # fmt: skip
-        """Return the scenario of the options; raise InputError with all problems."""
+    ) -> ImportResult:  # fmt: skip
+        """Return the scenario of the translated options; raise InputError listing all problems."""
         found = scenario_from_options(
             self.options, cluster=cluster, gpus=gpus, launched=launched, available=available, source=self.source,
             problems=self.problems.found,
         )  # fmt: skip
         if self._model.name:
-            found.document["model"] = merge_model(self._model.section, found.document["model"], self._settings)
+            found.document["model"] = adapt_model(self._model.section, found.document["model"], self._settings)
         assumed += () if "gpus" in found.document else (ALL_GPUS_ASSUMPTION,)
         off = [name for name, option in self.became.items() if not option]
-        return Imported(
+        return ImportResult(
             found.document, (*found.mapped, *mapped, *off), (*self.no_effect, *found.no_effect),
             (*assumed, *found.assumed), unknown=(*self.unknown, *self._model.unknown, *found.unknown),
         )  # fmt: skip
 
-    def _guess(self, name: str) -> str:
+    def _suggest_field(self, name: str) -> str:
         section, _, field = name.partition(".")
         if isinstance(self._settings.get(name), UnreadExpression):
             return ""
@@ -153,8 +151,8 @@ class BridgeFields(SettingClassifier):
             return suggest_name(section, [*_SECTIONS, *_IDLE_SECTIONS])
         return suggest_name(field, [*(each.replace("-", "_") for each in MAPPED), *_RENAMED, *_INVERTED])
 
-    def _translated(self, name: str, value: Any) -> OptionWords | list[str]:
-        """Return one field as options, or the list that it belongs to: no effect, or unknown.
+    def _translate_field(self, name: str, value: Any) -> OptionWords | list[str]:
+        """Translate one field to options, or return the list (no effect or unknown) that it belongs to.
 
         Raises InputError for a field of the step whose value is computed where the program runs.
         """
@@ -165,8 +163,8 @@ class BridgeFields(SettingClassifier):
             step = section in _SECTIONS and field not in _IDLE_FIELDS
             if step and (option in MAPPED or name == "mixed_precision"):
                 raise InputError(
-                    f"{self.source}: {name}: {value.text[:60]} is computed where the program runs, and nothing is "
-                    "run here; write its value, or run it once and give the configuration that it writes or logs"
+                    f"{self.source}: {name}: {value.text[:60]} is computed when the program runs; write its value, "
+                    "or run it once and give the configuration that it writes or logs"
                 )
             idle = section in _IDLE_SECTIONS or of_data or field in _IDLE_FIELDS or option in NO_EFFECT
             return self.no_effect if idle else self.unknown
@@ -202,11 +200,11 @@ def _read_overrides(text: str, source: str, read_file: FileReader) -> tuple[str,
             f"{source}: starts Megatron-Bridge's performance launcher, whose recipes are code: {CONFIG_ADVICE}"
         )
     recipe, settings = _parse_overrides(text, source)
-    if recipe and not (isinstance(recipe, str) and _recipe_prefix(recipe)):
-        known = f"known prefixes are {listed(_RECIPES)} (as in llama3_8b_pretrain_config)"
+    if recipe and not (isinstance(recipe, str) and _find_recipe_prefix(recipe)):
+        known = f"known prefixes: {listed(_RECIPES)} (as in llama3_8b_pretrain_config)"
         against = why_not_decoder(str(recipe))
         raise InputError(
-            f"{source}: recipe {shown(recipe)} is unknown: {f'its model {against}' if against else known}; or "
+            f"{source}: recipe {shown(recipe)} is unknown; {f'its model {against}' if against else known}; or "
             "give the model's fields, as in model.num_layers=32"
         )
     named = find_named_model(str(settings.pop("model.hf_model_id", None) or ""), source, read_file)
@@ -214,7 +212,7 @@ def _read_overrides(text: str, source: str, read_file: FileReader) -> tuple[str,
         said = (f"{recipe}: only its model; parallelism and batch are those written here",)
         return recipe, RecipeSettings(named, settings, said)
     if named.name:
-        settings = {f"model.{field}": value for field, value in model_class_settings(named.name).items()} | settings
+        settings = {f"model.{field}": value for field, value in published_settings(named.name).items()} | settings
         what = "unset values are Megatron-Core's defaults, since no recipe is named"
         return "", RecipeSettings(named, settings, (what, *named.assumed))
     if "model.num_layers" not in settings:
@@ -227,14 +225,14 @@ def _read_overrides(text: str, source: str, read_file: FileReader) -> tuple[str,
 
 def _parse_overrides(text: str, source: str) -> tuple[Any, dict[str, Any]]:
     if len(text) > _MAX_CHARACTERS:
-        raise InputError(f"{source}: has more than {_MAX_CHARACTERS:,} characters, more than any overrides")
+        raise InputError(f"{source}: longer than {_MAX_CHARACTERS:,} characters, so not overrides; check the path")
     if re.search(r"^\s*\w+:(\s|$)", text, re.MULTILINE):
         data = parse_document(text, source=source).data
         return data.pop("recipe", "") or "", flatten(data, source)
     try:
         words = shlex.split(re.sub(r"\\[ \t]*\r?\n", " ", text), comments=True)
     except ValueError as problem:
-        raise InputError(f"{source}: is not a list of overrides: {problem}") from None
+        raise InputError(f"{source}: is not a list of overrides such as model.num_layers=32: {problem}") from None
     programs = [place for place, word in enumerate(words) if word.endswith(".py")]
     recipe, found = "", dict[str, Any]()
     for word in words[programs[0] + 1 :] if programs else words:
@@ -250,17 +248,17 @@ def _parse_overrides(text: str, source: str) -> tuple[Any, dict[str, Any]]:
     return recipe, found
 
 
-def _recipe_prefix(recipe: str) -> str:
+def _find_recipe_prefix(recipe: str) -> str:
     return next((known for known in _RECIPES if recipe == known or recipe.startswith(f"{known}_")), "")
 
 
-def precision_settings(word: str, source: str) -> dict[str, Any]:
-    """Return the settings of a mixed-precision name by its prefix; raise InputError for an unknown one."""
+def mixed_precision_settings(word: str, source: str) -> dict[str, Any]:
+    """Return the settings implied by a mixed-precision name, which is known by its prefix."""
     known: dict[str, dict[str, Any]] = _TABLES["precisions"]
     name = max((name for name in known if word.startswith(name)), key=len, default="")
     if not name:
         raise InputError(
-            f"{source}: mixed_precision {word[:40]!r} is not modelled{did_you_mean(word, list(known))}; known: "
-            f"{', '.join(known)} as prefixes"
+            f"{source}: mixed_precision {word[:40]!r} is not modelled{did_you_mean(word, list(known))}; known "
+            f"prefixes: {', '.join(known)}"
         )
     return {f"mixed_precision.{field}": value for field, value in known[name].items()}

@@ -1,4 +1,4 @@
-"""Translation of Megatron-LM forks' options to Megatron-LM's, and pipeline layers that do nothing.
+"""Translation of options of Megatron-LM forks to Megatron-LM's own, and no-op layers.
 
 The forks are MindSpeed-LLM (Ascend NPUs), Pai-Megatron-Patch (Alibaba) and Intel's for Gaudi. ``megatron_options.yaml``
 has the options that only differ in name. Names are those of their arguments.py, from knowledge.
@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 from simcluster.base.errors import InputError
 from simcluster.documents.diagnostics import listed
-from simcluster.importers.option_values import Options
+from simcluster.importers.option_values import MegatronOptions
 
 OptionWords = dict[str, tuple[str, ...]]
 
@@ -39,7 +39,7 @@ _FORK_OPTIONS = {
 
 
 def expand_hybrid_pattern(options: Mapping[str, tuple[str, ...]]) -> tuple[OptionWords, tuple[str, ...]]:
-    """Replace a hybrid layer pattern by the transformer options that it means; also return assumptions."""
+    """Replace a hybrid layer pattern such as ``*-*E`` by equivalent transformer options."""
     name = next((each for each in _PATTERNS if each in options), "")
     main, *predicted = " ".join(options.get(name, ())).split("/")
     if not all(_LAYERS.fullmatch(each) for each in (main, *predicted)):
@@ -56,13 +56,13 @@ def expand_hybrid_pattern(options: Mapping[str, tuple[str, ...]]) -> tuple[Optio
     return found, (f"{name} means {len(kinds)} layers of attention and MLP or experts",)
 
 
-def is_fork(options: Mapping[str, tuple[str, ...]]) -> bool:
-    """Return whether the options are a fork's, by options that Megatron-LM lacks."""
+def uses_fork_options(options: Mapping[str, tuple[str, ...]]) -> bool:
+    """Return whether the options include any that only a Megatron-LM fork has."""
     return _first_word(options, "spec").startswith("mindspeed_llm.") or not _FORK_OPTIONS.isdisjoint(options)
 
 
 def translate_fork_options(options: Mapping[str, tuple[str, ...]], source: str) -> tuple[OptionWords, tuple[str, ...]]:
-    """Translate a fork's options to Megatron-LM's names, with assumptions; InputError for unknown layers."""
+    """Translate a Megatron-LM fork's options to Megatron-LM's; raise InputError for unknown layers."""
     given = {_DEEPSEEK_NAMES.get(name, name): words for name, words in options.items()}
     found = {name: words for name, words in given.items() if name not in (*_REPLACED_OPTIONS, "enable-shared-expert")}
     assumed = []
@@ -70,7 +70,7 @@ def translate_fork_options(options: Mapping[str, tuple[str, ...]], source: str) 
     if spec.startswith("mindspeed_llm."):
         kind = spec.rpartition(".")[2].removesuffix("_spec")
         if kind not in _EQUIVALENT_SPECS:
-            what = f"--spec {spec[:60]} means layers other than the options describe, which are not modelled"
+            what = f"--spec {spec[:60]} selects layers that the options do not describe and that are not modelled"
             raise InputError(f"{source}: {what}; known specs: {listed(_EQUIVALENT_SPECS)}")
         if kind == "minimax":
             assumed.append("query and key norms are per head, although this layer has one over all heads")
@@ -80,12 +80,12 @@ def translate_fork_options(options: Mapping[str, tuple[str, ...]], source: str) 
         if algorithm in _CONTEXT:
             found.setdefault("cp-comm-type", (_CONTEXT[algorithm],))
         elif _first_word(given, "context-parallel-size") != "1":
-            what = f"context-parallel-algo {algorithm[:40]} is not modelled; one of {listed(_CONTEXT)} is"
+            what = f"context-parallel-algo {algorithm[:40]} is not modelled; use one of {listed(_CONTEXT)}"
             raise InputError(f"{source}: --{what}")
     if "gemm-gradient-accumulation-fusion" in given:  # the same fusion by a MindSpeed kernel
         found.pop("no-gradient-accumulation-fusion", None)
     if "num-experts" in given:
-        found |= _expert_options(given)
+        found |= _fork_expert_options(given)
     if {"kv-lora-rank", "qk-nope-head-dim"} <= given.keys() and not any("latent-attention" in name for name in given):
         found["multi-latent-attention"] = ()
         assumed.append("attention is latent, as qk-nope-head-dim implies")
@@ -99,8 +99,8 @@ def translate_fork_options(options: Mapping[str, tuple[str, ...]], source: str) 
     return found, tuple(assumed)
 
 
-def _expert_options(options: OptionWords) -> OptionWords:
-    """Return options for dense layers before a mixture, shared experts, and experts not sharded over tp."""
+def _fork_expert_options(options: OptionWords) -> OptionWords:
+    """Return a fork's MoE options: leading dense layers, shared experts, and experts not sharded over TP."""
     found: OptionWords = {}
     idle = len(_first_word(options, "noop-layers").split(",")) if "noop-layers" in options else 0
     layers = _option_number(options, "num-layers") - idle
@@ -132,23 +132,23 @@ def _option_number(options: Mapping[str, tuple[str, ...]], name: str, default: i
     return int(word) if word.lstrip("-").isdecimal() and len(word) < 10 else default
 
 
-def real_layers(run: Options) -> list[bool]:
-    """Return for each layer position whether it holds a real layer (``noop-layers`` pass their input on)."""
+def find_real_layers(run: MegatronOptions) -> list[bool]:
+    """Return whether each layer position holds a real layer, not one of the ``noop-layers``."""
     count, text = run.required("num-layers", "encoder-num-layers"), run.get("noop-layers")
     idle = set((text or "").replace(" ", "").split(",")) - {""}
     if any(not word.isdecimal() or len(word) > 6 or int(word) >= count for word in idle):
-        raise run.error("noop-layers", f"{str(text)[:40]!r} is not a list of layers from 0 to {count - 1} (61,62,63)")
+        raise run.error("noop-layers", f"{str(text)[:40]!r} is not a list of layers from 0 to {count - 1} (61,62)")
     return [str(number) not in idle for number in range(count)]
 
 
-def layers_per_slice(run: Options, slices: int) -> list[int]:
-    """Return the layers of each model slice if a list or no-op layers determine them; else an empty list."""
-    given, works = run.get("num-layer-list"), real_layers(run)
+def count_layers_per_slice(run: MegatronOptions, slices: int) -> list[int]:
+    """Return the layer count of each model slice if options determine it, else an empty list."""
+    given, works = run.get("num-layer-list"), find_real_layers(run)
     if given:
         words = re.split(r"[,\s]+", given.strip())
         counts = [int(word) if word.isdecimal() and len(word) < 7 else 0 for word in words]
         if len(counts) != slices or sum(counts) != len(works):
-            raise run.error("num-layer-list", f"{given[:60]!r} does not split {len(works)} layers into {slices}")
+            raise run.error("num-layer-list", f"{given[:60]!r} is not {slices} layer counts that sum to {len(works)}")
     elif all(works) or len(works) % slices:
         return []
     else:

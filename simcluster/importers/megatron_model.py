@@ -9,16 +9,16 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from simcluster.importers.layer_lists import expert_layer_fields
-from simcluster.importers.megatron_forks import real_layers
+from simcluster.importers.layer_lists import describe_expert_layers
+from simcluster.importers.megatron_forks import find_real_layers
 from simcluster.importers.megatron_parallel import shards_parameters
-from simcluster.importers.option_values import EXPERT_OPTIONS, LATENT_SIZES, Options
+from simcluster.importers.option_values import EXPERT_OPTIONS, LATENT_SIZES, MegatronOptions
 
 _NUMBER_OF_EXPERTS = re.compile(r"-*(n|num)-(\w+-)*experts\b")
 
 
-def model_fields(run: Options, vocabulary: int) -> dict[str, Any]:
-    """Return the fields of ``Model``."""
+def model_section(run: MegatronOptions, vocabulary: int) -> dict[str, Any]:
+    """Return the scenario's model section from Megatron-LM options."""
     hidden, heads = run.required("hidden-size"), run.required("num-attention-heads")
     sequence, position = run.required("seq-length", "encoder-seq-length"), _position_embedding(run)
     groups, rows = run.get("num-query-groups", "num-key-value-heads"), run.get("max-position-embeddings")
@@ -31,13 +31,13 @@ def model_fields(run: Options, vocabulary: int) -> dict[str, Any]:
         "position_rows": rows if position == "learned" and rows != sequence else None,
         "qk_norm": "head" if run.is_on("qk-layernorm") else None,
         "vocab_multiple": run.get("make-vocab-size-divisible-by"), "embedding_norm": run.is_on("embed-layernorm"),
-        "mtp_layers": _prediction_layers(run), "attention_sinks": run.get("softmax-type") == "learnable",
+        "mtp_layers": _token_prediction_layers(run), "attention_sinks": run.get("softmax-type") == "learnable",
         "clamped_activation": run.get("activation-func-clamp-value") not in (None, "", "None", "null"),
     }  # fmt: skip
     model: dict[str, Any] = {
-        "layers": sum(real_layers(run)), "hidden_size": hidden, "heads": heads,
+        "layers": sum(find_real_layers(run)), "hidden_size": hidden, "heads": heads,
         "kv_heads": (groups or 1) if grouped else heads,
-        "ffn_hidden_size": run.get("ffn-hidden-size") or _mlp_width(run, hidden), "vocab_size": vocabulary,
+        "ffn_hidden_size": run.get("ffn-hidden-size") or _default_mlp_width(run, hidden), "vocab_size": vocabulary,
         "sequence_length": sequence, "gated_mlp": run.is_on("swiglu", "quick-geglu"),
         "tied_embeddings": not run.is_on("untie-embeddings-and-output-weights"),
         "norm": "rmsnorm" if (run.get("normalization") or "").lower() == "rmsnorm" else "layernorm",
@@ -50,7 +50,7 @@ def model_fields(run: Options, vocabulary: int) -> dict[str, Any]:
     return model
 
 
-def _position_embedding(run: Options) -> str:
+def _position_embedding(run: MegatronOptions) -> str:
     position = run.get("position-embedding-type") or "learned_absolute"
     if run.is_on("use-rotary-position-embeddings") or position in ("yarn", "rotary", "mrope"):
         return "rope"
@@ -60,7 +60,7 @@ def _position_embedding(run: Options) -> str:
     return "none" if none else "learned" if position == "learned_absolute" else str(position)
 
 
-def _prediction_layers(run: Options) -> int | None:
+def _token_prediction_layers(run: MegatronOptions) -> int | None:
     predicted: int | None = run.get("mtp-num-layers")
     if predicted and shards_parameters(run):
         which = "layer" if predicted == 1 else f"{predicted} layers"
@@ -69,7 +69,7 @@ def _prediction_layers(run: Options) -> int | None:
     return predicted
 
 
-def _mlp_width(run: Options, hidden: int) -> int:
+def _default_mlp_width(run: MegatronOptions, hidden: int) -> int:
     """Return the default MLP width as Megatron-LM or FlagScale (Llama's multiple_of) computes it."""
     if "use-checkpoint-args" in run.given and "moe-ffn-hidden-size" not in run.given:
         run.assumed.append(
@@ -90,8 +90,8 @@ def _mlp_width(run: Options, hidden: int) -> int:
 # --- experts ----------------------------------------------------------------------------------------------------------
 
 
-def _add_experts(run: Options, model: dict[str, Any]) -> None:
-    """Add ``moe`` to the fields of a model, and remove the MLP width if no layer has a dense MLP."""
+def _add_experts(run: MegatronOptions, model: dict[str, Any]) -> None:
+    """Add the ``moe`` section to the model fields, and drop the MLP width if no layer is dense."""
     experts, deepspeed = run.get("num-experts"), run.is_on("deepspeed")
     if experts is None:
         foreign = next((name.split()[0] for name in run.unknown if _NUMBER_OF_EXPERTS.match(name)), None)
@@ -118,7 +118,7 @@ def _add_experts(run: Options, model: dict[str, Any]) -> None:
     if residual:
         run.assumed.append("the MLP alongside the experts (mlp-type residual) is a shared expert with a gate")
     every = (run.get("expert-interval") or 2) if deepspeed else 1  # Megatron-DeepSpeed's default
-    where = _expert_layers(run, model["layers"]) or ({"every": every} if every > 1 else {})
+    where = _expert_layer_fields(run, model["layers"]) or ({"every": every} if every > 1 else {})
     if not where:
         del model["ffn_hidden_size"]
     linear = model["bias"] is True and not deepspeed  # TopKRouter has a bias if linear layers have; DeepSpeed's none
@@ -135,8 +135,8 @@ def _add_experts(run: Options, model: dict[str, Any]) -> None:
     }  # fmt: skip
 
 
-def _balancing_fields(run: Options) -> dict[str, Any]:
-    """Return the load balancing settings of experts: capacity, padding to it, auxiliary loss."""
+def _balancing_fields(run: MegatronOptions) -> dict[str, Any]:
+    """Return the settings for load balancing of experts: capacity, padding to it, auxiliary loss."""
     capacity = max([0.0, *_parse_numbers(run, "moe-expert-capacity-factor")])  # TransformerConfig: negative means none
     padded = run.is_on("moe-pad-expert-input-to-capacity") and (capacity or "moe-capacity-bins-num" not in run.given)
     if padded and not capacity:
@@ -148,21 +148,21 @@ def _balancing_fields(run: Options) -> dict[str, Any]:
     return {"capacity_factor": capacity, "pad_to_capacity": bool(padded), "aux_loss": loss}
 
 
-def _parse_numbers(run: Options, name: str) -> list[float]:
+def _parse_numbers(run: MegatronOptions, name: str) -> list[float]:
     try:
         return [float(word) for word in (run.get(name) or "").split()]
     except ValueError:
         raise run.error(name, f"{str(run.get(name))[:40]!r} is not a number; give one, as in 1.0") from None
 
 
-def _expert_layers(run: Options, layers: int) -> dict[str, int]:
-    """Return the layers that have experts; a single number N is the first of every N layers."""
+def _expert_layer_fields(run: MegatronOptions, layers: int) -> dict[str, int]:
+    """Return which layers are MoE; an integer frequency N means layers 0, N, 2N, ..."""
     value = run.layer_list("moe-layer-freq", layers)
     if value is None or isinstance(value, int):
         return {"every": value, "offset": 1} if value and value > 1 else {}
     if any(number not in (0, 1) for number in value):
         raise run.error("moe-layer-freq", "must have 1 for a layer with experts and 0 for one without")
-    where = expert_layer_fields([number == 1 for number in value])
+    where = describe_expert_layers([number == 1 for number in value])
     if where is None:
         what = "only experts in every n-th layer after the first dense layers are modelled"
         raise run.error("moe-layer-freq", what if any(value) else "has experts in no layer; remove num-experts")
@@ -172,16 +172,16 @@ def _expert_layers(run: Options, layers: int) -> dict[str, int]:
 # --- attention --------------------------------------------------------------------------------------------------------
 
 
-def _add_latent_attention(run: Options, model: dict[str, Any]) -> None:
-    """Add ``mla`` to the fields of a model, and remove the fields that it replaces."""
+def _add_latent_attention(run: MegatronOptions, model: dict[str, Any]) -> None:
+    """Add latent attention (``mla``) to the model fields, and remove the fields that it replaces."""
     flag = "multi-latent-attention"
     if not run.is_on(flag):
         run.drop_options(flag, "attention is plain", ("q-lora-rank", *LATENT_SIZES))
         return
     if model["kv_heads"] != model["heads"]:
-        raise run.error(flag, "and group-query-attention exclude each other; keep one")
+        raise run.error(flag, "cannot be combined with group-query-attention; keep one")
     if model["bias"] is not False:
-        raise run.error(flag, "with biases is not modelled; add --disable-bias-linear, without --add-qkv-bias")
+        raise run.error(flag, "is not modelled with biases; add --disable-bias-linear, without --add-qkv-bias")
     if not run.is_on("qk-layernorm"):
         run.assumed.append(f"{flag} has norms of its latent vectors, although qk-layernorm is not given")
     for name in ("kv_heads", "head_dim", "qk_norm"):
@@ -193,8 +193,8 @@ def _add_latent_attention(run: Options, model: dict[str, Any]) -> None:
         model["mla"]["q_lora_rank"] = run.get("q-lora-rank")
 
 
-def _window_fields(run: Options, layers: int, sequence: int) -> dict[str, int]:
-    """Return ``attention_window`` and ``full_attention_every`` if the window is shorter than the sequence.
+def _window_fields(run: MegatronOptions, layers: int, sequence: int) -> dict[str, int]:
+    """Return the attention window fields of the model if the window is shorter than the sequence.
 
     A window of (128, 0) is 128 tokens before a token, plus the token itself.
     """
@@ -206,10 +206,10 @@ def _window_fields(run: Options, layers: int, sequence: int) -> dict[str, int]:
         run.assumed.append(f"--window-size {parts[0]}: {parts[0]} tokens before each token, like {parts[0]},0")
         parts.append("0")
     if len(parts) != 2 or not parts[0].isdecimal() or len(parts[0]) > 9 or parts[1] != "0":
-        raise run.error("window-size", f"{text[:40]!r} is not modelled; a window of preceding tokens is, as in 128,0")
+        raise run.error("window-size", f"{text[:40]!r} is not modelled; give preceding tokens and 0, as in 128,0")
     every = skip or 0  # every n-th layer has no window (is_layer_window_attention, core/transformer/utils.py)
     if isinstance(every, list):
-        full = {"every": 0} if all(every) else expert_layer_fields([not windowed for windowed in every])
+        full = {"every": 0} if all(every) else describe_expert_layers([not windowed for windowed in every])
         if full is None or full.keys() - {"every"}:
             what = "only every n-th layer without a window is modelled"
             raise run.error("window-attn-skip-freq", what)

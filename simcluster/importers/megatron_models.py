@@ -1,4 +1,4 @@
-"""Known models as Megatron-LM options, and commands that name a model instead of its sizes.
+"""Published models as Megatron-LM options, for commands that name a model instead of its sizes.
 
 Megatron-SWIFT (``megatron sft`` and ``megatron pt`` of ms-swift) names its model; its defaults are those of
 MegatronArguments (swift/megatron/argument/megatron_args.py), in ``megatron_options.yaml``.
@@ -15,10 +15,10 @@ from simcluster.base.errors import InputError
 from simcluster.documents.catalogue.models import model_document
 from simcluster.documents.reading import read_document
 from simcluster.importers.arguments import Arguments
-from simcluster.importers.imported import FileReader
 from simcluster.importers.named_models import NamedModel, find_named_model, find_published_name
 from simcluster.importers.option_values import SWIFT_DEFAULTS
 from simcluster.importers.pre_training import ADAPTER_REASON
+from simcluster.importers.results import FileReader
 from simcluster.model.transformer import Model
 
 OptionWords = dict[str, tuple[str, ...]]
@@ -36,18 +36,18 @@ _TUNER_OPTIONS = ("train-type", "tuner-type")
 _SWIFT_NAME = "Megatron-SWIFT (ms-swift)"
 
 
-def swift_command(launcher: Sequence[str]) -> str:
+def swift_subcommand(launcher: Sequence[str]) -> str:
     """Return the Megatron-SWIFT subcommand, such as ``sft``; empty for any other program."""
     words = [word.rsplit("/", 1)[-1] for word in launcher]
     return words[words.index("megatron") + 1] if "megatron" in words[:-1] else ""
 
 
 def add_named_model(arguments: Arguments, source: str, read_file: FileReader) -> tuple[Arguments, NamedModel]:
-    """Add the sizes of the model that the arguments name, if they give none; also return that model.
+    """Add the sizes of a named model to arguments that give none, and return the model, too.
 
     Raises InputError for a Megatron-SWIFT command that does not train all weights, or whose model is unknown.
     """
-    options, swift = arguments.options, swift_command(arguments.launcher)
+    options, swift = arguments.options, swift_subcommand(arguments.launcher)
     if any(name in options for name in _SIZE_OPTIONS) and not swift:
         return arguments, NamedModel()
     named = [(name, " ".join(options[name]).removesuffix("-mcore")) for name in _MODEL_OPTIONS if options.get(name)]
@@ -55,7 +55,7 @@ def add_named_model(arguments: Arguments, source: str, read_file: FileReader) ->
     if not swift and known is None:
         return arguments, NamedModel()
     if swift:
-        _require_training(arguments, swift, source)
+        _require_full_training(arguments, swift, source)
     name, path = known or next(iter(named), ("", ""))
     if not path:
         raise InputError(f"{source}: is a {_SWIFT_NAME} command without a model; add --arg=--model=Qwen/Qwen3-8B")
@@ -66,7 +66,7 @@ def add_named_model(arguments: Arguments, source: str, read_file: FileReader) ->
     length = options.get("max-length") or options.get("seq-length")
     if swift and length:
         own["seq-length"] = length
-    found = model_options(model.section)
+    found = model_to_options(model.section)
     if swift:
         found |= SWIFT_DEFAULTS | ({"expert-tensor-parallel-size": ("1",)} if "num-experts" in found else {})
     found |= own
@@ -77,15 +77,15 @@ def add_named_model(arguments: Arguments, source: str, read_file: FileReader) ->
     return replace(arguments, options=found, assumed=assumed, unknown=(*arguments.unknown, *model.unknown)), model
 
 
-def _require_training(arguments: Arguments, swift: str, source: str) -> None:
+def _require_full_training(arguments: Arguments, swift: str, source: str) -> None:
     if swift not in ("sft", "pt"):
         raise InputError(f"{source}: megatron {swift} of {_SWIFT_NAME} is not pre-training; use megatron pt or sft")
     if (tuner := arguments.option_text(*_TUNER_OPTIONS).lower()) not in ("", "full"):
         raise InputError(f"{source}: {_SWIFT_NAME} with tuner type {tuner[:20]} {ADAPTER_REASON}")
 
 
-def merge_model(published: Mapping[str, Any], said: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the published model with sequence length, expert and size changes from options and ``settings``."""
+def adapt_model(published: Mapping[str, Any], said: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Apply a command's changes of sequence length, experts and sizes to a published model."""
     fields = ("sequence_length", "mtp_layers", *(_SIZES[key] for key in settings.keys() & _SIZES))
     own = {key: said[key] for key in dict.fromkeys(fields) if key in said}
     mixture = model_document(published["preset"]).get("moe") if "preset" in published else published.get("moe")
@@ -96,23 +96,23 @@ def merge_model(published: Mapping[str, Any], said: Mapping[str, Any], settings:
     return {**published, **own}
 
 
-def model_options(section: Mapping[str, Any]) -> OptionWords:
-    """Return a catalogue model, or model fields, as Megatron-LM options."""
+def model_to_options(section: Mapping[str, Any]) -> OptionWords:
+    """Return a published model, or the fields of a model section, as Megatron-LM options."""
     model = Model(**(model_document(section["preset"]) if "preset" in section else section))
-    options = _fields_as_options(model, _FIELDS["model"])
+    options = _fields_to_options(model, _FIELDS["model"])
     flags = ["swiglu"] * model.gated_mlp + ["untie-embeddings-and-output-weights"] * (not model.tied_embeddings)
     flags += ["bf16"] + ["add-qkv-bias"] * (model.bias in ("qkv", "attention"))
     flags += ["disable-bias-linear"] * (model.bias is not True) + ["qk-layernorm"] * bool(model.qk_norm or model.mla)
     if model.mla:
-        options |= _fields_as_options(model.mla, _FIELDS["mla"])
+        options |= _fields_to_options(model.mla, _FIELDS["mla"])
         flags.append("multi-latent-attention")
     else:
-        options |= _fields_as_options(model, {"num-query-groups": "kv_heads"})
+        options |= _fields_to_options(model, {"num-query-groups": "kv_heads"})
         flags.append("group-query-attention")
         if model.head_dim * model.heads != model.hidden_size:
             options["kv-channels"] = (str(model.head_dim),)
     if model.moe:
-        options |= _fields_as_options(model.moe, _FIELDS["moe"])
+        options |= _fields_to_options(model.moe, _FIELDS["moe"])
         flags += ["moe-grouped-gemm", "moe-permute-fusion"]  # Megatron-Bridge's recipes turn both on
         flags += ["moe-router-enable-expert-bias"] * (model.moe.router_bias and not model.bias)
         dense = model.moe.first_dense_layers
@@ -133,6 +133,6 @@ def model_options(section: Mapping[str, Any]) -> OptionWords:
     return options | dict.fromkeys(flags, ())
 
 
-def _fields_as_options(section: object, fields: dict[str, str]) -> OptionWords:
+def _fields_to_options(section: object, fields: dict[str, str]) -> OptionWords:
     found = {option: getattr(section, field) for option, field in fields.items()}
     return {option: (str(value),) for option, value in found.items() if value}

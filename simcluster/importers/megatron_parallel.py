@@ -6,24 +6,25 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from simcluster.importers.megatron_training import global_batch
-from simcluster.importers.option_values import Options
+from simcluster.importers.megatron_training import global_batch_size
+from simcluster.importers.option_values import MegatronOptions
 from simcluster.model.recipes import recipe_named
 
 _SHARDING_STRATEGIES = ("no_shard", "optim", "optim_grads", "optim_grads_params")
 _CONTEXT_KINDS = {"p2p": "ring", "all_gather": "all_gather", "a2a": "all_to_all"}
 
 
-def choose_gpus(
-    run: Options, parallel: Mapping[str, Any], launched: int | None, available: int | None, machine: int | None = None
-) -> int | None:
-    """Return the job's GPU count: ``launched``, None for all available GPUs, or a count that fits, with a note."""
+def choose_gpu_count(
+    run: MegatronOptions, parallel: Mapping[str, Any], launched: int | None, available: int | None,
+    machine: int | None = None,
+) -> int | None:  # fmt: skip
+    """Return the launched GPU count if it fits the layout, None for all GPUs, or a count that fits."""
     tp, pp, cp, ep = (parallel.get(axis, 1) for axis in ("tp", "pp", "cp", "ep"))
     dense = tp * pp * cp
     least = math.lcm(dense, pp * ep * parallel.get("etp", tp) if {"ep", "etp"} & parallel.keys() else 1)
-    least *= _optimizer_instances(run) if parallel["zero"] == 3 else 1
+    least *= _optimizer_instance_count(run) if parallel["zero"] == 3 else 1
     micro = run.values.get("micro-batch-size") or run.values.get("batch-size") or 1
-    batch = run.problems.attempt(global_batch, run)
+    batch = run.problems.attempt(global_batch_size, run)
 
     def holds(gpus: int) -> bool:
         return gpus % least == 0 and (not batch or batch % (micro * (gpus // dense)) == 0)
@@ -44,16 +45,16 @@ def choose_gpus(
     return whole
 
 
-def parallel_fields(run: Options) -> dict[str, Any]:
-    """Return the fields of ``Parallel``."""
+def parallel_section(run: MegatronOptions) -> dict[str, Any]:
+    """Return the scenario's ``parallel`` section from Megatron-LM options."""
     tp, deepspeed = run.get("tensor-model-parallel-size", "model-parallel-size") or 1, run.is_on("deepspeed")
     experts = run.get("num-experts")
     if experts is None:
         run.drop_options("num-experts", "the model is dense", ("expert-tensor-parallel-size",))
     uncut = deepspeed and experts and tp > 1 and not run.is_on("enable-expert-tensor-parallelism")
-    cp, comm = run.get("context-parallel-size") or run.get("ds-sequence-parallel-size"), _context_communication(run)
+    cp, comm = run.get("context-parallel-size") or run.get("ds-sequence-parallel-size"), _context_parallel_comm(run)
     zero = max(
-        _fsdp_stage(run),
+        _fsdp_zero_stage(run),
         int(run.get("zero-stage") or 0),
         int(run.is_on("use-distributed-optimizer") or run.get("optimizer") == "dist_muon"),
     )
@@ -62,7 +63,7 @@ def parallel_fields(run: Options) -> dict[str, Any]:
         run.assumed.append("optimizer state is sharded even with ZeRO stage 0, as DeepSpeed does with bf16")
     if run.is_on("sequence-parallel") and tp == 1:
         run.assumed.append("sequence parallelism is off since tp is 1, as in Megatron-LM")
-    if (copies := _optimizer_instances(run)) > 1 and zero < 3:
+    if (copies := _optimizer_instance_count(run)) > 1 and zero < 3:
         run.assumed.append(f"states are sharded over all of dp, although there are {copies} instances: less memory")
     found = {
         "tp": tp, "pp": run.get("pipeline-model-parallel-size") or 1, "cp": cp,
@@ -74,12 +75,12 @@ def parallel_fields(run: Options) -> dict[str, Any]:
     return {name: value for name, value in found.items() if value or name == "zero"}
 
 
-def _optimizer_instances(run: Options) -> int:
+def _optimizer_instance_count(run: MegatronOptions) -> int:
     return int(run.get("num-distributed-optimizer-instances") or 1)
 
 
-def set_unsharded_experts(run: Options, parallel: dict[str, Any], gpus: int | None) -> None:
-    """Set etp to 1 if it is not given and the GPUs fit the layout in no other way."""
+def set_unsharded_experts(run: MegatronOptions, parallel: dict[str, Any], gpus: int | None) -> None:
+    """Set expert tensor parallelism (etp) to 1 if the GPU count fits no other layout."""
     tp, ep = parallel["tp"], parallel.get("ep", 1)
     if not gpus or tp == 1 or ep == 1 or "etp" in parallel:
         return
@@ -89,11 +90,11 @@ def set_unsharded_experts(run: Options, parallel: dict[str, Any], gpus: int | No
         run.assumed.append(f"experts are not sharded over tp: {gpus} GPUs fit ep {ep} in no other way")
 
 
-def fsdp_fields(run: Options, parallel: Mapping[str, Any], gpus: int | None) -> dict[str, int | bool]:
-    """Return the fields of ``Fsdp`` for sharding within instances (HSDP) or keeping gathered parameters (FSDP2)."""
+def fsdp_section(run: MegatronOptions, parallel: Mapping[str, Any], gpus: int | None) -> dict[str, int | bool]:
+    """Return the scenario's ``fsdp`` section for HSDP shard groups or for FSDP2 without resharding."""
     if run.is_on("use-torch-fsdp2") and run.is_on("torch-fsdp2-no-reshard-after-forward"):
         return {"reshard_after_forward": False}
-    copies = _optimizer_instances(run)
+    copies = _optimizer_instance_count(run)
     if copies == 1 or parallel.get("zero") != 3:
         return {}
     ranks = (gpus or 0) // (parallel["tp"] * parallel["pp"])
@@ -106,8 +107,8 @@ def fsdp_fields(run: Options, parallel: Mapping[str, Any], gpus: int | None) -> 
     return {"shard_group": ranks // copies}
 
 
-def _fsdp_stage(run: Options) -> int:
-    """Return the ZeRO stage that FSDP's options request; a sharding strategy alone has no effect."""
+def _fsdp_zero_stage(run: MegatronOptions) -> int:
+    """Return the ZeRO stage that the FSDP options request, or 0 without FSDP."""
     zero = _SHARDING_STRATEGIES.index(run.get("data-parallel-sharding-strategy") or "no_shard")
     if run.is_on("use-torch-fsdp2"):
         return 3
@@ -118,26 +119,26 @@ def _fsdp_stage(run: Options) -> int:
     return 0
 
 
-def shards_parameters(run: Options) -> bool:
-    """Return whether parameters are sharded, as by FSDP."""
-    return max(_fsdp_stage(run), int(run.get("zero-stage") or 0)) == 3
+def shards_parameters(run: MegatronOptions) -> bool:
+    """Return whether the options shard parameters (FSDP or ZeRO stage 3)."""
+    return max(_fsdp_zero_stage(run), int(run.get("zero-stage") or 0)) == 3
 
 
-def _context_communication(run: Options) -> str:
-    """Return the context-parallel communication, the same for every layer; DeepSpeed exchanges heads."""
+def _context_parallel_comm(run: MegatronOptions) -> str:
+    """Return the collective of context parallelism, which must be the same for all layers."""
     if run.get("ds-sequence-parallel-size"):
         return "all_to_all"
     word, *others = dict.fromkeys((run.get("cp-comm-type") or "p2p").split())
     if others or word not in _CONTEXT_KINDS:
         what = (
-            f"{' '.join([word, *others])[:40]!r} is not modelled; one of {', '.join(_CONTEXT_KINDS)} for all layers is"
+            f"{' '.join([word, *others])[:40]!r} is not modelled; use one of {', '.join(_CONTEXT_KINDS)} for all layers"
         )
         raise run.error("cp-comm-type", what)
     return _CONTEXT_KINDS[word]
 
 
-def _dispatch_fields(run: Options) -> dict[str, Any]:
-    """Return the non-default fields of ``expert_dispatch``; Megatron-LM's default is allgather."""
+def _dispatch_fields(run: MegatronOptions) -> dict[str, Any]:
+    """Return the settings of token dispatch to experts that differ from the scenario's defaults."""
     if run.get("num-experts") is None or run.is_on("deepspeed") or (run.get("expert-model-parallel-size") or 1) == 1:
         return {}
     kind = run.get("moe-token-dispatcher-type") or "allgather"
@@ -151,16 +152,16 @@ def _dispatch_fields(run: Options) -> dict[str, Any]:
 # --- overlaps and kernels ---------------------------------------------------------------------------------------------
 
 
-def overlap_fields(
-    run: Options, training: Mapping[str, Any], pipeline: Mapping[str, Any], parallel: Mapping[str, Any]
+def overlap_section(
+    run: MegatronOptions, training: Mapping[str, Any], pipeline: Mapping[str, Any], parallel: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return the fields of ``Overlap``; torch's FSDP2 always prefetches gathers and reduces during the backward."""
+    """Return the scenario's ``overlap`` section from Megatron-LM options."""
     tp, sharded, fully = parallel["tp"], parallel["zero"] > 0, run.is_on("use-torch-fsdp2")
     by_torch = run.get("DDP-impl") == "torch" and not run.is_on("deepspeed")  # always overlaps with the last backward
     if run.is_on("overlap-param-gather") and not sharded:
         run.assumed.append("overlap-param-gather has no effect without use-distributed-optimizer")
     schedule, cut = pipeline.get("schedule"), run.is_on("tp-comm-overlap") and tp > 1
-    paired = schedule == "dualpipe-v" and overlaps_batches(run)
+    paired = schedule == "dualpipe-v" and overlaps_other_microbatch(run)
     paired = paired or (isinstance(schedule, dict) and schedule.get("pairs", False))
     if cut:
         run.assumed.append("tp-comm-overlap splits the matmuls next to collectives into tp pieces")
@@ -168,7 +169,7 @@ def overlap_fields(
     bucket = f"{bucket * int(recipe_named(recipe).gradient if recipe else 4)} B" if bucket else None
     more = {
         "pairs": paired,
-        "experts": _overlaps_experts(run, paired=paired),
+        "experts": _overlaps_expert_comm(run, paired=paired),
         "tensor_pieces": tp if cut else None,
         "bucket_size": bucket or ("25 MiB" if by_torch else None),  # DistributedDataParallel's bucket_cap_mb
     }
@@ -180,12 +181,12 @@ def overlap_fields(
     }
 
 
-def overlaps_batches(run: Options) -> bool:
+def overlaps_other_microbatch(run: MegatronOptions) -> bool:
     """Return whether expert all-to-alls of one microbatch overlap with another microbatch's compute."""
     return run.get("num-experts") is not None and run.is_on("overlap-moe-expert-parallel-comm")
 
 
-def _overlaps_experts(run: Options, *, paired: bool) -> bool:
+def _overlaps_expert_comm(run: MegatronOptions, *, paired: bool) -> bool:
     """Return whether expert all-to-alls overlap with shared experts or weight gradients."""
     shared, batches, weights = (
         run.is_on(name)
@@ -214,8 +215,8 @@ def _overlaps_experts(run: Options, *, paired: bool) -> bool:
     return shared or batches or weights
 
 
-def software_fields(run: Options, position: str) -> dict[str, Any]:
-    """Return the kernel fusions of the step that differ from the defaults, by options or Megatron-Core version."""
+def software_section(run: MegatronOptions, position: str) -> dict[str, Any]:
+    """Return the kernel fusions that differ from the scenario's defaults."""
     software: dict[str, Any] = {}
     if run.is_on("no-gradient-accumulation-fusion"):
         software |= {"accumulate": "separate", "source": "no-gradient-accumulation-fusion"}

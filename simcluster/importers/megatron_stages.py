@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from simcluster.base.errors import InputError
-from simcluster.importers.megatron_forks import layers_per_slice, real_layers
-from simcluster.importers.megatron_parallel import overlaps_batches, shards_parameters
-from simcluster.importers.option_values import Options
+from simcluster.importers.megatron_forks import count_layers_per_slice, find_real_layers
+from simcluster.importers.megatron_parallel import overlaps_other_microbatch, shards_parameters
+from simcluster.importers.option_values import MegatronOptions
 from simcluster.schedules.stage_layout import StageLayout
 
 _VIRTUAL_STAGE_OPTIONS = ("num-layers-per-virtual-pipeline-stage", "num-virtual-stages-per-pipeline-rank")
@@ -17,12 +17,12 @@ _V_SCHEDULES = {"zero": "zb-v", "half": "v-half", "min": "v-min"}
 """Schedules with two model slices per stage, by allowed memory."""
 
 
-def pipeline_fields(run: Options, layers: int, pp: int) -> dict[str, Any]:
-    """Return the fields of ``Pipeline``; empty if there is one stage."""
-    chunks = _chunks_per_stage(run, len(real_layers(run)), pp)
+def pipeline_section(run: MegatronOptions, layers: int, pp: int) -> dict[str, Any]:
+    """Return the scenario's ``pipeline`` section, empty for one stage."""
+    chunks = _chunks_per_stage(run, len(find_real_layers(run)), pp)
     if pp == 1:
         return {}
-    layout, schedule = _explicit_layout(run, layers, pp), _fork_schedule(run, pp)
+    layout, schedule = _parse_explicit_layout(run, layers, pp), _find_fork_schedule(run, pp)
     laid = layout.chunks(pp) if layout else None
     if schedule:
         fixed = 2 if schedule in ("dualpipe-v", *_V_SCHEDULES.values()) else 1
@@ -35,30 +35,30 @@ def pipeline_fields(run: Options, layers: int, pp: int) -> dict[str, Any]:
         chunks = fixed
     else:
         chunks = laid or chunks or 1
-        pipeline = _one_f_one_b_fields(run, chunks, pp)
+        pipeline = _one_f_one_b_section(run, chunks, pp)
     if layout:
         pipeline["layout"] = str(layout)
-    elif per_stage := layers_per_slice(run, pp * chunks) or _layers_per_stage(run, layers, pp, chunks):
+    elif per_stage := count_layers_per_slice(run, pp * chunks) or _layers_per_stage(run, layers, pp, chunks):
         pipeline["layers_per_stage"] = per_stage
     if run.is_on("no-scatter-gather-tensors-in-pipeline"):
         pipeline["scatter_gather"] = False
     return pipeline
 
 
-def _one_f_one_b_fields(run: Options, chunks: int, pp: int) -> dict[str, Any]:
+def _one_f_one_b_section(run: MegatronOptions, chunks: int, pp: int) -> dict[str, Any]:
     """Return the fields of a 1F1B schedule, interleaved if a stage has several chunks."""
     rendezvous = {"p2p": "rendezvous"} if chunks == 1 or run.is_on("no-overlap-p2p-communication") else {}
     if chunks == 1:
         return {"schedule": "1f1b", **rendezvous}
     group = run.get("microbatch-group-size-per-virtual-pipeline-stage")
-    more = {"group_size": group if group != pp else None, "pairs": overlaps_batches(run)}
+    more = {"group_size": group if group != pp else None, "pairs": overlaps_other_microbatch(run)}
     more = {name: value for name, value in more.items() if value}
     schedule = {"name": "interleaved", **more} if more else "interleaved"
     return {"schedule": schedule, "chunks": chunks, **rendezvous}
 
 
-def _fork_schedule(run: Options, pp: int) -> str:
-    """Return the fork-specific schedule that the options name; empty for Megatron-LM's schedules."""
+def _find_fork_schedule(run: MegatronOptions, pp: int) -> str:
+    """Return the pipeline schedule of a fork that the options name, or an empty string."""
     if run.get("schedules-method") or run.is_on("use-dualpipev"):
         return "dualpipe-v"
     if not run.is_on("enable-zero-bubble"):
@@ -73,26 +73,26 @@ def _fork_schedule(run: Options, pp: int) -> str:
     return "zb-h1"
 
 
-def _chunks_per_stage(run: Options, layers: int, pp: int) -> int | None:
-    """Return the chunks per stage, as given or computed from layers per virtual stage."""
+def _chunks_per_stage(run: MegatronOptions, layers: int, pp: int) -> int | None:
+    """Return the model chunks per pipeline stage, as given or computed from layers per virtual stage."""
     (per, chunks), (by_layers, by_stages) = map(run.get, _VIRTUAL_STAGE_OPTIONS), _VIRTUAL_STAGE_OPTIONS
     if not per or pp == 1:
         return chunks  # type: ignore[no-any-return]
     if layers % (pp * per):
         raise run.error(by_layers, f"{layers} layers are not divisible by {per} x {pp} stages")
     if chunks and chunks != layers // (pp * per):
-        raise run.error(by_stages, "contradicts the layers per virtual stage")
+        raise run.error(by_stages, "contradicts the layers per virtual stage; keep one of the two options")
     return int(layers // (pp * per))
 
 
-def _layers_per_stage(run: Options, layers: int, pp: int, chunks: int) -> Sequence[int] | str:
-    """Return layers per slice if stages differ, ``auto`` if they do not divide evenly, empty if they do."""
+def _layers_per_stage(run: MegatronOptions, layers: int, pp: int, chunks: int) -> Sequence[int] | str:
+    """Return the layer count of each model slice, ``auto`` for uneven stages, empty for equal ones."""
     ends = ("decoder-first-pipeline-num-layers", "decoder-last-pipeline-num-layers")
     first, last = ([count] if (count := run.get(name)) else [] for name in ends)
     if first or last:
         rest, stages = layers - sum(first + last), pp - len(first + last)
         if rest < 0 or (rest % stages if stages else rest):
-            what = f"leaves {rest} of {layers} layers for {stages} stages, which is not even"
+            what = f"leaves {rest} of {layers} layers for {stages} stages, which do not divide evenly"
             raise run.error(ends[not first], what)
         return [*first, *[rest // max(stages, 1)] * stages, *last]
     counted = "embedding" in (run.get("pp-partition-method") or "")  # DeepSpeed's type:transformer|embedding
@@ -108,8 +108,8 @@ def _layers_per_stage(run: Options, layers: int, pp: int, chunks: int) -> Sequen
     return [each - begin * (part == 0) - end * (part == slices - 1) for part in range(slices)] if more else []
 
 
-def _explicit_layout(run: Options, layers: int, pp: int) -> StageLayout | None:
-    """Return the explicit pipeline layout; raise InputError if it differs from the model."""
+def _parse_explicit_layout(run: MegatronOptions, layers: int, pp: int) -> StageLayout | None:
+    """Return the explicit pipeline layout; raise InputError if its layers differ from the model's."""
     text = run.get(_LAYOUT)
     if text is None:
         return None

@@ -7,7 +7,7 @@ from typing import Any, get_args
 
 from simcluster.base.errors import InputError
 from simcluster.importers.deepspeed import HOST_UPDATE, HOST_UPDATE_ASSUMED
-from simcluster.importers.option_values import Options
+from simcluster.importers.option_values import MegatronOptions
 from simcluster.model.choices import RECOMPUTE_MODULES, OffloadModule, absent_modules
 from simcluster.model.recipes import recipe_named
 
@@ -20,13 +20,13 @@ _BYTES = {"fp32": 4, "float32": 4, "float": 4, "bf16": 2, "bfloat16": 2, "fp16":
 _OFFLOAD_MODULES: tuple[str, ...] = get_args(OffloadModule)
 
 
-def training_fields(run: Options, gpus: int | None, parallel: dict[str, Any]) -> dict[str, Any]:
-    """Return the fields of ``Training``; raise InputError for a missing batch or incompatible formats."""
-    micro, batch = run.required("micro-batch-size", "batch-size"), global_batch(run)
+def training_section(run: MegatronOptions, gpus: int | None, parallel: dict[str, Any]) -> dict[str, Any]:
+    """Return the scenario's ``training`` section (batch, precision, optimizer, recompute)."""
+    micro, batch = run.required("micro-batch-size", "batch-size"), global_batch_size(run)
     if batch is None:
         fixed = parallel["tp"] * parallel["pp"] * parallel.get("cp", 1)
         if not gpus or gpus % fixed:
-            raise InputError(f"{run.source}: global-batch-size is missing, and follows from dp only; add it, or gpus")
+            raise InputError(f"{run.source}: global-batch-size is missing, and dp is unknown; add it, or --gpus")
         batch = micro * (gpus // fixed)
         run.assumed.append(f"a global batch of one micro batch per replica, {gpus // fixed} replicas")
     half = "bf16-mixed" if run.is_on("bf16") else "fp16-mixed" if run.is_on("fp16") else "fp32"
@@ -47,11 +47,11 @@ def training_fields(run: Options, gpus: int | None, parallel: dict[str, Any]) ->
     if bool(rates[0]) != bool(rates[1]):
         run.assumed.append("dropout is assumed everywhere, although only one of hidden and attention dropout is on")
     training["dropout"] = any(rates)
-    return training | _memory_recipe(run, half, precision)
+    return training | _memory_recipe_field(run, half, precision)
 
 
-def global_batch(run: Options) -> int | None:
-    """Return the global batch, the last one of a schedule (``0:384 200B:768``); None if nothing sets it."""
+def global_batch_size(run: MegatronOptions) -> int | None:
+    """Return the global batch size, the last one of a batch schedule, or None if no option sets it."""
     name = "step-batch-size-schedule"
     text, batch = run.get(name), run.get("global-batch-size")
     if text is None:
@@ -67,8 +67,8 @@ def global_batch(run: Options) -> int | None:
     return last
 
 
-def _muon_fields(run: Options) -> dict[str, Any]:
-    """Return the optimizer fields if it is Muon; otherwise note that Muon's options have no effect."""
+def _muon_fields(run: MegatronOptions) -> dict[str, Any]:
+    """Return the optimizer settings of Muon; for other optimizers note that they have no effect."""
     tp = run.get("muon-tp-mode")
     if run.get("optimizer") not in ("muon", "dist_muon"):
         run.drop_options("optimizer muon", "adam updates all weights", ("muon-num-ns-steps", "muon-tp-mode"))
@@ -81,8 +81,8 @@ def _muon_fields(run: Options) -> dict[str, Any]:
     return {"optimizer": "muon", **({"muon": muon} if muon else {})}
 
 
-def require_adam(run: Options) -> None:
-    """Raise InputError for an optimizer that is not modelled (sgd)."""
+def refuse_sgd(run: MegatronOptions) -> None:
+    """Raise InputError for the sgd optimizer, which is not modelled."""
     if run.get("optimizer") == "sgd":
         raise run.error("optimizer", "sgd is not modelled; adam and muon are")
 
@@ -90,7 +90,7 @@ def require_adam(run: Options) -> None:
 # --- attention: one kernel or several ---------------------------------------------------------------------------------
 
 
-def attention_kernel(run: Options) -> str:
+def attention_kernel(run: MegatronOptions) -> str:
     """Return whether core attention is one kernel (``fused``) or several (``unfused``)."""
     backend = "flash" if run.is_on("use-flash-attn") else run.get("attention-backend") or "auto"
     if backend == "auto":
@@ -106,12 +106,12 @@ def attention_kernel(run: Options) -> str:
     return "fused"
 
 
-def _first_old_option(run: Options) -> str:
+def _first_old_option(run: MegatronOptions) -> str:
     """Return the first given option that only Megatron-LM versions before 2024 have."""
     return next((name for name in _OLD_OPTIONS if name in run.given), "")
 
 
-def _is_flash_of_legacy_layers(run: Options) -> bool:
+def _uses_legacy_flash_attention(run: MegatronOptions) -> bool:
     """Return whether attention is the flash kernel of legacy layers, which is never recomputed separately.
 
     ``ParallelAttention.forward`` (megatron/legacy/model/transformer.py, and Megatron-DeepSpeed's) looks at
@@ -127,8 +127,8 @@ def _is_flash_of_legacy_layers(run: Options) -> bool:
 # --- recomputation ----------------------------------------------------------------------------------------------------
 
 
-def recompute_fields(run: Options) -> dict[str, Any]:
-    """Return the recompute fields of ``Training``; raise InputError for unknown parts of a layer."""
+def recompute_fields(run: MegatronOptions) -> dict[str, Any]:
+    """Return the scenario's settings for activation recompute."""
     granularity, method = run.get("recompute-granularity"), run.get("recompute-method")
     before = run.get("activations-checkpoint-method")
     if run.is_on("recompute-activations"):
@@ -138,14 +138,14 @@ def recompute_fields(run: Options) -> dict[str, Any]:
     if granularity == "full":
         method = method or before
         none = method == "block" and run.get("recompute-num-layers") == 0
-        return {} if none else {"recompute": "full", **_recomputed_layers(run, method)}
+        return {} if none else {"recompute": "full", **_recomputed_layer_fields(run, method)}
     if granularity == "selective":
-        return _selective_recompute(run)
+        return _selective_recompute_fields(run)
     experts = run.is_on("moe-layer-recompute") and run.get("num-experts") is not None
     return {"recompute": ["moe"]} if experts else {}
 
 
-def _listed_modules(run: Options, name: str, default: str, known: tuple[str, ...]) -> list[str]:
+def _parse_module_list(run: MegatronOptions, name: str, default: str, known: tuple[str, ...]) -> list[str]:
     """Return the modules that an option lists; raise InputError for an unknown one."""
     modules = [word.strip("[]\"'") for word in (run.get(name) or default).replace(",", " ").split()]
     strange = next((module for module in modules if module not in known), None)
@@ -154,9 +154,9 @@ def _listed_modules(run: Options, name: str, default: str, known: tuple[str, ...
     return modules
 
 
-def _selective_recompute(run: Options) -> dict[str, Any]:
-    """Return what selective recomputation recomputes: core attention, or named modules that the model has."""
-    modules = _listed_modules(run, "recompute-modules", "core_attn", tuple(RECOMPUTE_MODULES))
+def _selective_recompute_fields(run: MegatronOptions) -> dict[str, Any]:
+    """Return the setting for selective recompute of core attention or of named modules."""
+    modules = _parse_module_list(run, "recompute-modules", "core_attn", tuple(RECOMPUTE_MODULES))
     experts = run.get("num-experts") is not None
     lacks = absent_modules(
         experts=experts,
@@ -167,15 +167,15 @@ def _selective_recompute(run: Options) -> dict[str, Any]:
     modules = [module for module in dict.fromkeys(modules) if module not in lacks]
     if modules != ["core_attn"]:
         return {"recompute": modules} if modules else {}
-    if _is_flash_of_legacy_layers(run):
+    if _uses_legacy_flash_attention(run):
         left_out = "it excludes the flash attention of legacy layers"
         run.assumed.append(f"selective recompute recomputes nothing: {left_out}")
         return {}
     return {"recompute": "selective"}
 
 
-def _recomputed_layers(run: Options, method: str | None) -> dict[str, Any]:
-    """Return which layers are recomputed: all, or with method block a number per stage or chunk."""
+def _recomputed_layer_fields(run: MegatronOptions, method: str | None) -> dict[str, Any]:
+    """Return which layers are recomputed: all, or a number per stage or chunk with method block."""
     number, layers = run.get("recompute-num-layers"), run.get("num-layers", "encoder-num-layers") or 1
     if method != "block":
         if number and number > 1:
@@ -200,8 +200,8 @@ def _recomputed_layers(run: Options, method: str | None) -> dict[str, Any]:
 # --- number formats in memory -----------------------------------------------------------------------------------------
 
 
-def _memory_recipe(run: Options, half: str, precision: str) -> dict[str, str]:
-    """Return the memory recipe if options set 16-bit gradients, fp8 weights or small optimizer states."""
+def _memory_recipe_field(run: MegatronOptions, half: str, precision: str) -> dict[str, str]:
+    """Return the named recipe of bytes per parameter if options differ from the precision's default."""
     accumulates = run.values.get("accumulate-allreduce-grads-in-fp32")
     narrow = (
         accumulates is False or run.is_on("grad-reduce-in-bf16") or run.get("megatron-fsdp-grad-comm-dtype") == "bf16"
@@ -219,8 +219,8 @@ def _memory_recipe(run: Options, half: str, precision: str) -> dict[str, str]:
     return {"memory_recipe": aware} if aware != usual else {"memory_recipe": recipe} if recipe else {}
 
 
-def _precision_aware_recipe(run: Options, usual: str) -> str:
-    """Return the nearest named recipe if the optimizer is precision-aware, else the ``usual`` one."""
+def _precision_aware_recipe(run: MegatronOptions, usual: str) -> str:
+    """Return the memory recipe nearest to a precision-aware optimizer's formats, else ``usual``."""
     if not run.is_on("use-precision-aware-optimizer") or usual == "fp32-16":
         return usual
     names = ("main-grads-dtype", "exp-avg-dtype", "exp-avg-sq-dtype")
@@ -243,7 +243,7 @@ def _precision_aware_recipe(run: Options, usual: str) -> str:
     return found
 
 
-def _element_bytes(run: Options, name: str) -> int:
+def _element_bytes(run: MegatronOptions, name: str) -> int:
     """Return the bytes per element of the format that an option names, fp32 by default."""
     word = str(run.get(name) or "fp32").removeprefix("torch.")
     if word not in _BYTES:
@@ -253,18 +253,17 @@ def _element_bytes(run: Options, name: str) -> int:
     return _BYTES[word]
 
 
-def memory_fields(run: Options) -> dict[str, Any]:
-    """Return the fields of ``Memory``: the loss, and what is offloaded to the host."""
+def memory_section(run: MegatronOptions) -> dict[str, Any]:
+    """Return the scenario's ``memory`` section (logits, activation inputs, offload to the host)."""
     memory = {
         "logits": "in-place" if run.is_on("cross-entropy-loss-fusion") else None,
         "activation_input": "fp8" if run.is_on("activation-func-fp8-input-store") else None,
-        "offload": _activation_offload(run) | _optimizer_offload(run),
+        "offload": _activation_offload_fields(run) | _optimizer_offload_fields(run),
     }
     return {name: value for name, value in memory.items() if value}
 
 
-def _activation_offload(run: Options) -> dict[str, Any]:
-    """Return the share of layers, or the modules, whose activations are offloaded to the host."""
+def _activation_offload_fields(run: MegatronOptions) -> dict[str, Any]:
     if run.is_on("cpu-offloading"):
         layers, count = run.required("num-layers", "encoder-num-layers"), run.get("cpu-offloading-num-layers") or 0
         again = run.get("recompute-granularity") or run.is_on("recompute-activations", "checkpoint-activations")
@@ -273,12 +272,12 @@ def _activation_offload(run: Options) -> dict[str, Any]:
             against = "only without a pipeline" if staged else "only without recomputation"
             raise run.error("cpu-offloading", f"Megatron offloads layers {against}; remove one of the two")
         if count >= layers:
-            what = f"{count} of {layers} layers: the last one stays; at most {layers - 1}"
+            what = f"is {count} of {layers} layers, but the last one stays on the GPU; use at most {layers - 1}"
             raise run.error("cpu-offloading-num-layers", what)
         return {"activations": count / layers} if count else {}
     if not run.is_on("fine-grained-activation-offloading"):
         return {}
-    modules = _listed_modules(run, "offload-modules", "", _OFFLOAD_MODULES)
+    modules = _parse_module_list(run, "offload-modules", "", _OFFLOAD_MODULES)
     if run.get("num-experts") is None:
         modules = [module for module in modules if module not in ("expert_fc1", "moe_act")]
     if modules:
@@ -287,8 +286,7 @@ def _activation_offload(run: Options) -> dict[str, Any]:
     return {"modules": modules} if modules else {}
 
 
-def _optimizer_offload(run: Options) -> dict[str, str]:
-    """Return the optimizer fields of ``memory.offload``; MindSpeed swaps the state in and out."""
+def _optimizer_offload_fields(run: MegatronOptions) -> dict[str, str]:
     if run.is_on("swap-optimizer"):
         return {"optimizer": "stream"}
     part = run.get("optimizer-offload-fraction")

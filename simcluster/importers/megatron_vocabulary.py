@@ -1,4 +1,4 @@
-"""Vocabulary size from Megatron-LM's tokenizer options; the tokenizer file itself is not read."""
+"""Vocabulary size from Megatron-LM's tokenizer options, without reading the tokenizer file."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from simcluster.base.errors import InputError
 from simcluster.importers.named_models import model_sizes, published_names
-from simcluster.importers.option_values import TOKENIZERS, UNREAD_TOKENIZERS, VOCABULARIES, Options
+from simcluster.importers.option_values import TOKENIZERS, UNREAD_TOKENIZERS, VOCABULARIES, MegatronOptions
 
 _DEFAULT_KIND = "GPT2BPETokenizer"
 _KINDS_WITH_END_TOKEN = ("NullTokenizer", "NullMultimodalTokenizer")
@@ -31,7 +31,7 @@ _STANDARD_FILE = re.compile(r"llama|gpt[-_]?2|/tokenizer\.model$")
 """Parts of the paths of standard tokenizer files of a kind."""
 
 
-def vocabulary_size(run: Options) -> int:
+def vocabulary_size(run: MegatronOptions) -> int:
     """Return the vocabulary size: given, implied by the tokenizer's kind or name, or assumed.
 
     Raises InputError if no tokenizer is given.
@@ -44,10 +44,10 @@ def vocabulary_size(run: Options) -> int:
     kind = _DEFAULT_KIND if default else kind
     file = run.get("vocab-file") if kind == _DEFAULT_KIND else name
     if given and kind in _FILE_KINDS:
-        return _check_given_size(run, int(given), str(kind), file or "")
+        return _choose_vocabulary_size(run, int(given), str(kind), file or "")
     if given or (given := run.get("pad-vocab-size-to")):
         return int(given)
-    known = _find_tokenizer(name or "")
+    known = _find_known_tokenizer(name or "")
     if kind in VOCABULARIES and not known:
         by = ", pretrain_gpt.py's default," if default else ""
         unread = (
@@ -60,12 +60,12 @@ def vocabulary_size(run: Options) -> int:
             f"{run.source}: the vocabulary size is in the tokenizer, not in the arguments; add "
             "--vocab-size, as in --vocab-size 128256 (Llama 3)"
         )
-    if known := known or _find_tokenizer(kind or ""):
+    if known := known or _find_known_tokenizer(kind or ""):
         more = " of the tokenizer that it extends; the added ones are not read (--set model.vocab_size=...)"
-        run.assumed.append(f"{name or kind} has {TOKENIZERS[known]} tokens{more * _is_extended(name or '', known)}")
+        run.assumed.append(f"{name or kind} has {TOKENIZERS[known]} tokens{more * _is_extension(name or '', known)}")
         return TOKENIZERS[known]
     kind = kind or "a tokenizer"
-    if alike := _model_of_equal_sizes(run):
+    if alike := _find_model_of_equal_sizes(run):
         size = int(model_sizes(alike)["vocab_size"])
         run.assumed.append(f"a vocabulary of {size} tokens, as in {alike}, which has these sizes: {kind} is not read")
         return size
@@ -75,10 +75,10 @@ def vocabulary_size(run: Options) -> int:
     return size
 
 
-def _check_given_size(run: Options, given: int, kind: str, file: str) -> int:
-    """Return the given vocab-size, unless the tokenizer is known to have another number of tokens."""
-    known = _find_tokenizer(file)
-    if known and _is_extended(file, known):
+def _choose_vocabulary_size(run: MegatronOptions, given: int, kind: str, file: str) -> int:
+    """Return the given vocab-size, or the tokenizer's known size if Megatron-LM would use that."""
+    known = _find_known_tokenizer(file)
+    if known and _is_extension(file, known):
         known = None
     size = TOKENIZERS[known] if known else None if _is_nonstandard_file(file) else VOCABULARIES.get(kind)
     if size is None:
@@ -97,18 +97,17 @@ def _is_nonstandard_file(file: str | None) -> bool:
     return bool(file) and not _STANDARD_FILE.search(str(file).lower())
 
 
-def _find_tokenizer(text: str) -> str | None:
-    """Return the known tokenizer that a text names."""
+def _find_known_tokenizer(text: str) -> str | None:
     return next((part for part in TOKENIZERS if part in text.lower()), None)
 
 
-def _is_extended(name: str, known: str) -> bool:
-    """Return whether a tokenizer's name marks it as an extension of a known one."""
+def _is_extension(name: str, known: str) -> bool:
+    """Return whether a tokenizer's name marks a vocabulary extended from a known one."""
     return _EXTENSION_WORDS.search(name.lower().rpartition(known)[2]) is not None
 
 
-def _model_of_equal_sizes(run: Options) -> str | None:
-    """Return a published model of equal sizes, preferably of the family in the path; None if there is none."""
+def _find_model_of_equal_sizes(run: MegatronOptions) -> str | None:
+    """Return the name of a published model with the layer sizes of the options, or None."""
     needed = {field: run.values.get(option) for option, field in _SIZES.items()} | {"gated_mlp": run.is_on("swiglu")}
     optional = {field: run.values.get(option) for option, field in _OPTIONAL.items()}
     of_experts = {
@@ -124,7 +123,7 @@ def _model_of_equal_sizes(run: Options) -> str | None:
         return same and all(None in (own, size) or own == size for own, size in some)
 
     folders = "/".join(run.source.replace("_", "-").split("/")[-3:])
-    named = "llama3" if run.given.get("rotary-base") == _LLAMA_3_ROTARY_BASE else _find_tokenizer(folders)
+    named = "llama3" if run.given.get("rotary-base") == _LLAMA_3_ROTARY_BASE else _find_known_tokenizer(folders)
 
     def order(name: str) -> tuple[bool, bool, bool]:
         size = int(model_sizes(name)["vocab_size"])

@@ -1,4 +1,4 @@
-"""Models known by name: by a framework's class, by Hugging Face name, or by the catalogue's name."""
+"""Lookup of published models by framework class, Hugging Face name or catalogue name."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from simcluster.documents.reading import read_document
 from simcluster.importers.hugging_face import (
     USUAL_LENGTH,
     assumptions_of_config,
-    classify_keys,
+    classify_config_keys,
     model_at_usual_length,
-    parse_config,
+    parse_config_json,
 )
-from simcluster.importers.imported import FileReader
+from simcluster.importers.results import FileReader
 
 _TABLES = read_document(Path(__file__).with_name("model_classes.yaml")).data
 _FUSED_ROPE_MODELS = re.compile(r"llama(?!-?4)|nemotron|mixtral", re.IGNORECASE)
@@ -30,7 +30,7 @@ _NAME_SUFFIX = re.compile(r"-(base|hf|pt|instruct|v0\.[123]|0924|4k|2407)(?=-|$)
 
 
 @cache
-def _load_sizes() -> dict[str, dict[str, Any]]:
+def _load_published_sizes() -> dict[str, dict[str, Any]]:
     found: dict[str, dict[str, Any]] = {}
     for name, entry in read_document(Path(__file__).with_name("published_models.yaml")).data.items():
         found[name] = {**found.get(entry.get("base", ""), {}), **{key: entry[key] for key in entry if key != "base"}}
@@ -38,23 +38,23 @@ def _load_sizes() -> dict[str, dict[str, Any]]:
 
 
 def published_names() -> tuple[str, ...]:
-    """Return the names of all known models, the catalogue's first."""
-    return (*load_presets("models.yaml"), *_load_sizes())
+    """Return the names of all published models that are known, the catalogue's first."""
+    return (*load_presets("models.yaml"), *_load_published_sizes())
 
 
-def published_model(name: str) -> dict[str, Any]:
-    """Return the scenario's model section: the preset's name, or all fields; KeyError for an unknown name."""
-    return {"preset": name} if name in load_presets("models.yaml") else deepcopy(_load_sizes()[name])
+def published_model_section(name: str) -> dict[str, Any]:
+    """Return a published model by its name, as a scenario's model section."""
+    return {"preset": name} if name in load_presets("models.yaml") else deepcopy(_load_published_sizes()[name])
 
 
 def model_sizes(name: str) -> dict[str, Any]:
-    """Return all fields of a model by its name."""
-    section = published_model(name)
+    """Return all fields of a published model by its name."""
+    section = published_model_section(name)
     return load_presets("models.yaml")[name] if "preset" in section else section
 
 
-def find_model_of_class(name: str) -> str:
-    """Return the published model of a class such as Llama32ModelProvider1B; empty if unknown."""
+def find_model_by_class(name: str) -> str:
+    """Return the published model of a class such as Llama32ModelProvider1B, or an empty string."""
     family, found, size = _split_class_name(name)
     if not found:
         return ""
@@ -65,8 +65,8 @@ def find_model_of_class(name: str) -> str:
     return called if called in published_names() else ""
 
 
-def find_model_of_sizes(name: str, fields: Mapping[str, Any]) -> str:
-    """Return the published model of a class without size by its layers, width and heads; empty if none matches."""
+def find_model_by_sizes(name: str, fields: Mapping[str, Any]) -> str:
+    """Return the published model of a class's family by its size fields, or an empty string."""
     family = _TABLES["families"].get(_split_class_name(name)[0], "")
     sizes = [fields.get(field) for field in ("num_layers", "hidden_size", "num_attention_heads")]
     if not family or None in sizes:
@@ -76,7 +76,7 @@ def find_model_of_sizes(name: str, fields: Mapping[str, Any]) -> str:
 
 
 def _split_class_name(name: str) -> tuple[str, bool, str]:
-    """Split a class name around Provider or Config: family, whether that word occurs, and size."""
+    """Split a model class name around Provider or Config into family, whether that occurs, and size."""
     name = name.rpartition(".")[2]
     match = _CLASS.search(name)
     front, behind = (name[: match.start()], name[match.end() :]) if match else (name, "")
@@ -84,7 +84,7 @@ def _split_class_name(name: str) -> tuple[str, bool, str]:
 
 
 def find_published_name(name: str) -> str:
-    """Return the published model for a Hugging Face name; empty if unknown."""
+    """Return the name of the published model for a Hugging Face name, or an empty string."""
     plain = name.rsplit("/", 1)[-1].lower().replace("___", ".")  # ModelScope's spelling of a dot
     for before, now in _TABLES["renamed"].items():
         plain = plain.replace(before, now)
@@ -92,22 +92,22 @@ def find_published_name(name: str) -> str:
     return plain if plain in published_names() else ""
 
 
-def model_class_settings(model: str) -> dict[str, Any]:
-    """Return the router and attention settings of the model's class, by Megatron-Core's names."""
+def published_settings(model: str) -> dict[str, Any]:
+    """Return the router and attention settings of a published model, by Megatron-Core's names."""
     return dict(_TABLES["said"].get(model, {}))
 
 
-def class_fields(model: str, kind: str) -> dict[str, Any]:
-    """Return the Megatron-Core fields that a class sets apart from sizes.
+def class_settings(model: str, kind: str) -> dict[str, Any]:
+    """Return the Megatron-Core settings, other than sizes, that a model's framework class sets.
 
     Rotary positions are applied by one kernel (``apply_rope_fusion``) in some classes, and not in Megatron-Core's.
     """
     fused = _FUSED_ROPE_MODELS.search(model or kind) is not None
-    return {"apply_rope_fusion": fused, **(model_class_settings(model) or family_defaults(kind))}
+    return {"apply_rope_fusion": fused, **(published_settings(model) or family_settings(kind))}
 
 
-def family_defaults(name: str) -> dict[str, Any]:
-    """Return the defaults of a family's class without size, such as LlamaModelProvider; empty if unknown."""
+def family_settings(name: str) -> dict[str, Any]:
+    """Return the defaults of a model family's class without a size, such as LlamaModelProvider."""
     family, found, size = _split_class_name(name)
     said = _TABLES["bases"].get(family, {}) if found and not size else {}
     below = _TABLES["bases"].get(said.get("base"), {})
@@ -115,13 +115,13 @@ def family_defaults(name: str) -> dict[str, Any]:
 
 
 def why_not_decoder(name: str) -> str:
-    """Return why a model name or class is not a plain decoder; empty if no reason is known."""
+    """Return why a model name or class is not a plain decoder, or an empty string."""
     return next((what for words, what in _TABLES["no_decoders"].items() if re.search(words, name, re.IGNORECASE)), "")
 
 
 @dataclass(frozen=True)
 class NamedModel:
-    """A model found by name: its scenario section, assumptions and unknown keys of its config.
+    """A model found by name, with its scenario section, assumptions and unknown config keys.
 
     ``name`` is empty if there is none, and the fields must be given. ``length`` states the sequence length that is
     assumed unless one is given.
@@ -134,35 +134,35 @@ class NamedModel:
     length: str = ""
 
 
-def published_named_model(name: str) -> NamedModel:
-    """Return a known model with sequences of at most ``USUAL_LENGTH`` tokens; empty for an empty name."""
+def load_published_model(name: str) -> NamedModel:
+    """Return a published model with sequences of at most ``USUAL_LENGTH`` tokens."""
     if not name:
         return NamedModel()
-    section, length = published_model(name), min(model_sizes(name)["sequence_length"], USUAL_LENGTH)
+    section, length = published_model_section(name), min(model_sizes(name)["sequence_length"], USUAL_LENGTH)
     section |= {} if "preset" in section else {"sequence_length": length}
     return NamedModel(name, section, length=f"sequences of {length} tokens")
 
 
 def find_named_model(name: str, source: str, read_file: FileReader) -> NamedModel:
-    """Return the model for a Hugging Face name; empty for an empty name.
+    """Return the model for a Hugging Face name, from the catalogue or a config.json next to the file.
 
     Raises InputError for an unknown model without a config.json, either in a folder of that name next to the file or in
     the file's folder.
     """
     if not name or (found := find_published_name(name)):
-        return published_named_model(found if name else "")
-    what = f"{source}: the model {name[:60]!r} of the recipe"
+        return load_published_model(found if name else "")
+    what = f"{source}: the model {name[:60]!r}"
     if against := why_not_decoder(name.rstrip("/").rpartition("/")[2]):
         raise InputError(f"{what} {against}")
     if (text := read_file(f"{name}/config.json")) is None:
         raise InputError(
-            f"{what} is not known here: only its name is given, no sizes; put its config.json next to the file, or "
-            f"in a folder {name[:60]} there (known models have Hugging Face names: Qwen/Qwen3-8B)"
+            f"{what} is not known, and its sizes are not given; put its config.json next to the file, or "
+            f"in a folder {name[:60]} there (known models have Hugging Face names, as Qwen/Qwen3-8B)"
         )
-    config = parse_config(text, f"{name[:60]}/config.json")
+    config = parse_config_json(text, f"{name[:60]}/config.json")
     try:
         section, length = model_at_usual_length(config)
-        unknown = classify_keys(config, sequence_length=section["sequence_length"])[2]
+        unknown = classify_config_keys(config, sequence_length=section["sequence_length"])[2]
         assumed = assumptions_of_config(config)
     except InputError as problem:
         raise InputError(f"{what} is read from the config.json next to it: {problem}") from None

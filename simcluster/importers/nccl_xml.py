@@ -1,4 +1,4 @@
-"""One node from NCCL's topology XML: ``NCCL_TOPO_DUMP_FILE`` output or a cloud's ``NCCL_TOPO_FILE``.
+"""Import of one node from NCCL's topology XML (``NCCL_TOPO_DUMP_FILE`` or ``NCCL_TOPO_FILE``).
 
 The elements are ``cpu`` (a NUMA node), ``pci`` (a switch, or by its class a GPU or a NIC), ``gpu`` with its ``nvlink``
 and ``c2c``, ``nic`` with its ``net``. Link rates follow NCCL v2.30.7, src/graph/topo.cc and topo.h. Files of clouds
@@ -14,8 +14,8 @@ from collections import Counter
 from dataclasses import dataclass
 
 from simcluster.base.errors import InputError
-from simcluster.importers.cluster_document import ImportSpec, NicCable, Node, System, Wire, matches_patterns
-from simcluster.importers.generations import NIC_LATENCY, PCIE_LATENCY, TABLES, Wires
+from simcluster.importers.cluster_document import ImportedNodes, ImportSpec, NicCable, Node, Wire, matches_patterns
+from simcluster.importers.generations import NIC_LATENCY, PCIE_LATENCY, TABLES, UsualWires
 from simcluster.importers.xml_tree import Element
 
 PARAMETERS = ("nodes", "fabric", "nics", "nvlinks_per_gpu", "nvlink", "pcie", "socket", "nic")
@@ -28,13 +28,13 @@ _NO_GPU = "has no GPU: no gpu element and no pci element of class 0x03...."
 
 
 @dataclass(frozen=True, slots=True)
-class _Slot:
-    """A device on the PCIe tree: ``kind`` gpu, nic or pcie (a switch), with its upstream link."""
+class _Device:
+    """A device on the PCIe tree (GPU, NIC or switch) with its upstream link."""
 
     kind: str
     element: Element
     wire: Wire
-    below: tuple[_Slot, ...] = ()
+    below: tuple[_Device, ...] = ()
 
     @property
     def gpu(self) -> Element:
@@ -44,34 +44,34 @@ class _Slot:
     def bus(self) -> str:
         return self.element.get("busid").lower()
 
-    def gpus(self) -> list[_Slot]:
+    def gpus(self) -> list[_Device]:
         return [self] if self.kind == "gpu" else [gpu for slot in self.below for gpu in slot.gpus()]
 
 
-def read_nccl(root: Element, spec: ImportSpec) -> System:
-    """Return the node (or NVLink domain) under ``<system>``; raise InputError with the invalid line."""
+def read_nccl_topology(root: Element, spec: ImportSpec) -> ImportedNodes:
+    """Return the nodes and links in NCCL's topology XML; raise InputError naming an invalid line."""
     spec.check_parameters("NCCL's topology XML", PARAMETERS)
-    device = spec.device or _find_device(root)
+    device = spec.device or _find_gpu_model(root)
     if root.get("version") != "1":
         raise root.error(f"version is {root.get('version')[:40]!r}; NCCL writes and reads version 1")
-    return _Reader(Wires(spec, device), System(device)).read(root)
+    return _NcclReader(UsualWires(spec, device), ImportedNodes(device)).read_nodes(root)
 
 
-class _Reader:
-    """Conversion of an NCCL dump to a system of nodes and links."""
+class _NcclReader:
+    """Converter of an NCCL topology dump to nodes and links."""
 
-    def __init__(self, wires: Wires, system: System) -> None:
+    def __init__(self, wires: UsualWires, system: ImportedNodes) -> None:
         self._wires, self._spec, self._system = wires, wires.spec, system
         self._bus: dict[tuple[int, str], Element] = {}  # (machine, bus id)
         self._gpus: dict[tuple[int, str], tuple[Node, Element, Node]] = {}  # by bus id: node, its element, its CPU
         self._count: Counter[tuple[int, str]] = Counter()
 
-    def read(self, root: Element) -> System:
-        """Return the system with the devices of all CPUs."""
+    def read_nodes(self, root: Element) -> ImportedNodes:
+        """Read the devices and links of all CPUs in the dump."""
         if not root.children:
             raise root.error("is empty; a dump has cpu elements in it")
         hosts: dict[str, int] = {}
-        cpus: dict[Node, tuple[Element, list[_Slot]]] = {}
+        cpus: dict[Node, tuple[Element, list[_Device]]] = {}
         for cpu in root.children:
             if cpu.tag != "cpu":
                 raise cpu.error("is not expected here; <system> holds cpu elements (NUMA nodes)")
@@ -79,13 +79,13 @@ class _Reader:
             key = (machine, f"numa{numa}")
             if key in cpus:
                 raise cpu.error(f"numaid {numa} is already at {cpus[key][0].place}; each NUMA node must occur once")
-            cpus[key] = (cpu, self._slots(cpu, machine))
+            cpus[key] = (cpu, self._read_devices(cpu, machine))
         self._name_gpus(cpus)
         used = {host: (cpu, slots) for host, (cpu, slots) in cpus.items() if slots}
         for host, (_, slots) in used.items():
             self._system.nodes[host] = "host"
             for slot in slots:
-                self._add_slot(slot, host)
+                self._add_device(slot, host)
         if not self._gpus:
             raise root.error(_NO_GPU)
         for (a, (cpu, _)), (b, _) in itertools.combinations(used.items(), 2):
@@ -94,21 +94,21 @@ class _Reader:
         self._add_nvlinks()
         return self._system
 
-    def _slots(self, parent: Element, machine: int) -> list[_Slot]:
-        """Return GPUs, NICs and the switches above them; disks and NVSwitch chips are ignored."""
+    def _read_devices(self, parent: Element, machine: int) -> list[_Device]:
+        """Return the GPUs, NICs and PCIe switches below an XML element, ignoring other devices."""
         found = []
         for element in parent.children:
             if element.tag == "pci":
-                found += self._pci(element, machine)
+                found += self._read_pci(element, machine)
             elif element.tag == "nic":  # a virtual NIC at the CPU: nothing narrower in between
                 speed = sum(_port_rate(net) for net in self._selected_ports([element]))
                 if speed:
-                    found.append(_Slot("nic", element, Wire(speed, 1.0, 0.0, "pcie", "no PCIe device in the dump")))
+                    found.append(_Device("nic", element, Wire(speed, 1.0, 0.0, "pcie", "no PCIe device in the dump")))
             elif element.tag in _PARENT_TAGS:
                 raise element.error(f"is not expected in <{parent.tag}>; it belongs in <{_PARENT_TAGS[element.tag]}>")
         return found
 
-    def _pci(self, element: Element, machine: int) -> list[_Slot]:
+    def _read_pci(self, element: Element, machine: int) -> list[_Device]:
         bus = element.require("busid").lower()
         if not _BUS_ID.fullmatch(bus):
             raise element.error(f"busid is {bus[:40]!r}; it looks like 0000:07:00.0")
@@ -119,23 +119,23 @@ class _Reader:
         if len(gpus) > 1:
             raise gpus[1].error(f"is the second GPU of {bus}; a PCI device has only one")
         if gpus or kind.startswith("03"):
-            return [_Slot("gpu", element, self._wires.pcie(*_pcie_lanes(element)))]
+            return [_Device("gpu", element, self._wires.pcie(*_pcie_lanes(element)))]
         if nics or kind.startswith("02"):
             silent = not any(next(nic.children_named("net"), None) for nic in nics)
             kept = silent or self._selected_ports(nics)
-            return [_Slot("nic", element, self._wires.pcie(*_pcie_lanes(element)))] if kept else []
-        below = tuple(self._slots(element, machine))
+            return [_Device("nic", element, self._wires.pcie(*_pcie_lanes(element)))] if kept else []
+        below = tuple(self._read_devices(element, machine))
         if not kind and not element.children:
             raise element.error("has no class; add class=0x030200 (GPU), 0x020700 (InfiniBand) or 0x060400 (switch)")
-        return [_Slot("pcie", element, self._wires.pcie(*_pcie_lanes(element)), below)] if below else []
+        return [_Device("pcie", element, self._wires.pcie(*_pcie_lanes(element)), below)] if below else []
 
     def _selected_ports(self, nics: list[Element]) -> list[Element]:
         nets = [net for nic in nics for net in nic.children_named("net")]
         return [net for net in nets if matches_patterns(net.get("name"), self._spec.nics)]
 
-    def _name_gpus(self, cpus: dict[Node, tuple[Element, list[_Slot]]]) -> None:
+    def _name_gpus(self, cpus: dict[Node, tuple[Element, list[_Device]]]) -> None:
         """Name the GPUs by CUDA device number if the dump has it, else in bus id order."""
-        by_machine: dict[int, list[tuple[_Slot, Node]]] = {}
+        by_machine: dict[int, list[tuple[_Device, Node]]] = {}
         for host, (_, slots) in cpus.items():
             gpus = [(gpu, host) for slot in slots for gpu in slot.gpus()]
             by_machine.setdefault(host[0], []).extend(gpus)
@@ -157,39 +157,39 @@ class _Reader:
                 self._system.nodes[node] = "gpu"
                 self._gpus[machine, slot.bus] = (node, slot.gpu, host)
 
-    def _add_slot(self, slot: _Slot, parent: Node) -> None:
+    def _add_device(self, slot: _Device, parent: Node) -> None:
         machine = parent[0]
         if slot.kind == "gpu":
             self._system.add_link(self._gpus[machine, slot.bus][0], parent, slot.wire)
         elif slot.kind == "nic":
             self._add_nic(slot, parent)
         else:
-            node = self._add(machine, "pcie", "pcie")
+            node = self._add_node(machine, "pcie", "pcie")
             self._system.add_link(node, parent, slot.wire)
             for inner in slot.below:
-                self._add_slot(inner, node)
+                self._add_device(inner, node)
 
-    def _add_nic(self, slot: _Slot, parent: Node) -> None:
-        """Add a card: a NIC if it has one port, else a branching point with a NIC per port."""
+    def _add_nic(self, slot: _Device, parent: Node) -> None:
+        """Add a network card as one NIC per port, below a PCIe switch if it has several ports."""
         medium = "infiniband" if _pci_class(slot.element).startswith("0207") else "ethernet"
         machine, inner = parent[0], slot.wire
         nets = self._selected_ports(
             [slot.element] if slot.element.tag == "nic" else list(slot.element.children_named("nic"))
         )
-        ports = [(net.get("name"), self._port(net, medium)) for net in nets]
+        ports = [(net.get("name"), self._port_wire(net, medium)) for net in nets]
         if not ports:
-            rate = self._wires.usual_rate("nic", f"{slot.element.place}: the file does not state the NIC rate")
-            ports = [("", self._wires.port(rate, medium, "usual for the GPU, not in the file"))]
+            rate = self._wires.rate_or_default("nic", f"{slot.element.place}: the file does not state the NIC rate")
+            ports = [("", self._wires.nic_cable(rate, medium, "usual for the GPU, not in the file"))]
         if len(ports) > 1:
-            card = self._add(machine, "card", "pcie")
+            card = self._add_node(machine, "card", "pcie")
             self._system.add_link(card, parent, slot.wire)
             parent, inner = card, Wire(slot.wire.line_rate, slot.wire.efficiency, 0.0, "pcie", "inside the card")
         for name, wire in ports:
-            node = self._add(machine, "nic", "nic", name)
+            node = self._add_node(machine, "nic", "nic", name)
             self._system.add_link(node, parent, inner)
             self._system.ports.append(NicCable(node, wire))
 
-    def _port(self, net: Element, medium: str) -> Wire:
+    def _port_wire(self, net: Element, medium: str) -> Wire:
         rate, text = _port_rate(net), net.get("latency") or "0"
         try:
             seconds = float(text) / 1e6
@@ -198,10 +198,10 @@ class _Reader:
         if not 0 <= seconds < 1:
             raise net.error(f"latency is {text[:40]!r}; a number of microseconds is expected")
         latency = NIC_LATENCY + seconds / 2  # NCCL adds it once per ring step, which passes two NICs
-        return self._wires.port(rate, medium, f"{rate / 1.25e8:g} Gbit/s in NCCL's dump", latency=latency)
+        return self._wires.nic_cable(rate, medium, f"{rate / 1.25e8:g} Gbit/s in NCCL's dump", latency=latency)
 
-    def _add(self, machine: int, word: str, kind: str, name: str = "") -> Node:
-        """Add a node with a unique name, by default a word and a number."""
+    def _add_node(self, machine: int, word: str, kind: str, name: str = "") -> Node:
+        """Add a graph node with a unique name, by default a word and a number."""
         if not name:
             name = f"{word}{self._count[machine, word]}"
             self._count[machine, word] += 1
@@ -214,7 +214,7 @@ class _Reader:
         links: dict[tuple[Node, Node], tuple[int, Element]] = {}
         for (machine, bus), (node, gpu, cpu) in self._gpus.items():
             for nvlink in gpu.children_named("nvlink"):
-                far = self._far_end(nvlink, machine, bus, cpu)
+                far = self._find_far_end(nvlink, machine, bus, cpu)
                 if far is not None:
                     have = links[node, far][0] if (node, far) in links else 0
                     links[node, far] = (have + _positive_attribute(nvlink, "count"), nvlink)
@@ -232,7 +232,7 @@ class _Reader:
             wire = self._wires.nvlink(sm_of[a]).multiply(count)
             if b[1] == "nvswitch":
                 self._system.nodes.setdefault(b, "nvswitch")
-                self._system.add_link(a, b, self._wires.to_nvswitch(wire))
+                self._system.add_link(a, b, self._wires.nvlink_to_nvswitch(wire))
                 continue
             back = links.get((b, a), (0, nvlink))[0]
             if self._system.nodes[b] == "gpu" and back != count:
@@ -242,8 +242,8 @@ class _Reader:
         if not stated or (not links and self._spec.nvlinks_per_gpu):
             self._add_usual_nvlinks()
 
-    def _far_end(self, nvlink: Element, machine: int, bus: str, cpu: Node) -> Node | None:
-        """Return the node at the far end of an NVLink; None for a GPU not in the dump (jobs on some GPUs)."""
+    def _find_far_end(self, nvlink: Element, machine: int, bus: str, cpu: Node) -> Node | None:
+        """Return the graph node at the far end of an NVLink, or None for a GPU outside the dump."""
         kind, target = nvlink.require("tclass").lower().removeprefix("0x"), nvlink.get("target").lower()
         if kind.startswith("068001"):
             return cpu
@@ -252,7 +252,7 @@ class _Reader:
         if not kind.startswith("03"):
             raise nvlink.error(f"tclass is {kind[:40]!r}; it is 0x068000 (NVSwitch), 0x030200 (GPU) or 0x068001 (CPU)")
         if target == bus:
-            raise nvlink.error(f"leads from {bus} to itself")
+            raise nvlink.error(f"leads from {bus} to itself; remove it")
         if (machine, target) not in self._bus:
             return None
         if (machine, target) not in self._gpus:
@@ -260,7 +260,7 @@ class _Reader:
         return self._gpus[machine, target][0]
 
     def _add_usual_nvlinks(self) -> None:
-        """Add the NVLinks of the GPU's generation, all to NVSwitches."""
+        """Add the default NVLinks of the GPU's generation, all to NVSwitches."""
         count, generation = self._spec.nvlinks_per_gpu, self._wires.generation
         if count == 0 or len(self._gpus) == 1:
             return
@@ -270,7 +270,7 @@ class _Reader:
                 "nvlinks_per_gpu (0 for none) and a device such as h100"
             )
         single = self._wires.nvlink(generation.sm)
-        wire = self._wires.to_nvswitch(single.multiply(generation.nvlinks if count is None else count))
+        wire = self._wires.nvlink_to_nvswitch(single.multiply(generation.nvlinks if count is None else count))
         for (machine, _), (node, _, _) in self._gpus.items():
             self._system.nodes.setdefault((machine, "nvswitch"), "nvswitch")
             self._system.add_link(node, (machine, "nvswitch"), wire)
@@ -279,8 +279,8 @@ class _Reader:
 # --- single elements, by NCCL's rules ---------------------------------------------------------------------------------
 
 
-def _find_device(root: Element) -> str:
-    """Return the catalogue name of a dump's GPUs by PCI id, else by compute capability."""
+def _find_gpu_model(root: Element) -> str:
+    """Return the catalogue name of a dump's GPUs by PCI id, or else by compute capability."""
     found: dict[str, Element] = {}
     for pci in root.descendants("pci"):
         gpus = list(pci.children_named("gpu"))
@@ -303,7 +303,7 @@ def _find_device(root: Element) -> str:
 
 
 def _pcie_lanes(pci: Element) -> tuple[float, int, str]:
-    """Return the lane rate (B/s), lane count and description of a device's upstream link.
+    """Return the lane rate (B/s), lane count and description of a device's upstream PCIe link.
 
     NCCL's rule: an unknown speed is Gen3, width 0 is 16 lanes.
     """
@@ -330,13 +330,13 @@ def _positive_attribute(element: Element, name: str) -> int:
 
 
 def _port_rate(net: Element) -> float:
-    """Return the rate of a port (B/s); NCCL assumes 10 Gbit/s if the driver does not know."""
+    """Return the rate of a NIC port (B/s); NCCL assumes 10 Gbit/s if the driver does not know."""
     megabits = net.whole_number("speed", 0)
     return (megabits if megabits > 0 else 10_000) * 125e3
 
 
 def _numa_rate(cpu: Element, spec: ImportSpec) -> tuple[float, str]:
-    """Return the rate (B/s) between two NUMA nodes, as NCCL's ncclTopoGetInterCpuBw, and its description."""
+    """Return the rate (B/s) between two NUMA nodes by NCCL's rule, and its description."""
     arch, vendor = cpu.get("arch"), cpu.get("vendor")
     model = cpu.whole_number("modelid", 0) if vendor == "GenuineIntel" and cpu.whole_number("familyid", 0) == 6 else 0
     for known in TABLES["cpus"]:

@@ -1,4 +1,4 @@
-"""Scenario from a NeMo configuration: NeMo 1 YAML sections, NeMo 2 dotted attributes, or a recipe.
+"""Import of a NeMo configuration (NeMo 1 YAML or NeMo 2 attributes) or recipe as a scenario.
 
 ``nemo.yaml`` in this folder translates keys to Megatron-Bridge's names; references such as ``${.hidden_size}`` are
 looked up, and nothing is run.
@@ -17,13 +17,13 @@ from simcluster.documents.diagnostics import listed, shown
 from simcluster.documents.reading import parse_document, read_document
 from simcluster.importers.bridge_recipes import RecipeSettings
 from simcluster.importers.flat_settings import flatten
-from simcluster.importers.imported import FileReader, Imported, read_no_file
-from simcluster.importers.megatron_bridge import BridgeFields
+from simcluster.importers.megatron_bridge import BridgeTranslator
 from simcluster.importers.megatron_models import OptionWords
 from simcluster.importers.nemo_recipes import read_nemo_recipe_function, read_written_nemo_recipe
 from simcluster.importers.processes import node_fill_assumption
 from simcluster.importers.python_recipes import NO_ARGUMENTS
 from simcluster.importers.python_values import UnreadExpression
+from simcluster.importers.results import FileReader, ImportResult, read_no_file
 from simcluster.importers.training_logs import extract_printed_yaml
 
 _TABLES = read_document(Path(__file__).with_suffix(".yaml")).data
@@ -40,8 +40,8 @@ def scenario_from_nemo(
     text: str, *, cluster: Mapping[str, Any], gpus: int | None = None, available: int | None = None, function: str = "",
     read_file: FileReader = read_no_file, given: Mapping[str, str] = NO_ARGUMENTS, gpus_per_node: int | None = None,
     source: str = "<NeMo>",
-) -> Imported:  # fmt: skip
-    """Return the scenario of a configuration, or of a recipe in Python, on a cluster (a scenario's ``cluster``).
+) -> ImportResult:  # fmt: skip
+    """Return the scenario of a NeMo configuration or Python recipe on a cluster.
 
     ``function`` is the recipe's name, and ``given`` are its arguments by name. ``gpus`` defaults to trainer.num_nodes x
     trainer.devices, and ``gpus_per_node`` are those of a node of the cluster. Raises InputError listing all that is not
@@ -56,10 +56,10 @@ def scenario_from_nemo(
         if recipe
         else _resolve_references(flatten(_parse_sections(extract_printed_yaml(text), source), source))
     )
-    fields = BridgeFields(source, recipe or RecipeSettings())
+    fields = BridgeTranslator(source, recipe or RecipeSettings())
     became: dict[str, str] = {}
     settings = fields.problems.attempt(_translate_settings, plain, source, fields.no_effect, became) or {}
-    fields.add(settings if recipe else {"model.add_bias_linear": True, **settings})
+    fields.translate(settings if recipe else {"model.add_bias_linear": True, **settings})
     fields.options |= _tokenizer_options(plain, fields.options)
     fields.options |= {"kd": ()} if "model.kd_teacher_restore_from_path" in plain else {}
     assumed = [*(recipe.assumed if recipe else ())]
@@ -73,14 +73,14 @@ def scenario_from_nemo(
         assumed.append(what)
     if "distributed_fused_adam" in (plain.get("optimizer.name"), plain.get("model.optim.name")):
         assumed.append("gradient buckets of Megatron-LM's size, although Apex's optimizer differs (bucket_cap_mb)")
-    launched, machines = _trainer_gpus(plain, None if gpus else gpus_per_node)
+    launched, machines = _count_trainer_gpus(plain, None if gpus else gpus_per_node)
     read = [name for name, field in became.items() if field not in settings]  # read by name in _settings
-    found = fields.scenario(cluster, gpus, launched, available, (*assumed, *machines), read)
+    found = fields.build_scenario(cluster, gpus, launched, available, (*assumed, *machines), read)
     return found.with_all_settings(plain, {name: fields.became.get(field) or field for name, field in became.items()})
 
 
-def _trainer_gpus(plain: Mapping[str, Any], gpus_per_node: int | None) -> tuple[int | None, list[str]]:
-    """Return the trainer's GPU count, None if not given, and assumptions on GPUs and nodes."""
+def _count_trainer_gpus(plain: Mapping[str, Any], gpus_per_node: int | None) -> tuple[int | None, list[str]]:
+    """Return the GPU count of NeMo's trainer (None if not given), and assumptions on nodes."""
     kind = plain.get("trainer.accelerator")
     other = kind not in (None, "gpu", "cuda", "auto")
     said = [f"the GPUs of the cluster, although trainer.accelerator is {str(kind)[:20]}"] if other else []
@@ -96,8 +96,8 @@ def _parse_sections(text: str, source: str) -> Any:
     data = data.get("training", data) if isinstance(data.get("training"), Mapping) else data
     if isinstance(data.get("train_settings"), Mapping):
         raise InputError(
-            f"{source}: train_settings are input of NeMo's configuration search (of the model only "
-            "model_size), not a training; give the configuration that it writes, with model.num_layers"
+            f"{source}: train_settings are the input of NeMo's configuration search, not a training; give the "
+            "configuration that the search writes, with model.num_layers"
         )
     return data["MODEL_ARGS"] if isinstance(data.get("MODEL_ARGS"), Mapping) else data
 
@@ -122,7 +122,7 @@ def _resolve_references(settings: Mapping[str, Any]) -> dict[str, Any]:
 def _translate_settings(
     plain: Mapping[str, Any], source: str, no_effect: list[str], became: dict[str, str]
 ) -> dict[str, Any]:  # fmt: skip
-    """Translate settings to Megatron-Bridge's names, recorded in ``became``; InputError for unknown words."""
+    """Translate NeMo settings to Megatron-Bridge's names, recording the pairs in ``became``."""
     found: dict[str, Any] = {}
     for name, value in plain.items():
         key = next((now + name[len(old) :] for old, now in _TABLES["prefixes"].items() if name.startswith(old)), name)
@@ -162,7 +162,7 @@ def _translate_settings(
 def _translate_value(
     name: str, key: str, value: Any, plain: Mapping[str, Any], source: str
 ) -> dict[str, Any] | None:  # fmt: skip
-    """Return a setting whose value is spelled differently in Megatron-Bridge; None if it is the same."""
+    """Return a setting whose value Megatron-Bridge spells differently, or None if it is the same."""
     if isinstance(value, UnreadExpression):
         idle = key.partition(".")[0] in _SECTIONS and name not in _STEP_SETTINGS
         return {} if idle else {_STEP_SETTINGS.get(name, key): value}
@@ -203,7 +203,6 @@ def _translate_word(table: str, word: str, name: str, source: str) -> str:
 
 
 def _tokenizer_options(plain: Mapping[str, Any], options: Mapping[str, Any]) -> OptionWords:
-    """Return the tokenizer's kind and name as Megatron-LM options; an unnamed tokenizer if none is given."""
     if "vocab-size" in options:
         return {}
     kind = str(plain.get("model.tokenizer.type") or "")

@@ -1,4 +1,4 @@
-"""Settings of NeMo 2 recipes: a Python function or script read as data, or the file that NeMo-Run wrote.
+"""Settings of NeMo 2 recipes, from a Python file read as data or from a file that NeMo-Run wrote.
 
 ``run.Config(X, a=1)`` and ``run.Partial(f, a=1)`` are read as X(a=1). Names are NVIDIA/NeMo's of 2.0 to 2.5.
 """
@@ -13,12 +13,12 @@ from typing import Any
 
 from simcluster.base.errors import InputError
 from simcluster.documents.reading import read_document
-from simcluster.importers.bridge_recipes import PACKED_ASSUMPTION, RecipeSettings, foreign_file_error, require_sizes
-from simcluster.importers.named_models import class_fields, find_model_of_class, published_named_model, why_not_decoder
+from simcluster.importers.bridge_recipes import PACKED_ASSUMPTION, RecipeSettings, foreign_file_error, require_decoder
+from simcluster.importers.named_models import class_settings, find_model_by_class, load_published_model, why_not_decoder
 from simcluster.importers.option_values import VOCABULARIES
 from simcluster.importers.pre_training import ADAPTER_REASON
 from simcluster.importers.python_recipes import NO_ARGUMENTS, RecipeFile
-from simcluster.importers.python_values import RecordedCall, UnreadExpression, parse_written_call, plain_fields
+from simcluster.importers.python_values import RecordedCall, UnreadExpression, parse_written_call, to_plain_fields
 
 CONFIG_ADVICE = (
     "run it once and give the NAME_config.yaml that NeMo-Run writes for it (in configs/ of the experiment's folder)"
@@ -36,21 +36,21 @@ _CONFIGURED_MARK = "run"  # marks a configuration that is read completely
 def read_nemo_recipe_function(
     text: str, source: str, function: str, given: Mapping[str, str] = NO_ARGUMENTS
 ) -> RecipeSettings:  # fmt: skip
-    """Return the settings made by a recipe function, by attributes of NeMo's trainer, model, data and optimizer.
+    """Return the settings that a NeMo 2 recipe function makes, by dotted attribute name.
 
     ``given`` are arguments of the function by name. Raises InputError if there are several recipes of pre-training and
     none is named, for adapters, and for a function that makes no readable recipe.
     """
     started: list[Any] = []
-    known = dict.fromkeys(_CONFIG_FUNCTIONS, _record_configured)
-    known |= {name: lambda made=made, **_: _nested_record(made) for name, made in _TABLES["functions"].items()}
+    known = dict.fromkeys(_CONFIG_FUNCTIONS, _record_config_call)
+    known |= {name: lambda made=made, **_: _record_fields(made) for name, made in _TABLES["functions"].items()}
     known |= dict.fromkeys(("fdl.build", "fiddle.build"), lambda made=None, *_, **__: made)
-    known |= dict.fromkeys(_START_FUNCTIONS, lambda *args, **named: started.append(_record_started(*args, **named)))
+    known |= dict.fromkeys(_START_FUNCTIONS, lambda *args, **named: started.append(_record_start_call(*args, **named)))
     file = RecipeFile(text, source, known=known)
     function, found = file.find_recipe(function, given, _PRETRAINING_NAME, _START_FUNCTIONS, started)
     what = f"{source}: {function}"
     if not isinstance(found, RecordedCall):
-        raise InputError(f"{what} makes no recipe that can be read as data; {CONFIG_ADVICE}")
+        raise InputError(f"{what} returns no recipe that can be read as data; {CONFIG_ADVICE}")
     _refuse_adapters(found, what)
     if found.receiver != _CONFIGURED_MARK:  # one of NeMo's built-in recipes
         scheme, adapts = found.fields.get("peft_scheme", "lora"), found.name.endswith(".finetune_recipe")
@@ -63,7 +63,7 @@ def read_nemo_recipe_function(
 
 
 def read_written_nemo_recipe(text: str, source: str) -> RecipeSettings | None:
-    """Return the settings of a recipe file written by NeMo-Run; None for any other text."""
+    """Return the settings of a recipe file written by NeMo-Run, or None for any other text."""
     found = parse_written_call(text, source)
     if found is None or "trainer" not in found.fields:
         return None
@@ -106,8 +106,8 @@ def _build_recipe(found: RecordedCall, function: str, source: str, file: RecipeF
     data.fields = {**_TABLES["data"].get(kind, {}), **data.fields}
     sizes = model.fields.get("config")
     called = sizes.name if isinstance(sizes, RecordedCall) else ""
-    name = find_model_of_class(called)
-    own = {f"model.config.{field}": value for field, value in class_fields(name, called).items()}
+    name = find_model_by_class(called)
+    own = {f"model.config.{field}": value for field, value in class_settings(name, called).items()}
     settings = own | _recipe_settings(found, trainer)
     settings |= _tokenizer_settings(data, model)
     assumed = _vocabulary_assumptions(name, settings)
@@ -117,14 +117,14 @@ def _build_recipe(found: RecordedCall, function: str, source: str, file: RecipeF
         assumed.append("sequences are full, although fine-tuning samples vary in length")
     if not name:
         plain = {key.replace(".config.", "."): value for key, value in settings.items()}
-        require_sizes(sizes, plain, f"{source}: the model of {function}", file, CONFIG_ADVICE)
-    return RecipeSettings(published_named_model(name), settings, tuple(assumed))
+        require_decoder(sizes, plain, f"{source}: the model of {function}", file, CONFIG_ADVICE)
+    return RecipeSettings(load_published_model(name), settings, tuple(assumed))
 
 
 def _recipe_settings(found: RecordedCall, trainer: RecordedCall) -> dict[str, Any]:
     settings: dict[str, Any] = {}
     for part in _PARTS:
-        settings |= _flatten_part(part, found.fields.get(part))
+        settings |= _flatten_recipe_object(part, found.fields.get(part))
     settings.pop("trainer.callbacks", None)
     settings = {name: value for name, value in settings.items() if not name.startswith("optim.lr_scheduler")}
     if settings.get("trainer.strategy.ddp") == "megatron":  # Megatron-Core's default
@@ -133,7 +133,7 @@ def _recipe_settings(found: RecordedCall, trainer: RecordedCall) -> dict[str, An
     for call in calls if isinstance(calls, list) else []:
         if isinstance(call, RecordedCall) and (made := _TABLES["callbacks"].get(call.name)):
             said = {**made["makes"], **call.fields}
-            by_callbacks |= plain_fields({f"{made['to']}{name}": value for name, value in said.items()})
+            by_callbacks |= to_plain_fields({f"{made['to']}{name}": value for name, value in said.items()})
     for key, value in (settings | by_callbacks).items():
         if key in _TABLES["renamed"] or key not in settings:
             settings.pop(key, None)
@@ -141,18 +141,18 @@ def _recipe_settings(found: RecordedCall, trainer: RecordedCall) -> dict[str, An
     return settings
 
 
-def _flatten_part(name: str, value: Any, around: tuple[RecordedCall, ...] = ()) -> dict[str, Any]:
-    """Return the settings of a part by dotted name; ``around`` are its enclosing objects, to end cycles."""
+def _flatten_recipe_object(name: str, value: Any, around: tuple[RecordedCall, ...] = ()) -> dict[str, Any]:
+    """Return the settings of a recipe object by dotted name; ``around`` are its enclosing objects."""
     if not isinstance(value, RecordedCall) or any(value is each for each in around):
         return {}
-    found = plain_fields({f"{name}.{field}": item for field, item in value.fields.items()})
+    found = to_plain_fields({f"{name}.{field}": item for field, item in value.fields.items()})
     for field, item in value.fields.items():
-        found |= _flatten_part(f"{name}.{field}", item, (*around, value))
+        found |= _flatten_recipe_object(f"{name}.{field}", item, (*around, value))
     return found
 
 
 def _vocabulary_assumptions(name: str, settings: dict[str, Any]) -> list[str]:
-    """Return vocabulary assumptions of a known model; an explicit vocabulary is marked as not padded.
+    """Return assumptions on a published model's vocabulary; mark an explicit vocabulary as not padded.
 
     ``GPTConfig.configure_model`` pads the tokenizer's vocabulary only.
     """
@@ -167,7 +167,7 @@ def _vocabulary_assumptions(name: str, settings: dict[str, Any]) -> list[str]:
 
 
 def _tokenizer_settings(data: RecordedCall, model: RecordedCall) -> dict[str, Any]:
-    """Return the tokenizer's Hugging Face name, or GPT-2's tokenizer for data that default to it."""
+    """Return settings with the tokenizer's Hugging Face name, or GPT-2's tokenizer by default."""
     given = [part.fields.get("tokenizer") for part in (model, data)]
     made = [each for each in given if isinstance(each, RecordedCall)]
     if any("SentencePiece" in each.name for each in made):
@@ -179,12 +179,12 @@ def _tokenizer_settings(data: RecordedCall, model: RecordedCall) -> dict[str, An
     return {"model.tokenizer.library": "megatron"} if usual and data.fields.get("tokenizer") is None else {}
 
 
-def _record_configured(made: Any = None, *args: Any, **named: Any) -> RecordedCall:
+def _record_config_call(made: Any = None, *args: Any, **named: Any) -> RecordedCall:
     name = made.name if isinstance(made, RecordedCall) else str(getattr(made, "text", made))
     return RecordedCall(name.rpartition(".")[2], args, named, _CONFIGURED_MARK)
 
 
-def _record_started(recipe: Any = None, *args: Any, **named: Any) -> Any:
+def _record_start_call(recipe: Any = None, *args: Any, **named: Any) -> Any:
     if isinstance(recipe, RecordedCall):
         alone = not args and recipe.name.endswith("_recipe")
         if alone or recipe.receiver == _CONFIGURED_MARK or recipe.fields.keys() & {"trainer", "model"}:
@@ -195,6 +195,6 @@ def _record_started(recipe: Any = None, *args: Any, **named: Any) -> Any:
     )
 
 
-def _nested_record(fields: Mapping[str, Any]) -> RecordedCall:
-    made = {name: _nested_record(value) if isinstance(value, Mapping) else value for name, value in fields.items()}
+def _record_fields(fields: Mapping[str, Any]) -> RecordedCall:
+    made = {name: _record_fields(value) if isinstance(value, Mapping) else value for name, value in fields.items()}
     return RecordedCall("made", (), made, _CONFIGURED_MARK)

@@ -1,4 +1,4 @@
-"""One node from the matrix that ``nvidia-smi topo -m`` prints.
+"""Import of one node from the matrix that ``nvidia-smi topo -m`` prints.
 
 The matrix has a class for each pair: NV# (a bonded set of # NVLinks), else what their PCIe path crosses: PIX at most
 one PCIe switch, PXB several, PHB a host bridge, NODE several host bridges of one NUMA node, SYS the link between NUMA
@@ -17,8 +17,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from simcluster.base.errors import InputError
-from simcluster.importers.cluster_document import ImportSpec, NicCable, System, Wire, matches_patterns
-from simcluster.importers.generations import Wires
+from simcluster.importers.cluster_document import ImportedNodes, ImportSpec, NicCable, Wire, matches_patterns
+from simcluster.importers.generations import UsualWires
 
 PARAMETERS = ("nodes", "fabric", "nics", "nvswitch", "nvlink", "pcie", "socket", "nic")
 
@@ -32,8 +32,8 @@ _DEVICE_OF_NVLINKS = {12: "a100-80gb", 18: "h100"}
 
 
 @dataclass(frozen=True, slots=True)
-class Matrix:
-    """Topology matrix: ``cells[a, b]`` in both directions, NUMA nodes of GPUs, line number of each row."""
+class TopologyMatrix:
+    """Topology matrix of nvidia-smi, with a path class for each pair of GPUs and NICs."""
 
     source: str
     names: tuple[str, ...]
@@ -44,31 +44,31 @@ class Matrix:
 
     @property
     def gpus(self) -> list[str]:
-        """Names of the columns that are GPUs."""
+        """Names of the matrix columns that are GPUs."""
         return [name for name in self.names if is_gpu(name)]
 
-    def nvlinks(self, a: str, b: str) -> int:
-        """Return the number of NVLinks between a pair."""
+    def nvlinks_between(self, a: str, b: str) -> int:
+        """Return the number of NVLinks between columns ``a`` and ``b``."""
         cell = self.cells[a, b]
         return int(cell[2:]) if cell.startswith("NV") else 0
 
     def node(self, name: str) -> tuple[int, str]:
-        """Return the topology node of a column."""
+        """Return the topology node of a matrix column."""
         return 0, name.lower() if is_gpu(name) else self.nics.get(name, name)
 
 
 def is_gpu(name: str) -> bool:
-    """Return whether a column is a GPU; other columns are NICs."""
+    """Return whether a matrix column is a GPU (the others are NICs)."""
     return re.fullmatch(r"GPU\d+", name) is not None
 
 
 def is_matrix_header(line: str) -> bool:
-    """Return whether a line is the header of a matrix: it starts with GPU0 and is not a row."""
+    """Return whether a line is the header of a topology matrix, which starts with GPU0."""
     words = _ANSI.sub("", line).split() if "GPU0" in line else []
     return bool(words) and words[0] == "GPU0" and (len(words) == 1 or words[1] != "X")
 
 
-def parse_matrix(text: str, source: str) -> Matrix:
+def parse_topology_matrix(text: str, source: str) -> TopologyMatrix:
     """Parse the matrix in a text that may contain other output; raise InputError with the offending line."""
     lines = [_ANSI.sub("", line) for line in text.splitlines()]
     head = next((i for i, line in enumerate(lines) if is_matrix_header(line)), None)
@@ -78,7 +78,7 @@ def parse_matrix(text: str, source: str) -> Matrix:
         )
     names = tuple(itertools.takewhile(lambda word: word not in _COLUMNS_AFTER_MATRIX, _split_cells(lines[head])))
     if len(names) > 512:
-        raise InputError(f"{source}:{head + 1}: {len(names)} columns; a node has fewer")
+        raise InputError(f"{source}:{head + 1}: {len(names)} columns are too many for one node; at most 512 are read")
     if twice := next((name for name in names if names.count(name) > 1), ""):
         raise InputError(f"{source}:{head + 1}: two columns are called {twice}; names must be unique: copy it again")
     rows = _parse_rows(lines, head, names, source)
@@ -86,7 +86,7 @@ def parse_matrix(text: str, source: str) -> Matrix:
     if "NUMA Affinity" in " ".join(lines[head].split()):  # the second column after the matrix if no cell is empty
         after = {name: rows[name][1][len(names) :][1:2] for name in names if is_gpu(name)}
         numa = {name: cell[0] for name, cell in after.items() if cell and cell[0].isdigit()}
-    return Matrix(
+    return TopologyMatrix(
         source=source, names=names, lines={name: rows[name][0] for name in names},
         cells=_parse_cells(names, rows, source), numa=numa,
         nics=dict(re.findall(r"^\s*(NIC\d+): (\S+)\s*$", "\n".join(lines), re.MULTILINE)),
@@ -94,7 +94,6 @@ def parse_matrix(text: str, source: str) -> Matrix:
 
 
 def _parse_rows(lines: list[str], head: int, names: Sequence[str], source: str) -> dict[str, tuple[int, list[str]]]:
-    """Return the line number and cells of each row."""
     rows: dict[str, tuple[int, list[str]]] = {}
     for number, line in enumerate(lines[head + 1 :], head + 2):
         name, *cells = _split_cells(line) or [""]
@@ -104,22 +103,20 @@ def _parse_rows(lines: list[str], head: int, names: Sequence[str], source: str) 
             continue
         if name not in names:
             raise InputError(
-                f"{source}:{number}: row {name[:40]!r} has no column; the columns are {', '.join(names[:20])}: "
-                "is the text cut off?  If so copy all of it"
+                f"{source}:{number}: row {name[:40]!r} has no column; copy the whole matrix (the columns are "
+                f"{', '.join(names[:20])})"
             )
         if name in rows:
             raise InputError(f"{source}:{number}: row {name} is already at line {rows[name][0]}; rows must be unique")
         rows[name] = (number, cells)
     missing = [name for name in names if name not in rows]
     if missing:
-        raise InputError(
-            f"{source}:{head + 1}: there is no row for {', '.join(missing[:8])}; is the text cut off?  Copy all of it"
-        )
+        raise InputError(f"{source}:{head + 1}: there is no row for {', '.join(missing[:8])}; copy the whole matrix")
     return rows
 
 
 def _split_cells(line: str) -> list[str]:
-    """Split a line into cells at tabs, or at blanks if an editor replaced the tabs."""
+    """Split a line of the matrix into cells at tabs, or at blanks if an editor replaced the tabs."""
     if "\t" in line:
         cells = [cell.strip() for cell in line.split("\t")]
         return cells[1:] if not cells[0] else cells
@@ -134,8 +131,8 @@ def _parse_cells(
         number, words = rows[a]
         if len(words) < len(names):
             raise InputError(
-                f"{source}:{number}: row {a} has {len(words)} cells of {len(names)}; each row has one "
-                "per column; is the text cut off? Copy all of it"
+                f"{source}:{number}: row {a} has {len(words)} cells, but there are {len(names)} columns; copy the "
+                "whole matrix"
             )
         for b, cell in zip(names, words, strict=False):
             nvlink, back = re.fullmatch(r"NV[1-9]\d?", cell), cells.get((b, a), cell)
@@ -155,29 +152,29 @@ def _parse_cells(
 # --- the node ---------------------------------------------------------------------------------------------------------
 
 
-def read_matrix(text: str, source: str, spec: ImportSpec) -> System:
-    """Return the node of a matrix: NVLinks (direct or NVSwitch), PCIe switches, host bridges, NUMA nodes."""
+def read_topology_matrix(text: str, source: str, spec: ImportSpec) -> ImportedNodes:
+    """Return the node that a topology matrix describes, with its NVLinks, PCIe switches and NUMA nodes."""
     spec.check_parameters("nvidia-smi topo -m", PARAMETERS)
-    matrix = parse_matrix(text, source)
-    device = spec.device or _find_device(matrix)
-    system, wires = System(device), Wires(spec, device)
+    matrix = parse_topology_matrix(text, source)
+    device = spec.device or _identify_gpu_model(matrix)
+    system, wires = ImportedNodes(device), UsualWires(spec, device)
     names = [name for name in matrix.names if is_gpu(name) or matches_patterns(matrix.nics.get(name, name), spec.nics)]
     system.nodes.update({matrix.node(name): "gpu" if is_gpu(name) else "nic" for name in names})
-    levels = _group_by_class(matrix, names)
+    levels = _group_by_path_class(matrix, names)
     unknown = _count_unknown_paths(matrix, names, levels)
     _PcieTree(matrix, system, wires).build(names, levels, unknown)
     _add_nvlinks(matrix, system, wires)
     why = f"{matrix.source}: the matrix does not state the NIC rate"
     for name in names:
         if not is_gpu(name):
-            wire = wires.port(wires.usual_rate("nic", why), "infiniband", "usual for the GPU")
+            wire = wires.nic_cable(wires.rate_or_default("nic", why), "infiniband", "usual for the GPU")
             system.ports.append(NicCable(matrix.node(name), wire))
     return system
 
 
-def _find_device(matrix: Matrix) -> str:
-    """Return the GPU model by NVLinks per GPU (12: A100, 18: H100); raise InputError for other counts."""
-    total = _nvlinks_per_gpu(matrix, _uses_nvswitch(matrix))
+def _identify_gpu_model(matrix: TopologyMatrix) -> str:
+    """Return the GPU model by its NVLinks (12: A100, 18: H100); raise InputError for other counts."""
+    total = _max_nvlinks_per_gpu(matrix, _uses_nvswitch(matrix))
     device = _DEVICE_OF_NVLINKS.get(total)
     if device is None:
         raise InputError(
@@ -191,8 +188,8 @@ Levels = dict[str, dict[str, str]]
 """Group of each column by path class, named after the group's first column."""
 
 
-def _group_by_class(matrix: Matrix, names: Sequence[str]) -> Levels:
-    """Group columns that meet at each path class or below; GPUs of one NUMA node meet at NODE."""
+def _group_by_path_class(matrix: TopologyMatrix, names: Sequence[str]) -> Levels:
+    """Group the columns whose PCIe paths meet at each path class or nearer."""
     group = {name: name for name in names}
     levels: Levels = {}
     for position, level in enumerate(CLASSES[:-1]):
@@ -205,8 +202,8 @@ def _group_by_class(matrix: Matrix, names: Sequence[str]) -> Levels:
     return levels
 
 
-def _count_unknown_paths(matrix: Matrix, names: Sequence[str], levels: Levels) -> int:
-    """Return the number of SYS pairs inside a NUMA node; raise InputError for other contradictions."""
+def _count_unknown_paths(matrix: TopologyMatrix, names: Sequence[str], levels: Levels) -> int:
+    """Count pairs listed as SYS although on one NUMA node; raise InputError for other contradictions."""
     unknown = 0
     for a, b in itertools.combinations(names, 2):
         meet = next((level for level in levels if levels[level][a] == levels[level][b]), "SYS")
@@ -216,21 +213,21 @@ def _count_unknown_paths(matrix: Matrix, names: Sequence[str], levels: Levels) -
         elif cell in CLASSES and cell != meet:
             raise InputError(
                 f"{matrix.source}:{matrix.lines[a]}: {a} - {b} is {cell}, but by the rest of the matrix they meet at "
-                f"{meet}; no PCIe tree looks like this"
+                f"{meet}, which no PCIe tree allows; copy the matrix again"
             )
     return unknown
 
 
 @dataclass(frozen=True, slots=True)
 class _PcieTree:
-    """PCIe tree of a matrix, built from NUMA nodes down."""
+    """Builder of a node's PCIe tree from a topology matrix."""
 
-    matrix: Matrix
-    system: System
-    wires: Wires
+    matrix: TopologyMatrix
+    system: ImportedNodes
+    wires: UsualWires
 
     def build(self, names: Sequence[str], levels: Levels, unknown: int) -> None:
-        """Add NUMA nodes, host bridges and switches."""
+        """Add the NUMA nodes, host bridges and PCIe switches to the node."""
         pcie = self.wires.usual_pcie(f"{self.matrix.source}: the matrix does not state the PCIe generation")
         if unknown:
             note = f"{pcie.source}; {unknown} SYS pairs inside a NUMA node are assumed to cross its host bridges"
@@ -238,12 +235,12 @@ class _PcieTree:
         numa_nodes = []
         for members in _group_members(names, levels["NODE"]):
             bridges = _group_members(members, levels["PHB"])
-            top = self._add("numa", "host")
+            top = self._add_node("numa", "host")
             numa_nodes.append(top)
             for inner in bridges:
                 bridge = top
                 if len(bridges) > 1:
-                    bridge = self._add("bridge", "host")
+                    bridge = self._add_node("bridge", "host")
                     wide = Wire(pcie.line_rate * len(inner), 1.0, 0.0, "pcie", "inside a CPU: no bottleneck (assumed)")
                     self.system.add_link(bridge, top, wide)
                 for switched in _group_members(inner, levels["PXB"]):
@@ -251,23 +248,23 @@ class _PcieTree:
         for a, b in itertools.combinations(numa_nodes, 2):
             why = f"{self.matrix.source}: the matrix does not state the rate between NUMA nodes"
             self.system.add_link(
-                a, b, self.wires.socket(self.wires.usual_rate("socket", why), "usual CPU of the GPU's DGX")
+                a, b, self.wires.socket(self.wires.rate_or_default("socket", why), "usual CPU of the GPU's DGX")
             )
 
     def _add_switches(self, parts: list[list[str]], parent: tuple[int, str], pcie: Wire) -> None:
         if len(parts) > 1:
-            parent = self._switch_below(parent, pcie)
+            parent = self._add_switch_below(parent, pcie)
         for part in parts:
-            below = self._switch_below(parent, pcie) if len(parts) > 1 or len(part) > 1 else parent
+            below = self._add_switch_below(parent, pcie) if len(parts) > 1 or len(part) > 1 else parent
             for name in part:
                 self.system.add_link(self.matrix.node(name), below, pcie)
 
-    def _switch_below(self, parent: tuple[int, str], pcie: Wire) -> tuple[int, str]:
-        switch = self._add("pcie", "pcie")
+    def _add_switch_below(self, parent: tuple[int, str], pcie: Wire) -> tuple[int, str]:
+        switch = self._add_node("pcie", "pcie")
         self.system.add_link(switch, parent, pcie)
         return switch
 
-    def _add(self, word: str, kind: str) -> tuple[int, str]:
+    def _add_node(self, word: str, kind: str) -> tuple[int, str]:
         node = 0, f"{word}{sum(text.rstrip('0123456789') == word for _, text in self.system.nodes)}"
         self.system.nodes[node] = kind
         return node
@@ -283,9 +280,9 @@ def _group_members(names: Sequence[str], group: dict[str, str]) -> list[list[str
 # --- NVLink -----------------------------------------------------------------------------------------------------------
 
 
-def _uses_nvswitch(matrix: Matrix, most: int = _MAX_NVLINKS, given: bool | None = None) -> bool:
-    """Return whether NVSwitches join the GPUs: all pairs have one NV#, in sum more than a GPU has."""
-    counts = [matrix.nvlinks(a, b) for a, b in itertools.combinations(matrix.gpus, 2)]
+def _uses_nvswitch(matrix: TopologyMatrix, most: int = _MAX_NVLINKS, given: bool | None = None) -> bool:
+    """Return whether NVSwitches join the GPUs: all pairs show one NV#, in sum more than a GPU has."""
+    counts = [matrix.nvlinks_between(a, b) for a, b in itertools.combinations(matrix.gpus, 2)]
     if not counts or not all(count == counts[0] > 0 for count in counts):
         if given:
             raise InputError(f"nvswitch: {matrix.source} does not have the same NV# for all pairs of GPUs; remove it")
@@ -293,16 +290,15 @@ def _uses_nvswitch(matrix: Matrix, most: int = _MAX_NVLINKS, given: bool | None 
     return counts[0] * (len(matrix.gpus) - 1) > most if given is None else given
 
 
-def _nvlinks_per_gpu(matrix: Matrix, switched: bool) -> int:
-    """Return the largest number of NVLinks of any GPU."""
-    counts = [[matrix.nvlinks(a, b) for b in matrix.gpus if b != a] for a in matrix.gpus]
+def _max_nvlinks_per_gpu(matrix: TopologyMatrix, switched: bool) -> int:
+    counts = [[matrix.nvlinks_between(a, b) for b in matrix.gpus if b != a] for a in matrix.gpus]
     return max((max(row) if switched else sum(row) for row in counts if row), default=0)
 
 
-def _add_nvlinks(matrix: Matrix, system: System, wires: Wires) -> None:
+def _add_nvlinks(matrix: TopologyMatrix, system: ImportedNodes, wires: UsualWires) -> None:
     gpus, generation, spec = matrix.gpus, wires.generation, wires.spec
     switched = _uses_nvswitch(matrix, generation.nvlinks if generation else _MAX_NVLINKS, spec.nvswitch)
-    if not _nvlinks_per_gpu(matrix, switched):
+    if not _max_nvlinks_per_gpu(matrix, switched):
         return
     if generation is None and spec.nvlink.line_rate is None:
         raise InputError(
@@ -312,10 +308,10 @@ def _add_nvlinks(matrix: Matrix, system: System, wires: Wires) -> None:
     single = wires.nvlink(generation.sm if generation else 80)
     if switched:
         system.nodes[0, "nvswitch"] = "nvswitch"
-        wire = wires.to_nvswitch(single.multiply(matrix.nvlinks(gpus[0], gpus[1])))
+        wire = wires.nvlink_to_nvswitch(single.multiply(matrix.nvlinks_between(gpus[0], gpus[1])))
         for gpu in gpus:
             system.add_link(matrix.node(gpu), (0, "nvswitch"), wire)
         return
     for a, b in itertools.combinations(gpus, 2):
-        if matrix.nvlinks(a, b):
-            system.add_link(matrix.node(a), matrix.node(b), single.multiply(matrix.nvlinks(a, b)))
+        if matrix.nvlinks_between(a, b):
+            system.add_link(matrix.node(a), matrix.node(b), single.multiply(matrix.nvlinks_between(a, b)))

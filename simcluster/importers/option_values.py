@@ -1,4 +1,4 @@
-"""Megatron-LM options classified by ``megatron_options.yaml`` and checked."""
+"""Classification and checks of Megatron-LM options, by the tables in ``megatron_options.yaml``."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from typing import Any
 from simcluster.base.errors import InputError
 from simcluster.documents.diagnostics import did_you_mean, listed
 from simcluster.documents.reading import read_document
-from simcluster.importers.arguments import explain_shell_value
-from simcluster.importers.imported import SettingClassifier, Settings, is_off
+from simcluster.importers.arguments import explain_unexpanded_value
 from simcluster.importers.layer_lists import LayerValue, parse_layer_list
+from simcluster.importers.results import SettingClassifier, TrackedSettings, is_off
 
 
-def _expand_names(groups: Mapping[str, str]) -> dict[str, str]:
-    """Expand a mapping of text to space-separated names into a mapping of name to text."""
+def _map_each_name(groups: Mapping[str, str]) -> dict[str, str]:
+    """Turn a mapping of text to space-separated names into a mapping of name to text."""
     return {name: said for said, names in groups.items() for name in names.split()}
 
 
 _TABLES = read_document(Path(__file__).with_name("megatron_options.yaml")).data
-MAPPED = _expand_names(_TABLES["mapped"])
+MAPPED = _map_each_name(_TABLES["mapped"])
 NO_EFFECT = frozenset(_TABLES["no_effect"].split())
 NO_EFFECT_PREFIXES = tuple(_TABLES["no_effect_prefixes"].split())
-NOT_MODELLED = _expand_names(_TABLES["not_modelled"])
-REFUSED = _expand_names(_TABLES["refused"])
-REFUSED_PREFIXES = _expand_names(_TABLES["refused_prefixes"])
+NOT_MODELLED = _map_each_name(_TABLES["not_modelled"])
+REFUSED = _map_each_name(_TABLES["refused"])
+REFUSED_PREFIXES = _map_each_name(_TABLES["refused_prefixes"])
 ABSENT_AT_0: list[str] = _TABLES["absent_at_0"].split()
 SWITCHED_OFF: dict[str, str] = _TABLES["switched_off"]
 VOCABULARIES: dict[str, int] = _TABLES["vocabularies"]
@@ -39,7 +39,7 @@ OTHER_PROGRAMS: dict[str, str] = _TABLES["programs"]
 OTHER_LAUNCH_OPTIONS = {what: tuple(names.split()) for what, names in _TABLES["other_launches"].items()}
 COMMON_OPTIONS = frozenset(_TABLES["of_any_program"].split())
 FLAG_VALUES: dict[str, tuple[str, str]] = _TABLES["values"]
-WORD_ALIASES: dict[str, dict[str, str]] = {option: _expand_names(words) for option, words in _TABLES["words"].items()}
+WORD_ALIASES: dict[str, dict[str, str]] = {option: _map_each_name(words) for option, words in _TABLES["words"].items()}
 TOKENIZERS: dict[str, int] = _TABLES["tokenizers"]
 UNREAD_TOKENIZERS: dict[str, int] = _TABLES["unread_tokenizers"]
 PREFIX_REQUIREMENTS: dict[str, str] = _TABLES["only_with"]
@@ -55,16 +55,16 @@ _OFF_WORDS = ("0", "false", "none")
 
 
 def current_option_name(name: str) -> str:
-    """Return the current name of an option, given an older name or a flag that sets one of its values."""
+    """Return the current name of a Megatron-LM option, given an older name or a flag for one of its values."""
     return RENAMED.get(renamed := FLAG_VALUES.get(name, (name,))[0], renamed)
 
 
-class Options(SettingClassifier):
-    """Options of one command, classified and checked: ``given`` as written, ``unknown`` if not recognised."""
+class MegatronOptions(SettingClassifier):
+    """Classified and checked Megatron-LM options of one command."""
 
     def __init__(self, source: str, dashes: str, problems: Iterable[str] = ()) -> None:
         super().__init__(source, dashes, problems)
-        self.values = Settings()
+        self.values = TrackedSettings()
         self.given: dict[str, tuple[str, ...]] = {}
         self._bad: dict[str, InputError] = {}
         self._written: dict[str, str] = {}
@@ -74,7 +74,7 @@ class Options(SettingClassifier):
         return super().error(self._written.get(name, name), message)
 
     def classify_all(self, options: Mapping[str, tuple[str, ...]]) -> None:
-        """Classify every option; one that is not modelled and changes the time is a problem."""
+        """Classify every option; an option that changes the step time and is not modelled is a problem."""
         plain: dict[str, tuple[str, ...]] = {}
         for written, words in options.items():
             value, name = FLAG_VALUES.get(written, ("", ""))[1], current_option_name(written)
@@ -84,7 +84,7 @@ class Options(SettingClassifier):
                 count -= 1
             self.unknown += words[count:]
             if plain.get(name, words[:count]) != words[:count]:
-                self.problems.add(self.error(name, "is given under two names with two values; keep one"))
+                self.problems.record(self.error(name, "is given under two names with two values; keep one"))
             plain[name] = words[:count]
         self._written = {RENAMED[name]: name for name in options if name in RENAMED and RENAMED[name] not in options}
         absent = [name for name in ABSENT_AT_0 if plain.get(name) == ("0",)]
@@ -97,10 +97,10 @@ class Options(SettingClassifier):
             self.given[name] = words
             if name in MAPPED:
                 try:
-                    self.values[name] = self._value(name, MAPPED[name], words)
+                    self.values[name] = self._parse_option(name, MAPPED[name], words)
                 except InputError as problem:
                     self._bad[name] = problem
-                    self.problems.add(problem)
+                    self.problems.record(problem)
                 continue
             families = (why for prefix, why in REFUSED_PREFIXES.items() if name.startswith(prefix))
             refused = REFUSED.get(name) or next(families, "")
@@ -115,9 +115,9 @@ class Options(SettingClassifier):
                 way=f" (--arg=--{self._written.get(name, name)}=none does)" if self._dashes else "", known=MAPPED,
             )  # fmt: skip
 
-    def _value(self, name: str, form: str, words: tuple[str, ...]) -> Any:
+    def _parse_option(self, name: str, form: str, words: tuple[str, ...]) -> Any:
         kind, *known = form.split()
-        shell = explain_shell_value(" ".join(words))
+        shell = explain_unexpanded_value(" ".join(words))
         if shell and name not in FILE_OPTIONS:
             raise self.error(name, shell)
         if kind == "words":
@@ -153,7 +153,7 @@ class Options(SettingClassifier):
         return word
 
     def get(self, *names: str) -> Any:
-        """Return the value of the first given option, None if none is; raise its InputError if it is invalid."""
+        """Return the value of the first given option in ``names``, or None; raise InputError if it is invalid."""
         bad = next((self._bad[name] for name in names if name in self._bad), None)
         if bad:
             raise bad
@@ -163,11 +163,11 @@ class Options(SettingClassifier):
         return self.values[given[0]] if given else None
 
     def is_on(self, *names: str) -> bool:
-        """Return whether any of these switches is on."""
+        """Return whether any switch in ``names`` is on."""
         return any(self.values.get(name) is True for name in names)
 
     def layer_list(self, name: str, layers: int) -> LayerValue | None:
-        """Return a whole number from 1, or a list with a number per layer; None if the option is not given."""
+        """Return an option's whole number, or its list with one number per layer; None if it is not given."""
         text = self.get(name)
         if text is None:
             return None
@@ -182,7 +182,7 @@ class Options(SettingClassifier):
         return value
 
     def drop_options(self, needed: str, consequence: str, names: Sequence[str]) -> None:
-        """Remove options that have no effect without ``needed``, which is not given, and note this."""
+        """Remove the options ``names``, which have no effect unless ``needed`` is given, and note this."""
         given = [name for name in names if name in self.values]
         idle = [name for name in given if self.values[name] is not False]
         for name in given:
@@ -192,7 +192,7 @@ class Options(SettingClassifier):
             self.assumed.append(f"{consequence}, since {needed} is not given; so {', '.join(idle)} has no effect")
 
     def required(self, *names: str) -> Any:
-        """Return the value of the first given option; raise InputError if none is given."""
+        """Return the value of the first option in ``names``; raise InputError if none is given."""
         value = self.get(*names)
         if value is None:
             section = "train" if "batch" in names[0] else "model"

@@ -27,22 +27,22 @@ _OFF_WORDS = ("0", "0.0", "false", "none")
 _ENCODER_NAME = re.compile(r"(^|[/_-])(bert|t5)([/_-]|wordpiece)", re.IGNORECASE)
 
 
-def program_name(arguments: Arguments) -> str:
-    """Return the file name of the program that a launch starts; empty for options alone."""
+def launched_program(arguments: Arguments) -> str:
+    """Return the file name of the Python program that a launch starts, or an empty string."""
     return next((word for word in arguments.launcher[::-1] if word.endswith(".py")), "").rsplit("/", 1)[-1]
 
 
-def program_assumption(arguments: Arguments) -> tuple[str, ...]:
-    """Return the assumption about a program that may set more than its options do."""
-    name = program_name(arguments)
+def unread_program_assumption(arguments: Arguments) -> tuple[str, ...]:
+    """Return the assumption that values set inside an unknown program are not read."""
+    name = launched_program(arguments)
     if not name or name in _MEGATRON_PROGRAMS:
         return ()
     return (f"values set inside {name} are not read: its options are interpreted as pretrain_gpt.py's",)
 
 
 def check_megatron_options(arguments: Arguments, source: str) -> None:
-    """Raise InputError if a program is not Megatron-LM's and no option is specific to Megatron-LM."""
-    name, options = program_name(arguments), arguments.options
+    """Raise InputError if neither the program nor any of its options is specific to Megatron-LM."""
+    name, options = launched_program(arguments), arguments.options
     files = any(" ".join(words).endswith((".yaml", ".yml")) for words in options.values())
     if not name or name in _MEGATRON_PROGRAMS or arguments.problems or files or options.keys() & _MEGATRON_OPTIONS:
         return
@@ -54,8 +54,8 @@ def check_megatron_options(arguments: Arguments, source: str) -> None:
 
 
 def check_pre_training(arguments: Arguments, source: str, *, layers: bool = False) -> None:
-    """Raise InputError for a launch that is not pre-training; ``layers``: all are attention and MLP."""
-    name = program = program_name(arguments)
+    """Raise InputError for a launch that is not the pre-training of a decoder."""
+    name = program = launched_program(arguments)
     for pattern, what in OTHER_PROGRAMS.items():
         if re.search(pattern, name) and not (layers and "hybrid" in pattern):
             raise InputError(f"{source}: {name} {what}")

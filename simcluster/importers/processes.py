@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 
 from simcluster.importers.arguments import parse_launcher_options
-from simcluster.importers.shell.state import State, join_value
+from simcluster.importers.shell.state import ScriptState, join_value
 
 _SBATCH_LINE = re.compile(r"^#SBATCH[ \t]+(.*)$", re.MULTILINE)
 _OTHER_SYSTEMS = (  # Grid Engine: node_f=2 (TSUBAME) and rt_AF=2 (ABCI) request 2 whole nodes
@@ -44,13 +44,13 @@ def node_fill_assumption(each: int, nodes: int, gpus_per_node: int | None) -> st
     return f"nodes of {gpus_per_node} GPUs are filled one by one: the script starts {each} on {machines}"
 
 
-def visible_gpus(gpus: int | None, gpus_per_node: int | None) -> int | None:
-    """Return the number of GPUs that a script counts on a node, at most the job's; None without a cluster."""
+def count_visible_gpus(gpus: int | None, gpus_per_node: int | None) -> int | None:
+    """Return the number of GPUs that a launch script sees on a node, or None without a cluster."""
     return gpus_per_node and min(gpus or gpus_per_node, gpus_per_node)
 
 
-def processes_of_variables(state: State) -> dict[str, str]:
-    """Return the process counts that variables set for a command that starts processes itself (ms-swift)."""
+def read_process_variables(state: ScriptState) -> dict[str, str]:
+    """Return the process counts that Megatron-SWIFT reads from environment variables."""
     names = {"NNODES": "nnodes", "NPROC_PER_NODE": "nproc-per-node"}
     said = {name: join_value(state.get(variable) or "") for variable, name in names.items()}
     return {name: value for name, value in said.items() if value.isdecimal()}
@@ -59,7 +59,7 @@ def processes_of_variables(state: State) -> dict[str, str]:
 def count_processes_with_note(
     launcher: Sequence[str], around: Sequence[str], gpus_per_node: int | None
 ) -> tuple[dict[str, str], tuple[str, ...]]:
-    """Return the result of ``processes_of``, and an assumption if the launcher takes all GPUs of its node."""
+    """Count the started processes, with an assumption if the launcher takes all GPUs of a node."""
     found = count_processes(launcher, around, gpus_per_node)
     each = found.get("nproc-per-node")
     if each == count_processes(launcher, around).get("nproc-per-node"):
@@ -68,8 +68,8 @@ def count_processes_with_note(
 
 
 def count_processes(launcher: Sequence[str], around: Sequence[str], gpus_per_node: int | None = None) -> dict[str, str]:
-    """Return ``nnodes`` and ``nproc-per-node``, as set by the launcher, srun or the head of a batch script."""
-    own, outer = _parse_options(launcher), _parse_options(around)
+    """Return the node and per-node process counts set by the launcher, srun or a batch script's head."""
+    own, outer = _parse_launcher(launcher), _parse_launcher(around)
     names = {word.rsplit("/", 1)[-1] for word in launcher}
     nodes = _first_number(own, "nnodes", "num-nodes") or _first_number(outer, "nnodes", "num-nodes", "nodes", "N")
     nodes = nodes or _first_number(own, "nodes", "N", "num-machines")
@@ -95,8 +95,8 @@ def count_processes(launcher: Sequence[str], around: Sequence[str], gpus_per_nod
     return {name: str(value) for name, value in found.items() if value}
 
 
-def _parse_options(words: Sequence[str]) -> dict[str, str]:
-    """Return a launcher's options; mpirun's -N (processes per node) is renamed, since srun's -N is nodes."""
+def _parse_launcher(words: Sequence[str]) -> dict[str, str]:
+    """Return a launcher's options, with mpirun's -N (processes per node) renamed to ``npernode``."""
     found = parse_launcher_options(words)
     if {"mpirun", "mpiexec"}.isdisjoint(word.rsplit("/", 1)[-1] for word in words):
         return found
@@ -106,7 +106,7 @@ def _parse_options(words: Sequence[str]) -> dict[str, str]:
 
 
 def _first_number(options: Mapping[str, str], *names: str) -> int | None:
-    """Return the first option that is a whole number: a range's upper end, the GPUs of ``gpu:h100:8``."""
+    """Return the first option in ``names`` that is a whole number, such as 8 of ``gpu:h100:8``."""
     for name in names:
         found = re.fullmatch(r"(?:\d+[-:]|gpu:(?:[\w.-]+:)*)?(\d{1,7})", options.get(name, ""))
         if found and int(found[1]):
@@ -117,8 +117,8 @@ def _first_number(options: Mapping[str, str], *names: str) -> int | None:
 # --- the head of a batch script ---------------------------------------------------------------------------------------
 
 
-def batch_requests(text: str) -> Iterator[str]:
-    """Yield the options of each #SBATCH line without comments, and other systems' requests as Slurm's."""
+def slurm_requests(text: str) -> Iterator[str]:
+    """Yield a batch script's resource requests as Slurm options."""
     for line in _SBATCH_LINE.findall(text):
         yield re.split(r"\s#", line)[0].strip()
     for pattern, option in _OTHER_SYSTEMS:
@@ -127,7 +127,7 @@ def batch_requests(text: str) -> Iterator[str]:
 
 
 def slurm_variables(words: Sequence[str]) -> dict[str, str]:
-    """Return the variables that Slurm sets for these options (``--nodes=2``, ``-N 2``, ``gpu:h100:4``)."""
+    """Return the environment variables that Slurm sets for sbatch options such as ``--nodes=2``."""
     found: dict[str, str] = {}
     for word, behind in zip(words, (*words, "")[1:], strict=True):
         name, equals, value = word.partition("=")

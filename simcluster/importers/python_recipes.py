@@ -1,4 +1,4 @@
-"""Reader of recipes in Python as data; nothing is imported or run.
+"""Reader of training recipes in Python as data; nothing is imported or run.
 
 Read are literals, arithmetic, keyword arguments, dotted assignments, functions of the same file with their defaults,
 and tests on known values. Any other expression stays as written (``Unread``), and so does the content of other files:
@@ -20,9 +20,9 @@ from simcluster.importers.python_values import (
     RecordedCall,
     UnreadExpression,
     apply_operator,
-    find_truth,
-    parse_values,
-    require_truth,
+    known_truth,
+    parse_argument_values,
+    require_known_truth,
 )
 
 NO_ARGUMENTS: Mapping[str, str] = MappingProxyType({})
@@ -33,15 +33,15 @@ _MAX_CHARACTERS, _MAX_STEPS, _MAX_DEPTH = 500_000, 50_000, 30
 
 
 class RecipeFile:
-    """Functions of one Python file by name; ``read`` returns what one of them returns or starts."""
+    """A recipe file in Python, whose functions are read as data instead of being run."""
 
     def __init__(
         self, text: str, source: str, *, known: Mapping[str, Callable[..., Any]] = MappingProxyType({}),
         idle: Callable[[str], bool] = lambda attribute: False,
     ) -> None:  # fmt: skip
-        """Parse the file; ``known`` are other files' functions, ``idle`` finds attributes that do not matter."""
+        """Parse the file; ``known`` are functions of other files, ``idle`` finds attributes without effect."""
         if len(text) > _MAX_CHARACTERS:
-            raise InputError(f"{source}: has more than {_MAX_CHARACTERS:,} characters, more than any recipe file")
+            raise InputError(f"{source}: longer than {_MAX_CHARACTERS:,} characters, so not a recipe; check the path")
         try:
             tree = ast.parse(text)
         except (SyntaxError, ValueError, RecursionError, MemoryError) as problem:
@@ -58,17 +58,17 @@ class RecipeFile:
         self._depth = self._steps = 0
         self.undecided: dict[str, None] = {}
         self._constants: dict[str, Any] = {}
-        self._run([node for node in tree.body if isinstance(node, ast.Assign | ast.AnnAssign)], self._constants)
+        self._interpret([node for node in tree.body if isinstance(node, ast.Assign | ast.AnnAssign)], self._constants)
 
     def qualified_name(self, name: str) -> str:
-        """Return a name prefixed with the module that the file imports it from."""
+        """Return a name prefixed with the module that the recipe file imports it from."""
         head, dot, rest = name.partition(".")
         return f"{self._modules.get(head, head)}{dot}{rest}"
 
-    def read(self, name: str, given: Mapping[str, Any] = MappingProxyType({})) -> Any:
-        """Return a function's result for these arguments; raise InputError for an unknown function or argument."""
+    def read_function(self, name: str, given: Mapping[str, Any] = MappingProxyType({})) -> Any:
+        """Return a recipe function's result for the given arguments, without running it."""
         if name == SCRIPT_NAME:
-            return self._run(self._main[0].body, {})[1]
+            return self._interpret(self._main[0].body, {})[1]
         if name not in self.functions:
             known = [each for each in self.functions if not each.startswith("_")]
             raise InputError(
@@ -87,7 +87,7 @@ class RecipeFile:
     def find_recipe(
         self, name: str, given: Mapping[str, str], pattern: re.Pattern[str], starts: Collection[str], started: list[Any]
     ) -> tuple[str, Any]:
-        """Return the name of the requested or only recipe, and what it returns or starts.
+        """Return the name of the requested or only recipe, and the configuration that it returns or starts.
 
         A recipe starts a training by calling one of ``starts``. Without a name it is the function that the pattern
         finds, one that starts a training, or what the file does when it is run. Raises InputError if there are several
@@ -105,7 +105,7 @@ class RecipeFile:
                 f"{self.source}: has {'several recipes' if made else 'no pre-training recipe'}; name one after a "
                 f"colon, as in {self.source}:{(known or ['NAME'])[0]}{has}"
             )
-        found = self.read(name or made[0], parse_values(given))
+        found = self.read_function(name or made[0], parse_argument_values(given))
         return name or made[0], found if isinstance(found, RecordedCall) or not started else started[0]
 
     # --- functions and statements
@@ -113,33 +113,35 @@ class RecipeFile:
     def _call_function(self, function: ast.FunctionDef, args: Sequence[Any], named: Mapping[str, Any]) -> Any:
         self._depth += 1
         if self._depth > _MAX_DEPTH:
-            raise InputError(f"{self.source}: functions call each other more than {_MAX_DEPTH} deep")
+            raise InputError(
+                f"{self.source}: functions call each other over {_MAX_DEPTH} levels deep; simplify the recipe"
+            )
         given = function.args
         positional = [each.arg for each in (*given.posonlyargs, *given.args)]
         own = [*positional, *(each.arg for each in given.kwonlyargs)]
         defaults = [*[None] * (len(positional) - len(given.defaults)), *given.defaults, *given.kw_defaults]
-        scope = {name: self._value(node, {}) for name, node in zip(own, defaults, strict=True) if node}
+        scope = {name: self._evaluate(node, {}) for name, node in zip(own, defaults, strict=True) if node}
         scope |= dict(zip(positional, args, strict=False)) | {name: named[name] for name in own if name in named}
         if given.kwarg:
             scope[given.kwarg.arg] = {name: value for name, value in named.items() if name not in own}
-        found = self._run(function.body, scope)[1]
+        found = self._interpret(function.body, scope)[1]
         self._depth -= 1
         return found
 
-    def _run(self, body: Sequence[ast.stmt], scope: dict[str, Any]) -> tuple[bool, Any]:
-        """Return whether statements return, and the returned value."""
+    def _interpret(self, body: Sequence[ast.stmt], scope: dict[str, Any]) -> tuple[bool, Any]:
+        """Interpret statements; return whether they end in ``return``, and the returned value."""
         for node in body:
             self._count_steps(1)
             inner: Sequence[ast.stmt] = ()
             match node:
                 case ast.Return():
-                    return True, self._value(node.value, scope) if node.value else None
+                    return True, self._evaluate(node.value, scope) if node.value else None
                 case ast.Assign(value=ast.expr() as value) | ast.AnnAssign(value=ast.expr() as value):
-                    made = self._value(value, scope)
+                    made = self._evaluate(value, scope)
                     for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
                         self._assign(target, made, scope)
                 case ast.If():
-                    met = find_truth(self._value(node.test, scope))
+                    met = known_truth(self._evaluate(node.test, scope))
                     inner = node.body if met else node.orelse if met is False else ()
                     if met is None:
                         self._note_undecided(f"where {ast.unparse(node.test)}", node)
@@ -148,13 +150,13 @@ class RecipeFile:
                 case ast.For() | ast.While() | ast.AugAssign():
                     self._note_undecided(f"in {ast.unparse(node).partition(chr(10))[0]}", node)
                 case ast.Expr(value=ast.Call() as call):
-                    made = self._value(call, scope)
+                    made = self._evaluate(call, scope)
                     changed = isinstance(call.func, ast.Name) and isinstance(made, RecordedCall)
                     if changed and any(isinstance(each, RecordedCall) and each.fields for each in made.args):
                         self.undecided[f"in {ast.unparse(call)}"[:100]] = None
                 case _:
                     pass
-            done, value = self._run(inner, scope)
+            done, value = self._interpret(inner, scope)
             if done:
                 return True, value
         return False, None
@@ -162,10 +164,10 @@ class RecipeFile:
     def _count_steps(self, steps: int) -> None:
         self._steps += steps
         if self._steps > _MAX_STEPS:
-            raise InputError(f"{self.source}: takes more than {_MAX_STEPS:,} steps to read")
+            raise InputError(f"{self.source}: takes more than {_MAX_STEPS:,} steps to read; simplify the recipe")
 
     def _note_undecided(self, what: str, node: ast.stmt) -> None:
-        """Record an undecided statement with the settings that it changes and the calls that may change some."""
+        """Record a statement whose effect is unknown, with the settings that it may change."""
         names: dict[str, None] = {}
         for each in ast.walk(node):
             match each:
@@ -182,7 +184,7 @@ class RecipeFile:
             case ast.Name(id=name):
                 scope[name] = value
             case ast.Attribute(value=of, attr=name):
-                owner = self._value(of, scope)
+                owner = self._evaluate(of, scope)
                 if not isinstance(owner, RecordedCall) and isinstance(of, ast.Name | ast.Attribute):  # a new section
                     said = (owner,) if isinstance(owner, str | UnreadExpression) else ()
                     owner = RecordedCall(of.id if isinstance(of, ast.Name) else of.attr, said)
@@ -190,8 +192,8 @@ class RecipeFile:
                 if isinstance(owner, RecordedCall):
                     owner.fields[name] = value
             case ast.Subscript(value=of, slice=key):
-                if isinstance(held := self._value(of, scope), dict):
-                    held[str(self._value(key, scope))] = value
+                if isinstance(held := self._evaluate(of, scope), dict):
+                    held[str(self._evaluate(key, scope))] = value
             case ast.Tuple(elts=parts):
                 known = isinstance(value, list) and len(value) == len(parts)
                 made = UnreadExpression(
@@ -202,15 +204,15 @@ class RecipeFile:
 
     # --- expressions
 
-    def _value(self, node: ast.expr, scope: Mapping[str, Any]) -> Any:
+    def _evaluate(self, node: ast.expr, scope: Mapping[str, Any]) -> Any:
         try:
-            return self._known_value(node, scope)
+            return self._evaluate_known(node, scope)
         except InputError:
             raise
         except (LookupError, TypeError, ValueError, ArithmeticError):
             return UnreadExpression(ast.unparse(node)[:200])
 
-    def _known_value(self, node: ast.expr, scope: Mapping[str, Any]) -> Any:
+    def _evaluate_known(self, node: ast.expr, scope: Mapping[str, Any]) -> Any:
         """Return the value of an expression; raise a Python error for one that is not readable."""
         match node:
             case ast.Constant(value=value):
@@ -218,46 +220,47 @@ class RecipeFile:
             case ast.Name(id=name):
                 return scope[name] if name in scope else self._constants[name]
             case ast.Attribute(value=of, attr=name):
-                owner = self._value(of, scope)
+                owner = self._evaluate(of, scope)
                 fields = owner.fields if isinstance(owner, RecordedCall) else {}
                 return 1 if name not in fields and _DEGREE.fullmatch(name) else fields[name]  # default degree
             case ast.List(elts=parts) | ast.Tuple(elts=parts):
-                return [self._value(part, scope) for part in parts]
+                return [self._evaluate(part, scope) for part in parts]
             case ast.Dict(keys=keys, values=values):
                 made: dict[str, Any] = {}
                 for key, each in zip(keys, values, strict=True):
-                    value = self._value(each, scope)
-                    made |= {str(self._value(key, scope)): value} if key else value if isinstance(value, dict) else {}
+                    value = self._evaluate(each, scope)
+                    spread = value if isinstance(value, dict) else {}
+                    made |= {str(self._evaluate(key, scope)): value} if key else spread
                 return made
             case ast.Subscript(value=of, slice=place):
-                held, key = self._value(of, scope), self._value(place, scope)
+                held, key = self._evaluate(of, scope), self._evaluate(place, scope)
                 return held[str(key)] if isinstance(held, dict) else [*held][key]
             case ast.ListComp(elt=elt, generators=[ast.comprehension(target=ast.Name(id=name), iter=items, ifs=[])]):
-                held = [*self._value(items, scope)]
+                held = [*self._evaluate(items, scope)]
                 self._count_steps(len(held))
-                return [self._value(elt, {**scope, name: each}) for each in held]
+                return [self._evaluate(elt, {**scope, name: each}) for each in held]
             case ast.IfExp(test=test, body=body, orelse=orelse):
-                return self._value(body if require_truth(self._value(test, scope)) else orelse, scope)
+                return self._evaluate(body if require_known_truth(self._evaluate(test, scope)) else orelse, scope)
             case ast.BoolOp(op=sign, values=[*parts, last]):
                 for part in parts:
-                    if require_truth(value := self._value(part, scope)) is isinstance(sign, ast.Or):
+                    if require_known_truth(value := self._evaluate(part, scope)) is isinstance(sign, ast.Or):
                         return value
-                return self._value(last, scope)
+                return self._evaluate(last, scope)
             case ast.UnaryOp(op=ast.Not(), operand=operand):
-                return not require_truth(self._value(operand, scope))
+                return not require_known_truth(self._evaluate(operand, scope))
             case ast.UnaryOp(op=ast.USub(), operand=operand):
-                return -self._value(operand, scope)
+                return -self._evaluate(operand, scope)
             case ast.BinOp(left=left, op=sign, right=right) | ast.Compare(left=left, ops=[sign], comparators=[right]):
-                return apply_operator(sign, self._value(left, scope), self._value(right, scope))
+                return apply_operator(sign, self._evaluate(left, scope), self._evaluate(right, scope))
             case ast.Call():
-                return self._call(node, scope)
+                return self._evaluate_call(node, scope)
         raise ValueError
 
-    def _call(self, node: ast.Call, scope: Mapping[str, Any]) -> Any:
-        args = [self._value(each, scope) for each in node.args if not isinstance(each, ast.Starred)]
+    def _evaluate_call(self, node: ast.Call, scope: Mapping[str, Any]) -> Any:
+        args = [self._evaluate(each, scope) for each in node.args if not isinstance(each, ast.Starred)]
         named: dict[str, Any] = {}
         for keyword in node.keywords:
-            value = self._value(keyword.value, scope)
+            value = self._evaluate(keyword.value, scope)
             if keyword.arg or isinstance(value, dict):
                 named |= {keyword.arg: value} if keyword.arg else value
             else:
@@ -278,7 +281,7 @@ class RecipeFile:
                 return deepcopy(value)
             case "dict", [] if name == "dict":
                 return named
-        of = self._value(node.func.value, scope) if isinstance(node.func, ast.Attribute) else None
+        of = self._evaluate(node.func.value, scope) if isinstance(node.func, ast.Attribute) else None
         if isinstance(of, list) and isinstance(node.func, ast.Attribute) and node.func.attr == "append":
             return of.append(args[0])
         method = node.func.attr if isinstance(node.func, ast.Attribute) and isinstance(of, RecordedCall) else name

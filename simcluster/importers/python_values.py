@@ -1,4 +1,4 @@
-"""Values of Python calls read as data, and configuration files that frameworks write as calls."""
+"""Values and calls of Python code read as data, and configurations that frameworks write as calls."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ _OPERATORS: Mapping[type, Callable[[Any, Any], Any]] = {
     ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv,
     ast.FloorDiv: operator.floordiv, ast.Mod: operator.mod, ast.Gt: operator.gt, ast.GtE: operator.ge,
     ast.Lt: operator.lt, ast.LtE: operator.le, ast.Eq: operator.eq, ast.NotEq: operator.ne, ast.Is: operator.is_,
-    ast.IsNot: operator.is_not, ast.In: lambda left, right: _dict_key(left, right) in right,
-    ast.NotIn: lambda left, right: _dict_key(left, right) not in right,
+    ast.IsNot: operator.is_not, ast.In: lambda left, right: _to_dict_key(left, right) in right,
+    ast.NotIn: lambda left, right: _to_dict_key(left, right) not in right,
 }  # fmt: skip
 _KERNELS = {1: "flash", 2: "fused", 3: "unfused", 4: "local", 5: "auto"}  # AttnBackend of Megatron-Core
 _FORMATS = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16"}
@@ -27,7 +27,7 @@ _YAML_ANCHOR, _YAML_ALIAS = re.compile(r"(?<=[:-] )&\w+[ ]?"), re.compile(r"(?<=
 
 @dataclass
 class RecordedCall:
-    """A call read as data: ``name``, arguments, attributes set later; ``receiver`` of a method call."""
+    """A Python call read as data: its name, arguments and the attributes set on its result."""
 
     name: str
     args: tuple[Any, ...] = ()
@@ -37,27 +37,27 @@ class RecordedCall:
 
 @dataclass(frozen=True)
 class UnreadExpression:
-    """Source text of an expression that is not readable as data."""
+    """Source text of a Python expression that is not readable as data."""
 
     text: str
 
 
-def find_truth(value: Any) -> bool | None:
-    """Return whether a condition holds; None if unknown."""
+def known_truth(value: Any) -> bool | None:
+    """Return whether a condition read from Python code holds, or None if that is unknown."""
     if isinstance(value, RecordedCall):
         return True if value.name.rpartition(".")[2][:1].isupper() or value.fields else None
     return None if isinstance(value, UnreadExpression) else bool(value)
 
 
-def require_truth(value: Any) -> bool:
-    """Return whether a condition holds; raise ValueError if unknown."""
-    if (met := find_truth(value)) is None:
+def require_known_truth(value: Any) -> bool:
+    """Return whether a condition read from Python code holds; raise ValueError if that is unknown."""
+    if (met := known_truth(value)) is None:
         raise ValueError
     return met
 
 
 def apply_operator(sign: ast.operator | ast.cmpop, left: Any, right: Any) -> Any:
-    """Apply an operator to two values; raise a Python error if one is unknown, too large or unsuitable."""
+    """Apply a Python operator to two values; raise an error if one is unknown, too large or unsuitable."""
     none = isinstance(sign, ast.Is | ast.IsNot | ast.Eq | ast.NotEq) and None in (left, right)
     for each in (left, right):
         large = isinstance(each, int | float) and abs(each) > _MAX_NUMBER
@@ -72,11 +72,11 @@ def apply_operator(sign: ast.operator | ast.cmpop, left: Any, right: Any) -> Any
     return _OPERATORS[type(sign)](left, right)
 
 
-def _dict_key(value: Any, held: Any) -> Any:
+def _to_dict_key(value: Any, held: Any) -> Any:
     return str(value) if isinstance(held, dict) else value  # keys are stored as text
 
 
-def parse_values(given: Mapping[str, str]) -> dict[str, Any]:
+def parse_argument_values(given: Mapping[str, str]) -> dict[str, Any]:
     """Parse user-given function arguments as Python values: numbers, words, True, False, None."""
     found: dict[str, Any] = {}
     for name, text in given.items():
@@ -88,19 +88,19 @@ def parse_values(given: Mapping[str, str]) -> dict[str, Any]:
     return found
 
 
-def plain_fields(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Return fields as plain values: names as text, ``Unread`` for computed values.
+def to_plain_fields(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of a call as plain values, with ``UnreadExpression`` for computed ones.
 
     Fields that hold an object of a class, or nothing, and a tokenizer's vocabulary are left to the caller.
     """
     plain = {
-        name: _plain_value(item) for name, item in fields.items()
+        name: _to_plain_value(item) for name, item in fields.items()
         if item is not None and not (name.endswith("vocab_size") and isinstance(item, UnreadExpression | RecordedCall))
     }  # fmt: skip
     return {name: item for name, item in plain.items() if not isinstance(item, RecordedCall)}
 
 
-def _plain_value(value: Any) -> Any:
+def _to_plain_value(value: Any) -> Any:
     if (
         isinstance(value, UnreadExpression)
         and _DOTTED_NAME.fullmatch(value.text)
@@ -119,7 +119,7 @@ def _plain_value(value: Any) -> Any:
 
 
 def parse_written_call(text: str, source: str) -> RecordedCall | None:
-    """Return the call in a Megatron-Bridge ``run_config.yaml`` or NeMo-Run ``NAME_config.yaml``; else None.
+    """Return the call that a configuration written by Megatron-Bridge or NeMo-Run holds, or None.
 
     What several parts share (``&id001``) is read where it is written, and nothing (null) elsewhere.
     """

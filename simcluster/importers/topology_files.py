@@ -1,4 +1,4 @@
-"""Recognition and import of other tools' cluster files as ``kind: graph`` topology documents.
+"""Import of cluster files of NCCL, nvidia-smi, ibnetdiscover, ASTRA-sim and networkx.
 
 Read are NCCL's topology XML, the text of ``nvidia-smi topo -m``, the listing of ``ibnetdiscover``, network files of
 ASTRA-sim, and graphs of networkx as node-link JSON or GraphML.
@@ -14,8 +14,8 @@ from simcluster.base.errors import InputError
 from simcluster.documents.given_files import decode_utf8, read_bytes
 from simcluster.documents.reading import parse_json
 from simcluster.importers import astra_network, graph_files, ibnetdiscover, nccl_xml, nvidia_smi
-from simcluster.importers.cluster_document import GraphDocument, ImportSpec, System, join_systems
-from simcluster.importers.xml_tree import hwloc_error, parse_xml
+from simcluster.importers.cluster_document import GraphDocument, ImportedNodes, ImportSpec, join_imported_nodes
+from simcluster.importers.xml_tree import parse_xml, unsupported_hwloc_error
 
 FileFormat = Literal["xml", "json", "matrix", "listing", "astra"]
 _FORMAT_NAMES = (
@@ -37,55 +37,54 @@ def import_topology(
     else:
         names = tuple(str(file) for file in files)
         spec = ImportSpec.model_validate({"kind": "import", "files": names, **(parameters or {})})
-    found = [_read_file(Path(file), spec) for file in files]
+    found = [_read_topology_file(Path(file), spec) for file in files]
     first = found[0]
     if len(found) == 1 and isinstance(first, GraphDocument):
-        return first.document()
-    machines: list[System] = []
+        return first.to_dict()
+    machines: list[ImportedNodes] = []
     for file, entry in zip(files, found, strict=True):
-        if not isinstance(entry, System):
+        if not isinstance(entry, ImportedNodes):
             raise InputError(f"{file}: describes a whole network, not one node; import it alone")
         machines.append(entry)
-    return join_systems(machines, spec, spec.name or Path(files[0]).stem).document()
+    return join_imported_nodes(machines, spec, spec.name or Path(files[0]).stem).to_dict()
 
 
-def _read_file(path: Path, spec: ImportSpec) -> System | GraphDocument:
-    """Return a node of GPUs without network, or a whole network."""
+def _read_topology_file(path: Path, spec: ImportSpec) -> ImportedNodes | GraphDocument:
     raw, source, name = read_bytes(path), str(path), spec.name or path.stem
     form = detect_format(raw, source)
     if form == "xml":
         root = parse_xml(raw, source)
         if root.tag == "system":
-            return nccl_xml.read_nccl(root, spec)
+            return nccl_xml.read_nccl_topology(root, spec)
         if root.tag.rpartition(":")[2] == "graphml":
-            return graph_files.graph_document(graph_files.graph_of_graphml(raw, root), source, "GraphML", spec)
+            return graph_files.build_graph_document(graph_files.graph_from_graphml(raw, root), source, "GraphML", spec)
         if root.tag == "topology":
-            raise hwloc_error(root.place)
+            raise unsupported_hwloc_error(root.place)
         raise root.error("is not supported; <system> (NCCL's topology XML) or <graphml> is expected")
     text = decode_utf8(raw, source)
     if form == "matrix":
-        return nvidia_smi.read_matrix(text, source, spec)
+        return nvidia_smi.read_topology_matrix(text, source, spec)
     if form == "listing":
-        return ibnetdiscover.build_listing_document(text, source, spec, name)
+        return ibnetdiscover.build_fabric_document(text, source, spec, name)
     if form == "astra":
         if spec.device is None:
             raise InputError(f"{source}: ASTRA-sim's NPUs have no name; state which GPU they are, as in device: h100")
-        return astra_network.network_document(astra_network.parse_network(text, source), spec, spec.device, name)
+        return astra_network.build_network_document(astra_network.parse_network(text, source), spec, spec.device, name)
     if form == "json":
-        data = parse_json(text, source, parse_constant=graph_files.refuse_constant)
-        if graph_files.is_node_link(data):
-            return graph_files.graph_document(
-                graph_files.graph_of_node_link(data, source), source, "node-link JSON", spec
+        data = parse_json(text, source, parse_constant=graph_files.refuse_non_finite_number)
+        if graph_files.is_node_link_graph(data):
+            return graph_files.build_graph_document(
+                graph_files.graph_from_node_link(data, source), source, "node-link JSON", spec
             )
         raise InputError(
             f"{source}: this JSON is not networkx's node-link form, an object with nodes and edges (or links); write "
             "it with networkx.node_link_data"
         )
-    raise InputError(f"{source}: is in none of the known formats: {_FORMAT_NAMES}")
+    raise InputError(f"{source}: has an unknown format; give one of {_FORMAT_NAMES}")
 
 
 def detect_format(raw: bytes, source: str) -> FileFormat | None:
-    """Return the file format that the content looks like; None if unknown."""
+    """Return the format that a cluster file's content looks like, or None."""
     head = raw.lstrip(b"\xef\xbb\xbf \t\r\n")
     if head.startswith(b"<"):
         return "xml"
@@ -96,4 +95,4 @@ def detect_format(raw: bytes, source: str) -> FileFormat | None:
         return "matrix"
     if astra_network.is_astra_network(text):
         return "astra"
-    return "listing" if ibnetdiscover.is_listing(text) else None
+    return "listing" if ibnetdiscover.is_ibnetdiscover_listing(text) else None

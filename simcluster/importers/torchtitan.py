@@ -1,4 +1,4 @@
-"""Scenario from a torchtitan job config: TOML, its JSON, or a function of a Python registry.
+"""Import of a torchtitan job config (TOML, JSON or Python registry) as a scenario.
 
 ``torchtitan.yaml`` in this folder maps every key, lists it as without effect or unknown, or refuses it by name.
 """
@@ -14,13 +14,13 @@ from simcluster.documents.catalogue.models import model_document
 from simcluster.documents.diagnostics import listed, shown
 from simcluster.importers.flat_settings import flatten, parse_toml_or_json
 from simcluster.importers.framework_files import is_primus_file, read_primus_titan_settings
-from simcluster.importers.imported import FileReader, Imported, read_no_file
-from simcluster.importers.named_models import published_model
-from simcluster.importers.processes import visible_gpus
+from simcluster.importers.named_models import published_model_section
+from simcluster.importers.processes import count_visible_gpus
 from simcluster.importers.python_recipes import NO_ARGUMENTS
-from simcluster.importers.torchtitan_settings import TABLES, JobSettings, is_known
+from simcluster.importers.results import FileReader, ImportResult, read_no_file
+from simcluster.importers.torchtitan_settings import TABLES, JobSettings, is_known_setting
 from simcluster.importers.torchtitan_sources import read_job_script, read_registry_function
-from simcluster.importers.training_logs import parse_printed_job
+from simcluster.importers.training_logs import parse_printed_torchtitan
 from simcluster.schedules import schedules_with
 
 _MODELS: dict[str, str] = TABLES["models"]
@@ -36,8 +36,8 @@ def scenario_from_torchtitan(
     text: str, *, cluster: Mapping[str, Any], gpus: int | None = None, available: int | None = None, function: str = "",
     read_file: FileReader = read_no_file, given: Mapping[str, str] = NO_ARGUMENTS, gpus_per_node: int | None = None,
     sequence_length: int | None = None, source: str = "<job config>",
-) -> Imported:  # fmt: skip
-    """Return the scenario of a job config on a cluster (a scenario's ``cluster`` section).
+) -> ImportResult:  # fmt: skip
+    """Return the scenario of a torchtitan job config on a cluster.
 
     A data_parallel_shard_degree of -1 takes what the other degrees leave of ``gpus``, or of all that are ``available``.
     ``function`` is the name of a configuration in a registry, which ``sequence_length`` is for, and ``read_file`` gives
@@ -48,53 +48,53 @@ def scenario_from_torchtitan(
     started = (int(preset[1]), "as noted at the head of the file") if preset else None
     assumed: tuple[str, ...] = ()
     if text.startswith("#!") or source.endswith(".sh"):
-        job_started = read_job_script(text, source, read_file, given, visible_gpus(gpus, gpus_per_node))
+        job_started = read_job_script(text, source, read_file, given, count_visible_gpus(gpus, gpus_per_node))
         settings, assumed = job_started.settings, job_started.assumed
         started = (job_started.gpus, "started by its script") if job_started.gpus else None
     elif is_primus_file(text):
-        settings = read_primus_titan_settings(text, source, read_file, is_known)
+        settings = read_primus_titan_settings(text, source, read_file, is_known_setting)
     elif source.endswith(".py") or function:
         families = tuple(name.split()[0] for name in _MODELS)
         settings = read_registry_function(text, source, function, families, sequence_length)
-    elif printed := parse_printed_job(text, source):
-        settings = _flatten_dump(printed, source)
+    elif printed := parse_printed_torchtitan(text, source):
+        settings = _flatten_printed(printed, source)
     else:
         data = parse_toml_or_json(text, source)
-        settings = _flatten_dump(data, source) if text.lstrip().startswith("{") else flatten(data, source)
+        settings = _flatten_printed(data, source) if text.lstrip().startswith("{") else flatten(data, source)
     if section := next((name for name in settings if name.partition(".")[0] in _REINFORCEMENT_SECTIONS), ""):
-        what = "is reinforcement learning, whose step is not only pre-training"
+        what = "is reinforcement learning; only pre-training steps are modelled"
         raise InputError(f"{source}: [{section.partition('.')[0]}] {what}")
     job = _TorchtitanJob(settings, source)
     job.assumed += assumed
     if settings.get("fault_tolerance.enable") is True:
         job.assumed.append("one replica group: fault-tolerant averaging between groups is not modelled")
-    return job.imported(dict(cluster), gpus, started, available)
+    return job.build_result(dict(cluster), gpus, started, available)
 
 
-def _flatten_dump(data: Mapping[str, Any], source: str) -> dict[str, Any]:
+def _flatten_printed(data: Mapping[str, Any], source: str) -> dict[str, Any]:
     plain = {name.replace("model_spec.", "model."): value for name, value in flatten(data, source).items()}
     none = {"activation_checkpoint.mode": "none"} if data.get("activation_checkpoint", {}) is None else {}
-    on = {name: value for name, value in plain.items() if value is not None and (value or is_known(name))}
+    on = {name: value for name, value in plain.items() if value is not None and (value or is_known_setting(name))}
     return none | on
 
 
 class _TorchtitanJob(JobSettings):
-    def imported(
+    def build_result(
         self, cluster: dict[str, Any], gpus: int | None, started: tuple[int, str] | None, available: int | None
-    ) -> Imported:
-        """Return the whole scenario; raise InputError with all problems."""
+    ) -> ImportResult:
+        """Return the scenario of the job; raise InputError listing all problems."""
         if self.unknown and len(self.unknown) == len(self.written):
             what = "is not a job config of torchtitan: it has no torchtitan keys, such as training.seq_len"
             raise InputError(f"{self.source}: {what}; give the TOML file that torchtitan is started with")
-        model = self.problems.attempt(self._model)
-        split = self.problems.attempt(self._parallel, gpus, started, available)
+        model = self.problems.attempt(self._model_section)
+        split = self.problems.attempt(self._parallel_sections, gpus, started, available)
         sizes = model_document(model["preset"]) if model and "preset" in model else model or {}
         parallel, fsdp = split or (
             {"tp": 1, "pp": self.values["parallelism.pipeline_parallel_degree"], "dp": 1, "zero": 0},
             {},
         )
-        pipeline = self.problems.attempt(self._pipeline, parallel["pp"], sizes)
-        training = self.problems.attempt(self._training, parallel, plain=not {"moe", "mla"} & sizes.keys())
+        pipeline = self.problems.attempt(self._pipeline_section, parallel["pp"], sizes)
+        training = self.problems.attempt(self._training_section, parallel, plain=not {"moe", "mla"} & sizes.keys())
         self.problems.raise_all()
         if parallel["zero"] == 3 and model and (predicted := model.pop("mtp_layers", 0)):
             layers = f"{predicted} layer{'s' * (predicted > 1)} of multi-token prediction"
@@ -113,12 +113,12 @@ class _TorchtitanJob(JobSettings):
         }  # fmt: skip
         idle = [name for key, name in self.given.items() if key in self.values.unread_names]
         read = [name for name in self.given.values() if name not in idle]
-        return Imported(
+        return ImportResult(
             {key: value for key, value in document.items() if value != {}}, tuple(read), (*self.no_effect, *idle),
             tuple(dict.fromkeys(self.assumed)), unknown=tuple(self.unknown),
         ).with_all_settings(self.written)  # fmt: skip
 
-    def _model(self) -> dict[str, Any]:
+    def _model_section(self) -> dict[str, Any]:
         family, flavor = self.values["model.name"], self.values["model.flavor"]
         more: dict[str, Any] = {"sequence_length": self.values["training.seq_len"]}
         if self.values["model.num_mtp_layers"]:
@@ -136,7 +136,7 @@ class _TorchtitanJob(JobSettings):
         if family in ("llama", "llama2") and not debug:  # the job takes the vocabulary of its tokenizer
             self.assumed.append("a vocabulary of 32000 tokens, as in Llama 2's tokenizer")
         if found:
-            return {**published_model(_MODELS[found]), **more}
+            return {**published_model_section(_MODELS[found]), **more}
         sizes = debug or TABLES["own_models"].get(name)
         if not sizes:
             near = [known for known in _MODELS if known.startswith(f"{family} ")]
@@ -148,8 +148,10 @@ class _TorchtitanJob(JobSettings):
             self.assumed.append("the debug model has its most common sizes; they changed between versions")
         return {"gated_mlp": True, **sizes, **more}
 
-    def _shards(self, gpus: int | None, fixed: int, started: tuple[int, str] | None, available: int | None) -> int:
-        """Return the sharding degree: as given, or what the other degrees leave of the GPUs."""
+    def _shard_degree(
+        self, gpus: int | None, fixed: int, started: tuple[int, str] | None, available: int | None
+    ) -> int:
+        """Return the FSDP shard degree, as given or what the other degrees leave of the GPUs."""
         key = "parallelism.data_parallel_shard_degree"
         shard: int = self.values[key]
         if shard != -1:
@@ -163,19 +165,18 @@ class _TorchtitanJob(JobSettings):
             gpus = max(1, available // fixed) * fixed
             self.assumed.append(f"{gpus} GPUs of the cluster: the number is not stated (--gpus sets it)")
         if not gpus:
-            what = "is -1, the rest of the GPUs; give the number of GPUs (--gpus), or the degree"
+            what = "is -1 (all GPUs that other degrees leave), and the GPU count is unknown; give --gpus, or the degree"
             raise self.error(key, what)
         if gpus % fixed:
             what = f"{gpus} GPUs are not divisible by tensor x pipeline x context x replicate degrees = {fixed}"
             raise self.error(key, what)
         return gpus // fixed
 
-    def _parallel(
+    def _parallel_sections(
         self, gpus: int | None, started: tuple[int, str] | None, available: int | None
     ) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Return the fields of ``Parallel`` and ``Fsdp``; FSDP also shards over the ranks of cp."""
         tp, pp, cp, replicate = (self.values[f"parallelism.{axis}_degree"] for axis in _AXES)
-        shard = self._shards(gpus, tp * pp * cp * replicate, started, available)
+        shard = self._shard_degree(gpus, tp * pp * cp * replicate, started, available)
         sharded = shard * cp > 1
         parallel: dict[str, Any] = {"tp": tp, "pp": pp, "dp": replicate * shard, "zero": 3 if sharded else 0}
         if tp > 1 and self.values["parallelism.enable_sequence_parallel"]:
@@ -183,7 +184,7 @@ class _TorchtitanJob(JobSettings):
         if cp > 1:
             way = TABLES["rotations"][self.values["parallelism.context_parallel_rotate_method"]]
             parallel |= {"cp": cp, "cp_comm": way}
-        parallel |= self._experts(tp, sharded=sharded)
+        parallel |= self._expert_fields(tp, sharded=sharded)
         if not sharded:
             return parallel, {}
         if self.values["optimizer.name"] == "Muon":
@@ -199,8 +200,7 @@ class _TorchtitanJob(JobSettings):
             fsdp["shard_group"] = shard * cp
         return parallel, fsdp
 
-    def _experts(self, tp: int, *, sharded: bool) -> dict[str, Any]:
-        """Return the split of experts; each rank has whole experts if expert_tensor_parallel_degree is 1."""
+    def _expert_fields(self, tp: int, *, sharded: bool) -> dict[str, Any]:
         ep, etp = (self.values[f"parallelism.expert_{what}parallel_degree"] for what in ("", "tensor_"))
         if ep == 1:
             return {}
@@ -215,7 +215,7 @@ class _TorchtitanJob(JobSettings):
         dispatch = {"expert_dispatch": {"kind": way}} if way in _DISPATCH_BACKENDS else {}
         return {"ep": ep, **({"etp": etp} if tp > 1 else {}), **dispatch}
 
-    def _pipeline(self, pp: int, sizes: Mapping[str, Any]) -> dict[str, Any]:
+    def _pipeline_section(self, pp: int, sizes: Mapping[str, Any]) -> dict[str, Any]:
         if pp == 1:
             return {}
         if csv := self.values["parallelism.pipeline_parallel_schedule_csv"]:
@@ -239,32 +239,32 @@ class _TorchtitanJob(JobSettings):
         self.assumed.append(f"the layers are not divisible by {slices} slices: split by layer times")
         return {"schedule": known, **chunks, "layers_per_stage": "auto"}
 
-    def _training(self, parallel: Mapping[str, Any], *, plain: bool) -> dict[str, Any]:
-        """Return batch, precision and recompute; ``plain``: layers consist of attention and one MLP."""
+    def _training_section(self, parallel: Mapping[str, Any], *, plain: bool) -> dict[str, Any]:
+        """Return batch, precision and recompute (``plain``: layers have only attention and one MLP)."""
         values, dp, pp = self.values, parallel["dp"], parallel["pp"]
         local, batch = values["training.local_batch_size"], values["training.global_batch_size"]
         micro = values["parallelism.pipeline_parallel_microbatch_size"] if pp > 1 else local
         if values["training.num_tokens_per_microbatch_per_dp_rank"]:  # batches in tokens since 2026
-            micro = self._sequences("training.num_tokens_per_microbatch_per_dp_rank")
+            micro = self._tokens_to_sequences("training.num_tokens_per_microbatch_per_dp_rank")
             local = micro * (values["parallelism.num_pp_microbatches"] if pp > 1 else 1)
             if values["training.num_tokens_per_train_step"] != -1:
-                batch = self._sequences("training.num_tokens_per_train_step")
+                batch = self._tokens_to_sequences("training.num_tokens_per_train_step")
         parts = values["parallelism.pipeline_parallel_microbatches"]  # key of 2024
         if parts and pp > 1 and local % parts == 0:
             micro = local // parts
         return {
-            "global_batch": local * dp if batch == -1 else batch, "micro_batch": micro, **self.precision(parallel),
-            **self._recompute(plain=plain),
+            "global_batch": local * dp if batch == -1 else batch, "micro_batch": micro,
+            **self.precision_fields(parallel), **self._recompute_fields(plain=plain),
             **({"optimizer": "muon"} if self.values["optimizer.name"] == "Muon" else {}),
         }  # fmt: skip
 
-    def _sequences(self, key: str) -> int:
+    def _tokens_to_sequences(self, key: str) -> int:
         tokens, length = self.values[key], self.values["training.seq_len"]
         if tokens % length:
             raise self.error(key, f"{tokens} is not divisible by training.seq_len = {length}")
         return int(tokens // length)
 
-    def _recompute(self, *, plain: bool) -> dict[str, Any]:
+    def _recompute_fields(self, *, plain: bool) -> dict[str, Any]:
         mode, option = (self.values[f"activation_checkpoint.{what}"] for what in ("mode", "selective_ac_option"))
         if mode in ("none", "full"):
             return {"recompute": mode}

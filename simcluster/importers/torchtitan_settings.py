@@ -1,4 +1,4 @@
-"""Settings of a torchtitan job config, classified and checked, and the resulting precision."""
+"""Classified and checked settings of a torchtitan job config, and the resulting precision."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from simcluster.base.errors import InputError
 from simcluster.documents.diagnostics import listed, shown
 from simcluster.documents.reading import read_document
 from simcluster.importers.flat_settings import flatten
-from simcluster.importers.imported import SettingClassifier, Settings
+from simcluster.importers.results import SettingClassifier, TrackedSettings
 
 TABLES = read_document(Path(__file__).with_name("torchtitan.yaml")).data
 _NO_EFFECT_SECTIONS, _NO_EFFECT, _REFUSED_IF_SET, _FLOAT8, _MXFP8, _KERNELS, _KEYS_OF_2024 = (
@@ -31,31 +31,31 @@ _DEFAULTS_OF_2025 = (
 )
 
 
-def is_mapped(name: str) -> bool:
-    """Return whether a scenario has a place for a setting."""
+def is_mapped_setting(name: str) -> bool:
+    """Return whether a torchtitan setting maps to a field of the scenario."""
     return _RENAMED.get(name, name) in _DEFAULTS
 
 
-def is_known(name: str) -> bool:
-    """Return whether a setting is a torchtitan setting that a table lists."""
+def is_known_setting(name: str) -> bool:
+    """Return whether ``torchtitan.yaml`` lists a setting."""
     key = _RENAMED.get(name, name)
-    return is_mapped(name) or key in _OTHERWISE or key in _REFUSED_IF_SET or _is_idle(key)
+    return is_mapped_setting(name) or key in _OTHERWISE or key in _REFUSED_IF_SET or _setting_has_no_effect(key)
 
 
-def _is_idle(key: str) -> bool:
+def _setting_has_no_effect(key: str) -> bool:
     return bool({key, key.rpartition(".")[0]} & _NO_EFFECT) or key.partition(".")[0] in _NO_EFFECT_SECTIONS
 
 
 class JobSettings(SettingClassifier):
-    """Job settings by dotted name: ``values`` are mapped settings with torchtitan's defaults, ``given`` as written."""
+    """Classified and checked settings of a torchtitan job, with torchtitan's defaults."""
 
     def __init__(self, settings: Mapping[str, Any], source: str) -> None:
         super().__init__(source)
         self.written = tuple(settings)
-        self.values = Settings(_DEFAULTS)
+        self.values = TrackedSettings(_DEFAULTS)
         self.given: dict[str, str] = {}
         self.assumed += [] if _KEYS_OF_2024.isdisjoint(settings) else [_DEFAULTS_OF_2025]
-        settings = {name: _split_list(name, value) for name, value in settings.items()}
+        settings = {name: _split_text_of_list(name, value) for name, value in settings.items()}
         asked, converters = settings.get("float8.enable_float8_linear") is True, settings.get("model.converters")
         self._float8 = asked or (isinstance(converters, list) and any(str(name) in _FLOAT8 for name in converters))
         for name, value in settings.items():
@@ -65,7 +65,7 @@ class JobSettings(SettingClassifier):
         return super().error(self.given.get(name, name), message)
 
     def is_on(self, key: str) -> bool:
-        """Return whether a switch is on."""
+        """Return whether a setting that is a switch is on."""
         return self.values[key] is True
 
     def _classify(self, name: str, value: Any) -> None:
@@ -82,7 +82,7 @@ class JobSettings(SettingClassifier):
             usual, said = _OTHERWISE.get(key, (None, ""))
             said = said if (value, type(value)) == (usual, type(usual)) else ""
             refused = f"{shown(value)} is not modelled" if on else ""
-            self.classify(name, refused=refused, otherwise=said, idle=_is_idle(key), known=_DEFAULTS)
+            self.classify(name, refused=refused, otherwise=said, idle=_setting_has_no_effect(key), known=_DEFAULTS)
 
     def _check_value(self, key: str, value: Any) -> Any:
         default = _DEFAULTS[key]
@@ -100,7 +100,7 @@ class JobSettings(SettingClassifier):
             raise self.error(key, f"{shown(value)} {said}")
         return value
 
-    def precision(self, parallel: Mapping[str, Any]) -> dict[str, Any]:
+    def precision_fields(self, parallel: Mapping[str, Any]) -> dict[str, Any]:
         """Return the precision fields of ``Training`` for a job with this parallel layout.
 
         Raises InputError for converters that are not modelled, and for fp8 converters of fp32 matmuls.
@@ -147,7 +147,7 @@ class JobSettings(SettingClassifier):
         return {"precision": precision, "memory_recipe": "fp32-16"}
 
     def _conversion_notes(self, converters: list[str]) -> list[str]:
-        """Return sentences about fp8 gathers, row scales and unconverted layers that are modelled differently.
+        """Return sentences about fp8 settings that are modelled differently.
 
         Recipes and filters are those of torchao's ``Float8LinearConfig.from_recipe_name`` and torchtitan's
         ``Float8LinearConverter``: without a filter the head is converted with the layers.
@@ -173,7 +173,7 @@ class JobSettings(SettingClassifier):
         return [sentence for sentence, holds in said.items() if holds]
 
 
-def _split_list(name: str, value: Any) -> Any:
-    """Return the value; split a text into words if a list is expected (``"float8,mx"``, as in 2024 and 2025)."""
+def _split_text_of_list(name: str, value: Any) -> Any:
+    """Split a text such as "float8,mx" into words if the setting is a list."""
     words = isinstance(value, str) and isinstance(_DEFAULTS.get(_RENAMED.get(name, name)), list)
     return [word.strip() for word in value.split(",") if word.strip()] if words else value

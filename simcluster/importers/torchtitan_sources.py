@@ -14,15 +14,15 @@ from typing import Any
 
 from simcluster.base.errors import InputError
 from simcluster.documents.diagnostics import listed
-from simcluster.importers.arguments import explain_shell_value
+from simcluster.importers.arguments import explain_unexpanded_value
 from simcluster.importers.flat_settings import environment_assumptions, flatten, parse_toml_or_json
-from simcluster.importers.imported import FileReader
 from simcluster.importers.processes import count_processes_with_note
 from simcluster.importers.python_recipes import RecipeFile
 from simcluster.importers.python_values import RecordedCall, UnreadExpression
+from simcluster.importers.results import FileReader
 from simcluster.importers.shell.script import read_script
-from simcluster.importers.shell.state import State, join_value
-from simcluster.importers.torchtitan_settings import is_mapped
+from simcluster.importers.shell.state import ScriptState, join_value
+from simcluster.importers.torchtitan_settings import is_mapped_setting
 
 _MODES = {"FullAC": "full", "SelectiveAC": "selective", "NoAC": "none"}
 _TRAINERS = ("Trainer.Config", "FaultTolerantTrainer.Config", "GraphTrainer.Config")
@@ -40,7 +40,7 @@ _CONFIG_VARIABLE = "CONFIG_FILE"
 def read_registry_function(
     text: str, source: str, function: str, models: tuple[str, ...], sequence_length: int | None = None
 ) -> dict[str, Any]:  # fmt: skip
-    """Return the dotted settings made by one function of a registry file, by default its only one.
+    """Return the settings that a function of a torchtitan config registry makes.
 
     ``models`` are the names of known models, ``sequence_length`` the argument of a function that takes ``seq_len``.
     Raises InputError if there are several and none is named, and for a function that makes no readable trainer
@@ -55,14 +55,14 @@ def read_registry_function(
             + (f" (it has {listed(made[:40])})" if made else "")
         )
     function = function or made[0]
-    found = file.read(function, {"seq_len": sequence_length} if sequence_length else {})
+    found = file.read_function(function, {"seq_len": sequence_length} if sequence_length else {})
     name = found.name if isinstance(found, RecordedCall) else ""
     if name == "Controller.Config":
-        raise InputError(f"{source}: {function} is reinforcement learning, whose step is not only pre-training")
+        raise InputError(f"{source}: {function} is reinforcement learning; only pre-training steps are modelled")
     if name not in _TRAINERS and name.endswith("Trainer.Config"):
         raise InputError(f"{source}: {function} uses {name.partition('.')[0]}, which does not train a text decoder")
     if name not in _TRAINERS:
-        raise InputError(f"{source}: {function} makes no Trainer.Config that can be read as data: {_CONFIG_ADVICE}")
+        raise InputError(f"{source}: {function} returns no Trainer.Config that can be read as data: {_CONFIG_ADVICE}")
     settings: dict[str, Any] = {}
     for section, value in found.fields.items():
         if section in ("model_spec", "model") and isinstance(value, RecordedCall):
@@ -98,7 +98,7 @@ def _apply_transforms(base: Any = None, transforms: Any = None, *_: Any, **__: A
 
 
 def _model_family(place: str, source: str, function: str, models: tuple[str, ...]) -> str:
-    """Return the model family from its import, the file's folder or the start of the function's name."""
+    """Return the model family by the function's import, the file's folder or the function's name."""
     if imported := re.search(r"\bmodels\.(\w+)\.\w+$", place):
         return imported[1]
     folder = re.search(r"(models/)?\b(\w+)/[^/]*$", source)
@@ -109,7 +109,7 @@ def _model_family(place: str, source: str, function: str, models: tuple[str, ...
 def _model_settings(value: RecordedCall, family: str) -> dict[str, Any]:
     flavor = value.args[0] if value.args else value.fields.get("flavor", "")
     found = {"model.name": family, "model.flavor": flavor if isinstance(flavor, str) else ""}
-    rest = {f"model.{key}": _plain_value(item) for key, item in value.fields.items() if key not in _CALL_FIELDS}
+    rest = {f"model.{key}": _to_plain_value(item) for key, item in value.fields.items() if key not in _CALL_FIELDS}
     return found | _converter_settings(value.fields.get("converters")) | rest
 
 
@@ -127,14 +127,14 @@ def _section_settings(name: str, value: Any) -> dict[str, Any]:
             mode = {"mode": _MODES.get(kind, kind)} if kind != "ActivationCheckpointConfig" else {}
             fields = {"selective_ac_option": "op", **(mode or fields)}
         case _ if not isinstance(value, RecordedCall):
-            return {name: _plain_value(value)}
-    return {f"{name}.{key}": _plain_value(item) for key, item in fields.items() if item is not None}
+            return {name: _to_plain_value(value)}
+    return {f"{name}.{key}": _to_plain_value(item) for key, item in fields.items() if item is not None}
 
 
 def _converter_settings(given: Any) -> dict[str, Any]:
     if not isinstance(given, list):
         return {}
-    found: dict[str, Any] = {"model.converters": [_plain_value(each).partition(".")[0] for each in given]}
+    found: dict[str, Any] = {"model.converters": [_to_plain_value(each).partition(".")[0] for each in given]}
     for each in given:
         if isinstance(each, RecordedCall) and each.name.startswith("Float8Linear"):
             said = {name: each.fields.get(name) for name, kind in _FLOAT8_FIELDS.items()}
@@ -145,7 +145,6 @@ def _converter_settings(given: Any) -> dict[str, Any]:
 
 
 def _optimizer_settings(value: Any) -> dict[str, Any]:
-    """Return the optimizer's kind and settings, from the call's name or a container's fields."""
     if not isinstance(value, RecordedCall):
         return {"optimizer.name": "AdamW"}
     if isinstance(inner := value.fields.get("optimizer"), RecordedCall):  # Optim, with learning rate schedules
@@ -158,7 +157,7 @@ def _optimizer_settings(value: Any) -> dict[str, Any]:
         groups, named = value.fields.get("param_groups") or [], value.fields.get("name")
         usual = named if isinstance(named, str) else "AdamW"
         made = [one for one in groups if isinstance(one, RecordedCall)] if isinstance(groups, list) else []
-        kinds = {str(_plain_value(one.fields.get("optimizer_name", usual))) for one in made} or {usual}
+        kinds = {str(_to_plain_value(one.fields.get("optimizer_name", usual))) for one in made} or {usual}
         early = {"early_step_in_backward": True} if "InBackward" in value.name else {}
         read = ("name", "param_groups") if isinstance(groups, list) else ("name",)
         fields = {key: item for key, item in value.fields.items() if key not in read} | early
@@ -169,10 +168,10 @@ def _optimizer_settings(value: Any) -> dict[str, Any]:
         )
     # Muon is for matrices only, with AdamW for the rest
     name = "Muon" if kinds == {"AdamW", "Muon"} else " and ".join(sorted(kinds))
-    return {"optimizer.name": name, **{f"optimizer.{key}": _plain_value(item) for key, item in fields.items()}}
+    return {"optimizer.name": name, **{f"optimizer.{key}": _to_plain_value(item) for key, item in fields.items()}}
 
 
-def _plain_value(value: Any) -> Any:
+def _to_plain_value(value: Any) -> Any:
     return (
         value.text if isinstance(value, UnreadExpression) else value.name if isinstance(value, RecordedCall) else value
     )
@@ -180,7 +179,7 @@ def _plain_value(value: Any) -> Any:
 
 @dataclass(frozen=True)
 class LaunchedJob:
-    """Torchtitan job of a script: settings by dotted name, launched GPUs (None: not stated), assumptions."""
+    """Settings, GPU count and assumptions of a torchtitan job that a script starts."""
 
     settings: dict[str, Any]
     gpus: int | None
@@ -190,11 +189,11 @@ class LaunchedJob:
 def read_job_script(
     text: str, source: str, read_file: FileReader, given: Mapping[str, str], machine: int | None
 ) -> LaunchedJob:  # fmt: skip
-    """Return the job that a script starts; raise InputError if it starts none or its job config is missing.
+    """Return the torchtitan job that a launch script starts; raise InputError if it starts none.
 
     ``given`` are values of its variables, and ``machine`` the GPUs of a node as the script counts them.
     """
-    state = read_script(text, State(source, dict(given), read_file, machine))
+    state = read_script(text, ScriptState(source, dict(given), read_file, machine))
     unset = state.unset_assumption()
     commands = (each for each in state.commands if any(map(_CONFIG_OPTION.match, each[0])))
     words, around = next(commands, ([], state.enclosing_words))
@@ -220,7 +219,7 @@ def read_job_script(
 
 
 def _command_line_settings(words: Sequence[str], settings: Mapping[str, Any], source: str) -> dict[str, Any]:
-    """Return the command-line settings, each of the type that it has in the job config or looks like.
+    """Return torchtitan's command-line overrides, converted to the types of the job config.
 
     Raises InputError for a mapped setting whose value only a shell knows.
     """
@@ -230,13 +229,13 @@ def _command_line_settings(words: Sequence[str], settings: Mapping[str, Any], so
         if match and not _CONFIG_OPTION.match(word):
             value = match[2] if match[2] is not None else after if after and not after.startswith("--") else "true"
             name = match[1].replace("-", "_")
-            if is_mapped(name) and (shell := explain_shell_value(value)):
+            if is_mapped_setting(name) and (shell := explain_unexpanded_value(value)):
                 raise InputError(f"{source}: --{name}: {shell}")
-            found[name] = _parse_value(value, settings.get(name))
+            found[name] = _parse_override_value(value, settings.get(name))
     return found
 
 
-def _parse_value(text: str, before: Any) -> Any:
+def _parse_override_value(text: str, before: Any) -> Any:
     if isinstance(before, list):
         return [part for part in text.split(",") if part]
     if isinstance(before, str) or not re.fullmatch(r"(?i)true|false|-?\d{1,15}", text):

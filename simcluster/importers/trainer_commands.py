@@ -1,4 +1,4 @@
-"""Command that starts a training with DeepSpeed: options, option files and accelerate settings.
+"""Reader of the command that starts a DeepSpeed training, its option files and accelerate settings.
 
 LLaMA-Factory's command takes a YAML file instead of options, programs of TRL after ``--config``. Names and defaults of
 accelerate are those of its commands/launch.py and of DeepSpeedPlugin in its utils/dataclasses.py.
@@ -17,8 +17,8 @@ from simcluster.base.errors import InputError
 from simcluster.documents.reading import parse_document, read_document
 from simcluster.importers.arguments import CONFIG_JSON_ADVICE, Arguments, parse_words
 from simcluster.importers.flat_settings import option_value_words
-from simcluster.importers.imported import Settings
-from simcluster.importers.shell.state import State
+from simcluster.importers.results import TrackedSettings
+from simcluster.importers.shell.state import ScriptState
 from simcluster.importers.shell.syntax import is_script
 
 TABLES = read_document(Path(__file__).with_name("trainer_scripts.yaml")).data
@@ -37,7 +37,7 @@ _NO_EFFECT, _IDLE_FIELDS = (frozenset(TABLES[f"accelerate_{name}"].split()) for 
 
 @dataclass(frozen=True)
 class TrainerCommand:
-    """Training command: its options, DeepSpeed file (empty: set by accelerate's options), enclosing words."""
+    """A command that starts a DeepSpeed training, with the name of its DeepSpeed configuration."""
 
     arguments: Arguments
     config: str
@@ -45,13 +45,13 @@ class TrainerCommand:
 
 
 def is_trainer_file(text: str) -> bool:
-    """Return whether the text is a YAML file of options for a program of Hugging Face's Trainer."""
+    """Return whether the text is a YAML file of options for Hugging Face's Trainer."""
     return _OPTION_FILE.search(text) is not None and not is_script(text)
 
 
-def read_option_file(text: str, source: str) -> TrainerCommand:
-    """Return the training of a YAML file of options; raise InputError if it names no DeepSpeed configuration."""
-    arguments = Arguments(_parse_options(text, source))
+def read_trainer_option_file(text: str, source: str) -> TrainerCommand:
+    """Return the training that a YAML file of Trainer options describes."""
+    arguments = Arguments(_parse_trainer_options(text, source))
     if not (config := arguments.option_text(*CONFIG_OPTIONS)):
         raise InputError(
             f"{source}: does not use DeepSpeed (deepspeed: FILE); import the script that starts it, with the "
@@ -60,16 +60,16 @@ def read_option_file(text: str, source: str) -> TrainerCommand:
     return TrainerCommand(arguments, config)
 
 
-def find_first_training(state: State) -> TrainerCommand:
+def find_deepspeed_command(state: ScriptState) -> TrainerCommand:
     """Return the first command of a script that uses DeepSpeed; raise InputError if there is none."""
     found: list[TrainerCommand] = []
     nothing = (
-        "starts nothing with --deepspeed FILE or --deepspeed_config FILE except Megatron-DeepSpeed (for that use "
-        "simcluster import megatron); give the script that does, or the configuration"
+        "starts no training with --deepspeed FILE or --deepspeed_config FILE (for Megatron-DeepSpeed use simcluster "
+        "import megatron); give the script that does, or the DeepSpeed configuration"
     )
     without = missing = ""
     for words, around in state.commands:
-        arguments, absent = _parse_command(words, state)
+        arguments, absent = _parse_trainer_command(words, state)
         options, launched = arguments.options, arguments.launched
         if any(key.endswith("num-layers") for key in options):  # Megatron-DeepSpeed
             continue
@@ -93,8 +93,8 @@ def find_first_training(state: State) -> TrainerCommand:
     return found[0]
 
 
-def _parse_command(words: Sequence[str], state: State) -> tuple[Arguments, str]:
-    """Return a command's options, with those of the YAML file it names, and that file's name if missing.
+def _parse_trainer_command(words: Sequence[str], state: ScriptState) -> tuple[Arguments, str]:
+    """Return a command's options with those of the YAML file it names, and that file's name if missing.
 
     The file is after LLaMA-Factory's ``train``, a program, or its ``--config``; in the first two cases NAME=VALUE words
     after it are options.
@@ -119,12 +119,12 @@ def _parse_command(words: Sequence[str], state: State) -> tuple[Arguments, str]:
         if (text := state.file_text(match[1])) is None:
             return arguments, match[1]
         own = {key: value for key, value in own.items() if key not in ("config", "")}
-        return replace(arguments, options={**_parse_options(text, match[1]), **own}), ""
+        return replace(arguments, options={**_parse_trainer_options(text, match[1]), **own}), ""
     return arguments, ""
 
 
-def _parse_options(text: str, source: str) -> dict[str, tuple[str, ...]]:
-    """Return a YAML file's fields as options: null is omitted, false is kept, an empty text is a word."""
+def _parse_trainer_options(text: str, source: str) -> dict[str, tuple[str, ...]]:
+    """Return a YAML file's fields as options: null is omitted, false and empty texts are kept."""
     data = parse_document(text, source=source).data
     empty = {name for name, value in data.items() if isinstance(value, str) and not value.strip()}
     return {
@@ -136,7 +136,7 @@ def _parse_options(text: str, source: str) -> dict[str, tuple[str, ...]]:
 
 @dataclass(frozen=True)
 class AccelerateSettings:
-    """DeepSpeed configuration (JSON or file name), process counts and mixed precision set by accelerate."""
+    """DeepSpeed configuration, process counts and mixed precision that accelerate sets."""
 
     config: str
     named: str = ""
@@ -149,33 +149,33 @@ class AccelerateSettings:
 
 
 def is_accelerate_file(text: str) -> bool:
-    """Return whether the text is a configuration file of accelerate."""
+    """Return whether the text is a configuration file of Hugging Face accelerate."""
     return _ACCELERATE.search(text) is not None
 
 
 def read_accelerate_settings(
     text: str, options: Mapping[str, str], source: str, *, steps_said: bool = False
 ) -> AccelerateSettings:
-    """Return the settings of an accelerate file, overridden by launcher options.
+    """Return the settings of an accelerate configuration file, overridden by launcher options.
 
     ``steps_said``: the program sets gradient accumulation itself, to the same number. Raises InputError for a backend
     other than DeepSpeed.
     """
-    data = Settings(parse_document(text, source=source).data if text else {"distributed_type": "DEEPSPEED"})
+    data = TrackedSettings(parse_document(text, source=source).data if text else {"distributed_type": "DEEPSPEED"})
     kind = str(data.get("distributed_type", "none"))
     if kind != "DEEPSPEED" and "use-deepspeed" not in options:
         raise InputError(f"{source}: distributed_type {kind[:20]} is not DEEPSPEED: {CONFIG_JSON_ADVICE}")
     given = {name.replace("-", "_"): value for name, value in options.items()}
     said: dict[str, Any] = data.get("deepspeed_config") or {}
     own: dict[str, Any] = {**said, **{name: given[name] for name in (*_READ_FIELDS, *_DEVICES) if name in given}}
-    zero: dict[str, Any] = {"stage": _parse_whole(own.get("zero_stage", 2))}
+    zero: dict[str, Any] = {"stage": _parse_whole_number(own.get("zero_stage", 2))}
     devices = {name.removesuffix("_device"): str(own.get(name, "none")).lower() for name in _DEVICES}
     zero |= {name: {"device": device} for name, device in devices.items() if device != "none"}
     auto = {"train_batch_size": "auto", "train_micro_batch_size_per_gpu": "auto"}
-    steps = "auto" if steps_said else _parse_whole(own.get("gradient_accumulation_steps", 1))
+    steps = "auto" if steps_said else _parse_whole_number(own.get("gradient_accumulation_steps", 1))
     formats = {"bf16": {"enabled": "auto"}, "fp16": {"enabled": "auto"}}
     config = {**auto, "gradient_accumulation_steps": steps, "zero_optimization": zero, **formats}
-    nodes, total = (_parse_whole(given.get(name, data.get(name))) for name in ("num_machines", "num_processes"))
+    nodes, total = (_parse_whole_number(given.get(name, data.get(name))) for name in ("num_machines", "num_processes"))
     nodes = nodes or 1
     whole = isinstance(nodes, int) and isinstance(total, int) and total % nodes == 0
     precision = str(given.get("mixed_precision", data.get("mixed_precision", "no")))
@@ -191,5 +191,5 @@ def read_accelerate_settings(
     )  # fmt: skip
 
 
-def _parse_whole(value: Any) -> Any:
+def _parse_whole_number(value: Any) -> Any:
     return int(value) if isinstance(value, str) and value.isdecimal() else value

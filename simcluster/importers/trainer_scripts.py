@@ -1,4 +1,4 @@
-"""Scenario of a script that uses DeepSpeed and options of Hugging Face's Trainer.
+"""Import of a script that uses DeepSpeed and options of Hugging Face's Trainer as a scenario.
 
 Names and defaults of options are those of transformers' training_args.py; values for ``auto`` in the configuration are
 those of its integrations/deepspeed.py (HfTrainerDeepSpeedConfig). ``trainer_scripts.yaml`` in this folder classifies
@@ -17,22 +17,22 @@ from simcluster.base.errors import InputError
 from simcluster.importers.arguments import CONFIG_JSON_ADVICE, Arguments, override_options
 from simcluster.importers.deepspeed import scenario_from_deepspeed
 from simcluster.importers.flat_settings import environment_assumptions
-from simcluster.importers.imported import FileReader, Imported, SettingClassifier, Settings, is_off
 from simcluster.importers.named_models import NamedModel, find_named_model, why_not_decoder
 from simcluster.importers.pre_training import check_pre_training
-from simcluster.importers.processes import count_processes, processes_of_variables, visible_gpus
+from simcluster.importers.processes import count_processes, count_visible_gpus, read_process_variables
+from simcluster.importers.results import FileReader, ImportResult, SettingClassifier, TrackedSettings, is_off
 from simcluster.importers.shell.script import read_script
-from simcluster.importers.shell.state import State, join_value
+from simcluster.importers.shell.state import ScriptState, join_value
 from simcluster.importers.trainer_commands import (
     CONFIG_OPTIONS,
     TABLES,
     AccelerateSettings,
     TrainerCommand,
-    find_first_training,
+    find_deepspeed_command,
     is_accelerate_file,
     is_trainer_file,
     read_accelerate_settings,
-    read_option_file,
+    read_trainer_option_file,
 )
 
 _LENGTH_OPTIONS, _MODEL_OPTIONS, _RECOMPUTE_OPTIONS, _MICRO_BATCH_OPTIONS, _ACCUMULATION_OPTIONS = (
@@ -61,27 +61,27 @@ def scenario_from_trainer(
     text: str, *, cluster: Mapping[str, Any], model: NamedModel | None = None, sequence_length: int | None = None,
     gpus: int | None = None, available: int | None = None, gpus_per_node: int | None = None,
     given: Mapping[str, str] | None = None, read_file: FileReader, source: str = "<script>",
-) -> Imported:  # fmt: skip
-    """Return the scenario of the training that a script starts on a cluster (a scenario's ``cluster`` section).
+) -> ImportResult:  # fmt: skip
+    """Return the scenario of the DeepSpeed training that a script starts on a cluster.
 
     ``model`` and ``sequence_length`` are the user's and override the script's, ``given`` are values of the script's
     variables and options. Raises InputError for a script that names no configuration of DeepSpeed or a missing one, for
     a model that is not known, and for what ``scenario_from_deepspeed`` refuses.
     """
-    state = State(source, dict(given or {}), read_file, visible_gpus(gpus, gpus_per_node))
+    state = ScriptState(source, dict(given or {}), read_file, count_visible_gpus(gpus, gpus_per_node))
     alone = is_trainer_file(text)
-    training = read_option_file(text, source) if alone else find_first_training(read_script(text, state))
+    training = read_trainer_option_file(text, source) if alone else find_deepspeed_command(read_script(text, state))
     arguments = override_options(training.arguments, given or {})
     run = _TrainerSettings(arguments, source)
     run.check_training(named=not model)
-    config = _find_config(training, run, state)
-    named = model or run.model(read_file)
+    config = _find_deepspeed_config(training, run, state)
+    named = model or run.find_model(read_file)
     section = dict(named.section)
-    if length := sequence_length or run.length():
+    if length := sequence_length or run.sequence_length():
         section["sequence_length"] = length
     else:
         run.assumed.append(f"{named.length} (--sequence-length changes it)")
-    started = _count_ranks(_count_launched(training, config, state, run.program))
+    started = _count_ranks(_count_launched_processes(training, config, state, run.program))
     whole = _count_ranks(count_processes(arguments.launcher, training.enclosing_words, state.gpus_per_node))
     found = scenario_from_deepspeed(
         config.config, cluster=cluster, model=section, gpus=gpus or started, available=available,
@@ -89,7 +89,7 @@ def scenario_from_trainer(
         source=f"{source}: {training.config}".removesuffix(": "),
     )  # fmt: skip
     run.assumed += state.unset_assumption()
-    document = found.document | {"training": found.document["training"] | run.training()}
+    document = found.document | {"training": found.document["training"] | run.training_fields()}
     by_script = (*state.assumed, *environment_assumptions(state.variables))
     settings = (*found.mapped, *found.no_effect, *config.mapped, *config.no_effect, *arguments.options)
     return replace(
@@ -102,7 +102,7 @@ def scenario_from_trainer(
 
 
 def refuse_trainer_command(arguments: Arguments, source: str) -> None:
-    """Raise InputError for a Trainer command, or one that starts DeepSpeed without model sizes."""
+    """Raise InputError for a command of Hugging Face's Trainer, or of DeepSpeed without model sizes."""
     options = arguments.options
     sizes = any(name.endswith(("num-layers", "hidden-size")) for name in options)
     config = arguments.option_text(*CONFIG_OPTIONS)
@@ -113,8 +113,8 @@ def refuse_trainer_command(arguments: Arguments, source: str) -> None:
         raise InputError(f"{source}: {program} {with_it}, and its model is not in Megatron-LM's options; {remedy}")
 
 
-def _find_config(training: TrainerCommand, run: _TrainerSettings, state: State) -> AccelerateSettings:
-    """Return the DeepSpeed configuration: the named file, as it is or as accelerate interprets it."""
+def _find_deepspeed_config(training: TrainerCommand, run: _TrainerSettings, state: ScriptState) -> AccelerateSettings:
+    """Return the command's DeepSpeed configuration, from its file or from accelerate's settings."""
     name = training.config
     if own := run.builtin_config(name):
         return AccelerateSettings(own)
@@ -134,13 +134,13 @@ def _find_config(training: TrainerCommand, run: _TrainerSettings, state: State) 
     return found
 
 
-def _count_launched(
-    training: TrainerCommand, config: AccelerateSettings, state: State, program: str
+def _count_launched_processes(
+    training: TrainerCommand, config: AccelerateSettings, state: ScriptState, program: str
 ) -> Mapping[str, str]:
     launched = count_processes(training.arguments.launcher, training.enclosing_words)
     if "nproc-per-node" not in launched and config.launched:
         return config.launched
-    launched = (processes_of_variables(state) if program else {}) | launched
+    launched = (read_process_variables(state) if program else {}) | launched
     seen = join_value(state.get("CUDA_VISIBLE_DEVICES") or "")
     if "nproc-per-node" not in launched and seen and "$" not in seen:
         launched["nproc-per-node"] = str(len(seen.split(",")))
@@ -155,7 +155,7 @@ def _count_ranks(launched: Mapping[str, str]) -> int | None:
 class _TrainerSettings(SettingClassifier):
     def __init__(self, arguments: Arguments, source: str) -> None:
         super().__init__(source, "--")
-        self._options = Settings(arguments.options)
+        self._options = TrackedSettings(arguments.options)
         self._arguments = replace(arguments, options=self._options)
         self.program = next((name for name, has in _PROGRAMS.items() if self._matches_program(has)), "")
         self._usual: dict[str, Any] = _PROGRAMS.get(self.program, {})
@@ -170,16 +170,16 @@ class _TrainerSettings(SettingClassifier):
 
     @property
     def mapped_names(self) -> list[str]:
-        """Names of mapped options that were read."""
+        """Names of mapped Trainer options that were read."""
         return [name for name in self._options.read_names if name in self._reads]
 
     @property
     def overridden_names(self) -> list[str]:
-        """Names of mapped options overridden by others of the same meaning."""
+        """Names of mapped Trainer options that others of the same meaning override."""
         return [name for name in self._options.unread_names if name in self._reads]
 
     def _is_on(self, name: str) -> bool:
-        """Return whether a switch is given and not false."""
+        """Return whether a Trainer option is given and not false."""
         return name in self._options and (
             not self._options[name] or self._arguments.option_text(name).lower() not in _OFF_WORDS
         )
@@ -191,7 +191,7 @@ class _TrainerSettings(SettingClassifier):
         return any(word in self._arguments.launcher for word in words) or any(name in self._options for name in options)
 
     def builtin_config(self, name: str) -> str:
-        """Return the program's built-in DeepSpeed configuration of that name; empty if it is a file."""
+        """Return the program's built-in DeepSpeed configuration, or an empty string if it is a file."""
         zero, stage = self._usual.get("configurations", {}).get(name), self._arguments.option_text("zero-stage")
         if zero:
             self.assumed.append(f"{name} is {self.program}'s built-in configuration of that name")
@@ -223,14 +223,14 @@ class _TrainerSettings(SettingClassifier):
         if tuners and not whole:
             raise InputError(
                 f"{self.source}: {self.program} trains adapters with frozen weights unless --{tuners[0]} "
-                "full is given: not modelled"
+                "full is given, which is not modelled"
             )
         check_pre_training(self._arguments, self.source)
         name, path = self._first_option(_MODEL_OPTIONS)
         if named and (against := why_not_decoder(path.rstrip("/").rpartition("/")[2])):
             raise InputError(f"{self.source}: --{name} {path[:60]} {against}")
 
-    def number(self, name: str) -> int | None:
+    def option_number(self, name: str) -> int | None:
         """Return the value of an option as a whole number; raise InputError if it is not one."""
         words = self._arguments.option_text(name)
         if not words:
@@ -240,16 +240,16 @@ class _TrainerSettings(SettingClassifier):
             raise InputError(f"{self.source}: --{name} {words[:40]!r} is not a whole number from 1{given}")
         return int(words)
 
-    def length(self) -> int | None:
-        """Return the sequence length in tokens, to which samples are truncated."""
+    def sequence_length(self) -> int | None:
+        """Return the sequence length (tokens), to which samples are truncated."""
         name, _ = self._first_option(_LENGTH_OPTIONS)
-        if length := self.number(name):
+        if length := self.option_number(name):
             self.assumed.append(f"every sequence has the {length} tokens of --{name}, to which samples are truncated")
         elif length := self._usual.get("length"):
             self.assumed.append(f"every sequence has {length} tokens, to which {self.program} truncates samples")
         return length
 
-    def model(self, read_file: FileReader) -> NamedModel:
+    def find_model(self, read_file: FileReader) -> NamedModel:
         """Return the model that the script names; raise InputError if its sizes are not known."""
         name, path = self._first_option(_MODEL_OPTIONS)
         give = "--model llama3-8b, or"
@@ -258,7 +258,7 @@ class _TrainerSettings(SettingClassifier):
         try:
             found = find_named_model(path, self.source, read_file)
         except InputError as problem:
-            if "is not known here" not in str(problem):
+            if "is not known, and" not in str(problem):
                 raise
             raise InputError(
                 f"{self.source}: only the model's name is given (--{name} {path[:60]}), not its sizes; give them: "
@@ -269,12 +269,12 @@ class _TrainerSettings(SettingClassifier):
         return found
 
     def auto_values(self, precision: str, gpus: int | None) -> dict[str, Any]:
-        """Return the values that replace ``auto``; ``precision`` is the launcher's format."""
+        """Return values for DeepSpeed settings that are ``auto``; ``precision`` is the launcher's format."""
         program = self._usual
         micro, steps = (
-            self.number(self._first_option(names)[0]) for names in (_MICRO_BATCH_OPTIONS, _ACCUMULATION_OPTIONS)
+            self.option_number(self._first_option(names)[0]) for names in (_MICRO_BATCH_OPTIONS, _ACCUMULATION_OPTIONS)
         )
-        micro = micro or self.number(program.get("micro_batch", ""))
+        micro = micro or self.option_number(program.get("micro_batch", ""))
         trains = any(name.startswith("per-device-") or name == "num-train-epochs" for name in self._options)
         if micro is None and trains:
             micro = program.get("usual_micro", _DEFAULT_MICRO_BATCH)
@@ -295,8 +295,8 @@ class _TrainerSettings(SettingClassifier):
         on = next((name for name in ("bf16", "fp16") if self._is_on(name)), usual)
         return found | {f"{name}.enabled": name == on for name in ("bf16", "fp16") if trains or name == on}
 
-    def training(self) -> dict[str, Any]:
-        """Return the recompute and attention kernel settings."""
+    def training_fields(self) -> dict[str, Any]:
+        """Return the scenario's recompute and attention kernel settings."""
         found: dict[str, Any] = {}
         off = self._usual.get("off", "")
         if any(self._is_on(name) for name in _RECOMPUTE_OPTIONS):

@@ -78,28 +78,28 @@ _FIELD_REQUIREMENTS = {
 
 
 def has_step_times(text: str) -> bool:
-    """Return whether a text has a line with a step time."""
+    """Return whether a log has a line with a step time."""
     return any(re.search(form, text, re.IGNORECASE) for form in _STEP_LINES.values())
 
 
-def measure_log(text: str, source: str, document: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
-    """Return the ``measured`` section for a scenario, and a sentence stating which iterations it covers.
+def measure_step_time(text: str, source: str, document: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
+    """Return a log's median step time as a scenario's ``measured`` section, and a sentence on it.
 
     It is the median (a line may have the mean of a logging interval) without warm-up: a tenth of the lines and at least
     one, but no further than iteration 10. Iterations with another batch, as during batch ramp-up, do not count. Raises
     InputError for a log without such lines.
     """
     batch = document["training"]["global_batch"]
-    found = next((rows for form in _STEP_LINES.values() if (rows := _parse_rows(form, text, document))), [])
+    found = next((rows for form in _STEP_LINES.values() if (rows := _parse_step_lines(form, text, document))), [])
     if not found:
         raise InputError(
-            f'{source}: has no line with a step time, such as "elapsed time per iteration (ms): ..."; supported are '
-            f"those of {', '.join(_STEP_LINES)}"
+            f'{source}: has no line with a step time, such as "elapsed time per iteration (ms): ..."; give a log of '
+            f"{', '.join(_STEP_LINES)}"
         )
     whole = [(step, seconds) for step, seconds, size in found if size in (None, batch)]
     if not whole:
         sizes = ", ".join(sorted({str(size) for _, _, size in found})[:5])
-        raise InputError(f"{source}: its iterations have a global batch of {sizes}, but the scenario has {batch}")
+        raise InputError(f"{source}: has a global batch of {sizes}, but the scenario has {batch}; give its own log")
     early = sum(step < whole[0][0] + _MAX_SKIPPED for step, _ in whole)
     skipped = min(early, max(1, len(whole) // 10)) if len(whole) > 1 else 0
     kept = [seconds for _, seconds in whole[skipped:] if seconds > 0]
@@ -113,10 +113,10 @@ def measure_log(text: str, source: str, document: Mapping[str, Any]) -> tuple[di
     return {"step_time": time, "source": f"{source}: {words}"}, f"measured {time}: {words} ({spread})"
 
 
-def _parse_rows(form: str, text: str, document: Mapping[str, Any]) -> list[tuple[int, float, int | None]]:
-    """Return iteration, seconds and batch (None: not printed) of every log line of a form.
+def _parse_step_lines(form: str, text: str, document: Mapping[str, Any]) -> list[tuple[int, float, int | None]]:
+    """Return the iteration, seconds and batch size of every log line that matches a pattern.
 
-    A line has a time, or a rate of steps, sequences or tokens per GPU.
+    The batch is None if it is not printed. A line has a time, or a rate of steps, sequences or tokens per GPU.
     """
     rows = []
     batch, model = document["training"]["global_batch"], document["model"]
@@ -134,7 +134,7 @@ def _parse_rows(form: str, text: str, document: Mapping[str, Any]) -> list[tuple
 
 
 def strip_log(text: str) -> str:
-    """Return a log without colors and rank prefixes; if prefixed, only the first rank's lines are kept."""
+    """Return a training log without colors and rank prefixes, with the lines of only one rank."""
     text = _COLORS.sub("", text)
     places = [match.start() for form in (_ARGUMENTS, _TORCHTITAN_MARK, _DEEPSPEED) if (match := form.search(text))]
     begin = text.rfind("\n", 0, min(places)) + 1 if places else 0
@@ -147,14 +147,14 @@ def strip_log(text: str) -> str:
 
 
 def parse_printed_arguments(text: str, gpus_per_node: int | None) -> Arguments | None:
-    """Return the arguments that Megatron-LM prints, as options; None if the text has none.
+    """Return the arguments that Megatron-LM prints in a log as options, or None if there are none.
 
     Of the hundreds of fields only those that a scenario has a place for, and switches that are on, are kept.
     """
     found = _ARGUMENTS.search(plain := strip_log(text)) if "end of arguments" in text else None
     if found is None:
         return None
-    fields = {name: _parse_value(value.strip()) for name, value in _ARGUMENT.findall(found[1])}
+    fields = {name: _parse_printed_value(value.strip()) for name, value in _ARGUMENT.findall(found[1])}
     idle = {
         name for switch, names in _FIELD_REQUIREMENTS.items() if fields.get(switch) in (None, False) for name in names
     }
@@ -170,12 +170,12 @@ def parse_printed_arguments(text: str, gpus_per_node: int | None) -> Arguments |
     nodes = world // gpus_per_node if world and gpus_per_node and world % gpus_per_node == 0 else 1
     launched = {"nnodes": str(nodes), "nproc-per-node": str(world // nodes)} if isinstance(world, int) else {}
     said = "of the arguments in the log only those that a scenario has a place for, and switches that are on, are used"
-    kept = {name: value for name, value in fields.items() if _is_used_field(name, value)}
+    kept = {name: value for name, value in fields.items() if _is_used_argument(name, value)}
     return Arguments(fields_to_options(kept), launched=launched, assumed=(said,))
 
 
-def _is_used_field(name: str, value: Any) -> bool:
-    """Return whether a scenario has a place for a field, or the field is a switch that is on."""
+def _is_used_argument(name: str, value: Any) -> bool:
+    """Return whether a printed argument maps to the scenario or is a switch that is on."""
     if name in INVERTED:
         return value is False
     if name in ON_BY_DEFAULT or value is None or value is False or value == "":
@@ -185,8 +185,8 @@ def _is_used_field(name: str, value: Any) -> bool:
     return option in MAPPED or value is True or lists or (option in REFUSED and str(value) not in _OFF_WORDS)
 
 
-def _parse_value(text: str) -> Any:
-    """Parse a value as printed by Python: a literal, a format or enumeration member, or a text."""
+def _parse_printed_value(text: str) -> Any:
+    """Parse a value as Python prints it: a literal, a dtype or enum member, or a text."""
     try:
         return ast.literal_eval(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
@@ -194,13 +194,13 @@ def _parse_value(text: str) -> Any:
         return _FORMATS.get(member[1], member[1]) if member else text
 
 
-def parse_printed_job(text: str, source: str) -> dict[str, Any] | None:
-    """Return the job config that torchtitan prints; None if the text has none."""
+def parse_printed_torchtitan(text: str, source: str) -> dict[str, Any] | None:
+    """Return the job config that torchtitan prints in a log, or None if there is none."""
     return _parse_json_after(_TORCHTITAN_MARK, strip_log(text), source) if _TORCHTITAN_MARK.search(text) else None
 
 
 def extract_printed_yaml(text: str) -> str:
-    """Return the YAML configuration that Megatron-Bridge or NeMo prints; the text itself if there is none."""
+    """Return the YAML configuration that Megatron-Bridge or NeMo prints, or else the text itself."""
     if experiment := _EXPERIMENT.search(text):
         return textwrap.dedent(experiment[1])
     container = _CONTAINER.search(text) if "ConfigContainer" in text else None
@@ -209,7 +209,7 @@ def extract_printed_yaml(text: str) -> str:
 
 @dataclass(frozen=True)
 class PrintedDeepSpeed:
-    """Configuration printed by DeepSpeed as JSON, its rank count, and the model's config.json if printed."""
+    """DeepSpeed configuration, rank count and model configuration that a training log prints."""
 
     config: str
     ranks: int | None
@@ -218,7 +218,7 @@ class PrintedDeepSpeed:
 
 
 def parse_printed_deepspeed(text: str, source: str) -> PrintedDeepSpeed | None:
-    """Return what DeepSpeed and transformers print when a training starts; None if the text has none of it.
+    """Return the configuration that DeepSpeed and transformers print in a log, or None.
 
     Raises InputError for arguments of transformers' trainer without a DeepSpeed configuration.
     """

@@ -1,4 +1,4 @@
-"""XML tree with line numbers, for untrusted files.
+"""Parser of untrusted XML into a tree with line numbers.
 
 A document type is refused, and with it every entity: nothing is fetched and nothing expands.
 """
@@ -25,22 +25,22 @@ class Element:
     children: list[Element] = field(default_factory=list)
 
     def error(self, message: str) -> InputError:
-        """Return an InputError about this element with its place and tag."""
+        """Return an InputError about this XML element, with its file, line and tag."""
         return InputError(f"{self.place}: <{self.tag[:40]}>: {message}")
 
     def get(self, name: str) -> str:
-        """Return an attribute; empty if missing."""
+        """Return an attribute of the XML element, or an empty string if it is missing."""
         return self.attributes.get(name, "").strip()
 
     def require(self, name: str) -> str:
-        """Return an attribute; raise InputError if missing."""
+        """Return an attribute of the XML element; raise InputError if it is missing."""
         value = self.get(name)
         if not value:
             raise self.error(f"has no {name}; add {name}=...")
         return value
 
     def whole_number(self, name: str, default: int | None = None) -> int:
-        """Return an attribute as a whole number (decimal or 0x...) from -1 to 10**9; ``default`` if missing."""
+        """Return an attribute as a whole number from -1 to 10**9, or ``default`` if it is missing."""
         text = self.get(name)
         if not text and default is not None:
             return default
@@ -53,7 +53,7 @@ class Element:
         return number
 
     def children_named(self, tag: str) -> Iterator[Element]:
-        """Return the children with this tag."""
+        """Return the child elements with this tag."""
         return (child for child in self.children if child.tag == tag)
 
     def descendants(self, tag: str) -> Iterator[Element]:
@@ -65,7 +65,7 @@ class Element:
 
 
 def parse_xml(raw: bytes, source: str) -> Element:
-    """Parse XML and return its root; raise InputError with the line if malformed, too deep or with a doctype."""
+    """Parse XML and return its root; raise InputError with the line if it is malformed or has a doctype."""
     parser = expat.ParserCreate()
     parser.buffer_text = True
     stack: list[Element] = []
@@ -75,7 +75,7 @@ def parse_xml(raw: bytes, source: str) -> Element:
         element = Element(tag, attributes, f"{source}:{parser.CurrentLineNumber}")
         if len(stack) >= _MAX_DEPTH:
             raise element.error(
-                f"nested more than {_MAX_DEPTH} levels deep, unlike topology files; give the file as NCCL wrote it"
+                f"is nested more than {_MAX_DEPTH} levels deep, as no topology file is; give the file as NCCL wrote it"
             )
         (stack[-1].children if stack else roots).append(element)
         stack.append(element)
@@ -86,7 +86,7 @@ def parse_xml(raw: bytes, source: str) -> Element:
     def doctype(name: str, *_: object) -> None:
         place = f"{source}:{parser.CurrentLineNumber}"
         if name == "topology":
-            raise hwloc_error(place)
+            raise unsupported_hwloc_error(place)
         raise InputError(f"{place}: has a document type (<!DOCTYPE {name[:40]}>), which is refused; remove it")
 
     parser.StartElementHandler = start
@@ -107,8 +107,8 @@ def parse_xml(raw: bytes, source: str) -> Element:
     return roots[0]
 
 
-def hwloc_error(place: str) -> InputError:
-    """Return the error for lstopo's XML, which is easily confused with NCCL's."""
+def unsupported_hwloc_error(place: str) -> InputError:
+    """Return the error for hwloc's XML (lstopo), which is easily confused with NCCL's."""
     return InputError(
         f"{place}: is hwloc's XML (lstopo), which has no NVLinks and is not supported; run a job with "
         "NCCL_TOPO_DUMP_FILE=topo.xml and give that file, or the text of nvidia-smi topo -m"

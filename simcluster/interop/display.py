@@ -1,4 +1,4 @@
-"""How Python shows objects of ``interop``: one line (``LINES``) or the text of the command (``TEXTS``)."""
+"""Display of trace objects in Python as one line (``LINES``) or as the command's text (``TEXTS``)."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ if TYPE_CHECKING:
     from simcluster.interop.trace_comparison.trace_difference import TraceDifference
 
 
-def _trace_difference(found: TraceDifference) -> str:
+def _trace_difference_line(found: TraceDifference) -> str:
     sides = zip(found.names, (found.simulated, found.recorded), strict=True)
     text = " -> ".join(f"{clip_line(name, NAME // 2)} {format_seconds(side.seconds)}" for name, side in sides)
     return f"TraceDifference({text}: {found.seconds / found.simulated.seconds:+.1%})"
 
 
-def _trace_files(found: TraceFiles) -> str:
+def _trace_files_line(found: TraceFiles) -> str:
     last = found.files[-1] if len(found.files) == 1 else found.files[0].parent
     return object_line(found, str(last), f"{len(found.ranks):,} of {found.job_ranks:,} ranks")
 
 
-def _straggling(found: Straggling) -> str:
+def _straggling_line(found: Straggling) -> str:
     return f"Straggling(S {found.slowdown:.4f}: {len(found.steps)} steps, error of the replay {found.error:.1%})"
 
 
 LINES: Mapping[str, Callable[[Any], str]] = {
-    "Straggling": _straggling,
-    "TraceDifference": _trace_difference,
-    "TraceFiles": _trace_files,
+    "Straggling": _straggling_line,
+    "TraceDifference": _trace_difference_line,
+    "TraceFiles": _trace_files_line,
 }
 
 

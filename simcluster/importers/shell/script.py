@@ -1,4 +1,4 @@
-"""Reader of launch scripts from top to end: their assignments and the commands they start.
+"""Reader of launch scripts that follows assignments and records the commands they start.
 
 Read are assignments, arrays, defaults, whole numbers, tests on known words, functions, loops over known words,
 here-documents and scripts that the script starts. Files are assumed to exist, and variables that the script never sets
@@ -12,12 +12,12 @@ import re
 
 from simcluster.base.errors import InputError
 from simcluster.documents.diagnostics import listed
-from simcluster.importers.imported import find_step_word
-from simcluster.importers.processes import batch_requests, slurm_variables
-from simcluster.importers.shell.started import read_here_document, record_command
-from simcluster.importers.shell.state import ShellValue, State, join_value
-from simcluster.importers.shell.syntax import ASSIGNMENT, Statement, parse_script, split_array
-from simcluster.importers.shell.words import evaluate_number, evaluate_test, expand_pattern, expand_text, expand_words
+from simcluster.importers.processes import slurm_requests, slurm_variables
+from simcluster.importers.results import find_step_word
+from simcluster.importers.shell.program_starts import read_here_document, record_started_command
+from simcluster.importers.shell.state import ScriptState, ShellValue, join_value
+from simcluster.importers.shell.syntax import ASSIGNMENT, Statement, parse_script, split_shell_array
+from simcluster.importers.shell.values import evaluate_number, evaluate_test, expand_pattern, expand_text, expand_words
 
 _MAX_ROUNDS, _MAX_CALLS, _MAX_DEPTH = 200, 20, 8
 _DECLARATIONS = frozenset(["export", "local", "declare", "typeset", "readonly"])
@@ -31,26 +31,26 @@ _NUMBER = re.compile(r"\s*([A-Za-z_]\w*)\s*(?:(\+\+|--)|([-+*/%]?)=(?!=)(.*))\s*
 _PAIR = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
 
 
-def read_script(text: str, state: State) -> State:
-    """Read a script into the state and return the state; raise InputError for an unreadable script."""
-    asked = [word for line in batch_requests(text) for word in line.split()]
+def read_script(text: str, state: ScriptState) -> ScriptState:
+    """Read a launch script into ``state`` (variables and started commands), and return ``state``."""
+    asked = [word for line in slurm_requests(text) for word in line.split()]
     state.variables = {**slurm_variables(asked), **state.variables}
     state.enclosing_words += asked
     _read_statement(parse_script(text, state.source), state)
     return state
 
 
-def read_nested_script(text: str, state: State) -> None:
-    """Read a nested script."""
+def read_nested_script(text: str, state: ScriptState) -> None:
+    """Read a script that another script starts."""
     if state.depth >= _MAX_DEPTH:
-        raise InputError(f"{state.source}: scripts that start scripts more than {_MAX_DEPTH} deep; give the command")
+        raise InputError(f"{state.source}: scripts start scripts more than {_MAX_DEPTH} levels deep; give the command")
     state.depth, stopped = state.depth + 1, state.stop_reason
     read_script(text, state)
     state.depth, state.stop_reason, state.jump = state.depth - 1, stopped, ""
 
 
-def _read_statement(statement: Statement, state: State) -> bool | None:
-    """Read a statement and return whether it succeeds, None if unknown; commands are assumed to succeed."""
+def _read_statement(statement: Statement, state: ScriptState) -> bool | None:
+    """Read a shell statement and return whether it succeeds, or None if that is unknown."""
     state.count_step()
     if state.stop_reason or state.jump:
         return True
@@ -67,16 +67,16 @@ def _read_statement(statement: Statement, state: State) -> bool | None:
             found = _read_statement(parts[0], state)
             return None if found is None else not found
         case "&&" | "||":
-            return _read_joined(statement, state)
+            return _read_and_or(statement, state)
         case "[[":
             return evaluate_test(words, state, double=True)
         case "arithmetic":
             number = _read_arithmetic(words[0], state)
             return None if number is None else number != 0
         case "if":
-            return _read_if(statement, state)
+            return _read_if_statement(statement, state)
         case "case":
-            _read_case(statement, state)
+            _read_case_statement(statement, state)
         case "for" | "while" | "until":
             _read_loop(statement, state)
         case "function":
@@ -89,8 +89,8 @@ def _read_statement(statement: Statement, state: State) -> bool | None:
 # --- conditions -------------------------------------------------------------------------------------------------------
 
 
-def _read_joined(statement: Statement, state: State) -> bool | None:
-    """Read two statements joined by ``&&`` or ``||`` and return whether they succeed; None if unknown."""
+def _read_and_or(statement: Statement, state: ScriptState) -> bool | None:
+    """Read two statements joined by ``&&`` or ``||``; return whether they succeed, or None if unknown."""
     (left, right), wanted, leaned = statement.parts, statement.kind == "&&", state.assumption_count
     found = _read_statement(left, state)
     if found is (not wanted) or (found is wanted and _is_passed_check(left, right, state, leaned)):
@@ -102,8 +102,8 @@ def _read_joined(statement: Statement, state: State) -> bool | None:
     return other if found is wanted or other is not wanted else None
 
 
-def _is_passed_check(condition: Statement, body: Statement, state: State, leaned: int) -> bool:
-    """Return whether a condition only guards an exit and depends on an assumption or on user input."""
+def _is_passed_check(condition: Statement, body: Statement, state: ScriptState, leaned: int) -> bool:
+    """Return whether a condition only guards an exit and depends on an assumption or user input."""
     if state.assumption_count > leaned:
         return _ends_script(body, state)
     return _TESTS_INPUT.search(_statement_text(condition)) is not None and _ends_script(
@@ -111,8 +111,8 @@ def _is_passed_check(condition: Statement, body: Statement, state: State, leaned
     )
 
 
-def _ends_script(statement: Statement, state: State, *, returns: bool = True, depth: int = 0) -> bool:
-    """Return whether a statement ends the script or, with ``returns``, a function."""
+def _ends_script(statement: Statement, state: ScriptState, *, returns: bool = True, depth: int = 0) -> bool:
+    """Return whether a statement ends the script or, with ``returns``, a shell function."""
     if statement.kind in ("list", "{"):
         return any(_ends_script(part, state, returns=returns, depth=depth) for part in statement.parts)
     word = statement.words[0] if statement.kind == "command" and statement.words else ""
@@ -125,8 +125,8 @@ def _statement_text(statement: Statement) -> str:
     return statement.text or " ".join((*statement.words, *map(_statement_text, statement.parts)))
 
 
-def _note_undecided(test: str, bodies: list[Statement], state: State, line: int) -> None:
-    """Note parts of the script that are skipped because it is unknown whether bash runs them.
+def _note_undecided(test: str, bodies: list[Statement], state: ScriptState, line: int) -> None:
+    """Note statements that are skipped because it is unknown whether bash runs them.
 
     Numbers that they set become unknown, as do variables that hold sizes of the model.
     """
@@ -143,7 +143,7 @@ def _note_undecided(test: str, bodies: list[Statement], state: State, line: int)
             state.assign(name, state.placeholder(test))
 
 
-def _read_if(statement: Statement, state: State) -> bool | None:
+def _read_if_statement(statement: Statement, state: ScriptState) -> bool | None:
     undecided: list[tuple[Statement, Statement]] = []
     found: bool | None = True
     for condition, body in zip(statement.parts[::2], statement.parts[1::2], strict=False):
@@ -163,7 +163,7 @@ def _read_if(statement: Statement, state: State) -> bool | None:
     return found
 
 
-def _read_case(statement: Statement, state: State) -> None:
+def _read_case_statement(statement: Statement, state: ScriptState) -> None:
     text = state.remove_unset(expand_text(statement.words[0], state))
     if text is None:
         _note_undecided(f"case {statement.words[0]}", statement.parts, state, statement.line)
@@ -176,8 +176,8 @@ def _read_case(statement: Statement, state: State) -> None:
             return
 
 
-def _read_loop(statement: Statement, state: State) -> None:
-    """Read a loop: ``for NAME in WORDS``, ``for ((BEGIN; TEST; STEP))``, ``while`` or ``until``."""
+def _read_loop(statement: Statement, state: ScriptState) -> None:
+    """Read a shell loop: ``for NAME in WORDS``, ``for ((BEGIN; TEST; STEP))``, ``while`` or ``until``."""
     name, *words = statement.words or [""]
     body, over_words = statement.parts[-1], name.isidentifier()
     values = [word for raw in words[1:] for word in expand_words(raw, state)] if words else list(state.positional)
@@ -207,15 +207,15 @@ def _read_loop(statement: Statement, state: State) -> None:
 # --- assignments ------------------------------------------------------------------------------------------------------
 
 
-def _read_assignment(raw: str, match: re.Match[str], state: State) -> None:
-    """Read an assignment: ``NAME=VALUE``, ``NAME+=VALUE``, ``NAME=(WORDS)`` or ``NAME[KEY]=VALUE``."""
+def _read_assignment(raw: str, match: re.Match[str], state: ScriptState) -> None:
+    """Read a shell assignment, also with ``+=``, of an array or of an array element."""
     name, key, adds = match.groups()
     text, old = raw[match.end() :], state.get(name)
     found = re.search(rf"\$(?:{name}(?!\w)|\{{{name}\}})", text) if old is None else None
     if found and text.strip('"') != found[0]:  # OPTIONS="$OPTIONS --more"
         state.assign(name, "")
         old = state.get(name)
-    raw_words = split_array(text[1:].removesuffix(")")) if text.startswith("(") else []
+    raw_words = split_shell_array(text[1:].removesuffix(")")) if text.startswith("(") else []
     keyed = [pair for word in raw_words if (pair := re.fullmatch(r"\[([^]]+)\]=(.*)", word, re.DOTALL))]
     value: ShellValue
     if key is not None or keyed:  # such an array is only known by its keys
@@ -232,8 +232,8 @@ def _read_assignment(raw: str, match: re.Match[str], state: State) -> None:
     state.assign(name, value)
 
 
-def _read_arithmetic(text: str, state: State) -> int | None:
-    """Read ``((...))`` or ``let``, assign if it assigns, and return the value; None if unknown."""
+def _read_arithmetic(text: str, state: ScriptState) -> int | None:
+    """Read ``((...))`` or ``let``, assign its result, and return its value or None if unknown."""
     found = _NUMBER.fullmatch(text)
     if not found:
         return evaluate_number(text, state)
@@ -243,7 +243,7 @@ def _read_arithmetic(text: str, state: State) -> int | None:
     return value
 
 
-def _read_declaration(name: str, words: list[str], state: State) -> None:
+def _read_declaration(name: str, words: list[str], state: ScriptState) -> None:
     for each in words:
         if state.shadowed and name not in ("export", "readonly"):
             own = re.split(r"\W", each)[0]
@@ -257,7 +257,7 @@ def _read_declaration(name: str, words: list[str], state: State) -> None:
 # --- commands ---------------------------------------------------------------------------------------------------------
 
 
-def _read_command(statement: Statement, state: State) -> bool | None:
+def _read_command(statement: Statement, state: ScriptState) -> bool | None:
     state.line = statement.line
     raw = list(statement.words)
     while raw and (match := ASSIGNMENT.match(raw[0])):
@@ -274,7 +274,7 @@ def _read_command(statement: Statement, state: State) -> bool | None:
     if name in ("grep", "egrep", "getopts"):
         return False if name == "getopts" and not state.positional else None
     if name in state.functions and state.depth < _MAX_CALLS:
-        return _read_call(state.functions[name], rest, state)
+        return _read_function_call(state.functions[name], rest, state)
     if name.startswith("-") and state.commands:  # the command above lacks a backslash by mistake
         before, around = state.commands[-1]
         kept = [word for word in (*before, *words) if not word or word.strip()]  # a blank after a backslash is a word
@@ -282,12 +282,12 @@ def _read_command(statement: Statement, state: State) -> bool | None:
         ends = "bash ends before (its last character is not a backslash)"
         state.assumed[f"line {state.line} continues the command above it, which {ends}"] = None
     elif not _read_builtin(name, rest, state):
-        record_command(words, state, read_nested_script)
+        record_started_command(words, state, read_nested_script)
     state.assumption_count += 1
     return None if name == "read" else True
 
 
-def _read_builtin(name: str, words: list[str], state: State) -> bool:
+def _read_builtin(name: str, words: list[str], state: ScriptState) -> bool:
     """Read a shell builtin, and return whether the command is one."""
     match name:
         case "exit":
@@ -322,8 +322,7 @@ def _read_builtin(name: str, words: list[str], state: State) -> bool:
     return True
 
 
-def _read_call(body: Statement, words: list[str], state: State) -> bool | None:
-    """Read a function call with its arguments, and return whether it succeeds."""
+def _read_function_call(body: Statement, words: list[str], state: ScriptState) -> bool | None:
     kept, state.positional = state.positional, words
     state.depth += 1
     state.shadowed.append({})

@@ -1,4 +1,4 @@
-"""State while reading a launch script: variables, written files, commands that start a training."""
+"""Variables, written files and started commands of a launch script while it is read."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from simcluster.base.errors import InputError
-from simcluster.importers.imported import FileReader, read_no_file
+from simcluster.importers.results import FileReader, read_no_file
 from simcluster.importers.shell.syntax import Statement
 
 ShellValue = str | list[str]
@@ -20,12 +20,12 @@ _SYSTEM_VARIABLES = frozenset(
 
 
 @dataclass
-class State:
-    """State of one script while it is read.
+class ScriptState:
+    """Variables, files and started commands of one launch script while it is read.
 
-    ``user_values`` are set by the user: assignments to those names are ignored.  ``read_file`` returns another file's
-    text by its name, or None.  ``assumption_count`` counts decisions that depend on an assumption.  An array element
-    that is assigned by its key is a variable ``NAME[KEY]``.
+    ``user_values`` are set by the user: assignments to those names are ignored. ``read_file`` returns another file's
+    text by its name, or None. ``assumption_count`` counts decisions that depend on an assumption. An array element that
+    is assigned by its key is a variable ``NAME[KEY]``.
     """
 
     source: str
@@ -65,31 +65,32 @@ class State:
         ]
 
     def count_step(self) -> None:
-        """Count a step; raise InputError for a script that does not end."""
+        """Count one step of reading; raise InputError for a script that does not end."""
         self.steps += 1
         if self.steps > _MAX_STEPS:
-            raise InputError(f"{self.source}: takes more than {_MAX_STEPS:,} steps to read; give only the command")
+            raise InputError(f"{self.source}: takes more than {_MAX_STEPS:,} steps to read; give the launch command")
 
     def get(self, name: str) -> ShellValue | None:
-        """Return the value of a variable; None if the script never sets it."""
+        """Return the value of a shell variable, or None if the script never sets it."""
         if name.isdecimal():
             number = int(name[-6:])
             return self.positional[number - 1] if 0 < number <= len(self.positional) else None
         return self.user_values[name] if name in self.user_values else self.variables.get(name)
 
     def assign(self, name: str, value: ShellValue) -> None:
-        """Assign a value unless the user fixed it; raise InputError for a value that grows too long."""
+        """Assign a value to a shell variable, unless the user has set that variable."""
         if sum(map(len, value)) > _MAX_LENGTH:
-            raise InputError(f"{self.source}: {name} grows beyond {_MAX_LENGTH:,} characters; give only the command")
+            what = f"shell variable {name} expands to more than {_MAX_LENGTH:,} characters"
+            raise InputError(f"{self.source}: {what}; give only the launch command")
         if name not in self.user_values:
             self.variables[name] = value
 
     def placeholder(self, what: str) -> str:
-        """Return the placeholder for a value that only a shell knows: its origin and line."""
+        """Return the placeholder for a value that only a shell knows, with its origin and line."""
         return f"$({re.sub(r'[^!-~]|[()]', '', what)[:30]}...:{self.line})"
 
     def remove_unset(self, text: str) -> str | None:
-        """Return a text with unset variables removed (they are noted); None for command output."""
+        """Return a text without its unset variables, or None if it contains a command's output."""
         names = _REFERENCE.findall(text)
         self.assumption_count += bool(names or "$(" in text)
         if "$(" in text:
@@ -98,7 +99,7 @@ class State:
         return _REFERENCE.sub("", text)
 
     def unset_assumption(self) -> tuple[str, ...]:
-        """Return a sentence on the variables that are assumed to be unset, if there are any.
+        """Return a sentence on the shell variables that are assumed to be unset, if there are any.
 
         Raises InputError if the script requires one of them and a test depends on it.
         """
@@ -132,10 +133,10 @@ class State:
 
 
 def is_unset_value(value: ShellValue | None) -> bool:
-    """Return whether a value is empty or only a reference to an unset variable."""
+    """Return whether a shell value is empty or only a reference to an unset variable."""
     return not value or (isinstance(value, str) and _REFERENCE.fullmatch(value) is not None)
 
 
 def join_value(value: ShellValue) -> str:
-    """Return a value as one text."""
+    """Return a shell value as one string, with array elements joined by spaces."""
     return value if isinstance(value, str) else " ".join(value)

@@ -1,4 +1,4 @@
-"""MLCommons Chakra execution traces: read, simulated on a cluster, and written from a simulated run.
+"""MLCommons Chakra execution traces: reading, simulation on a cluster, and export of a simulated run.
 
 trace = read_traces("traces/") print(play_traces(trace, cluster).seconds)
 """

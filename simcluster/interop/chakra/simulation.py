@@ -22,7 +22,7 @@ from simcluster.devices.device import load_device
 from simcluster.engine.explicit import ExplicitProgram
 from simcluster.engine.run import simulate_tables
 from simcluster.engine.tables import CommunicationKind
-from simcluster.importers.astra_network import Dimension, groups_along_axes
+from simcluster.importers.astra_network import Dimension, group_npus_along_axes
 from simcluster.interop.chakra.trace import COLLECTIVES, ChakraTrace, TraceNode
 from simcluster.topology import Cluster
 from simcluster.traffic.methods import Methods, make_activities, phases_of
@@ -42,7 +42,7 @@ _NO_TRAFFIC = (Traffic((), 0.0, 1, 0.0),)
 
 
 class _ProgramBuilder:
-    """Builder of the engine's program for a trace; ``seconds`` returns the duration of a compute node."""
+    """Builder of the event engine's ops and collectives for a Chakra trace."""
 
     def __init__(
         self, trace: ChakraTrace, seconds: Callable[[int, TraceNode], float], group_of: GroupLookup, cost: CostFunction
@@ -73,7 +73,7 @@ class _ProgramBuilder:
             elif node.kind == "metadata":
                 op = self._add_op(rank, node, f"node {node.id}")
             elif node.kind in COPY_DIRECTIONS:
-                way, size = COPY_DIRECTIONS[node.kind], float(node.number("tensor_size"))
+                way, size = COPY_DIRECTIONS[node.kind], float(node.whole_number("tensor_size"))
                 try:
                     op = self._add_copy(rank, node, way, way, (rank,), size)
                 except InputError as problem:
@@ -90,14 +90,14 @@ class _ProgramBuilder:
         return self._program.add_op(self._lanes[rank, lane], seconds, meeting=meeting)
 
     def _add_collective(self, rank: int, node: TraceNode, turns: dict[tuple[str, tuple[int, ...]], int]) -> int:
-        type_number = node.number("comm_type")
+        type_number = node.whole_number("comm_type")
         if type_number >= len(COLLECTIVES) or COLLECTIVES[type_number] in ("gather", "scatter"):
             raise self.node_error(rank, node, f"comm_type {type_number} is not modelled; 0 to 2 and 5 to 9 are")
         kind = COLLECTIVES[type_number]
         name, group = self._group_of(rank, node)
         if rank not in group:
             raise self.node_error(rank, node, f"is on rank {rank}, which is not in its group {list(group)[:16]}")
-        size = _BARRIER_BYTES if kind == "barrier" else float(node.number("comm_size"))
+        size = _BARRIER_BYTES if kind == "barrier" else float(node.whole_number("comm_size"))
         size *= len(group) if kind == "all_gather" else 1  # comm_size is the input per rank
         turn = turns[name, group]
         turns[name, group] += 1
@@ -115,16 +115,18 @@ class _ProgramBuilder:
         return self._add_op(rank, node, f"group {name}", meeting=meeting)
 
     def _add_message(self, rank: int, node: TraceNode) -> int:
-        source, target = (node.number(key, rank) for key in ("comm_src", "comm_dst"))
+        source, target = (node.whole_number(key, rank) for key in ("comm_src", "comm_dst"))
         own, other = (source, target) if node.kind == "send" else (target, source)
         if own != rank or other == rank or other >= len(self._trace.ranks):
-            raise self.node_error(rank, node, f"goes from rank {source} to rank {target}, so not on rank {rank}")
-        key = (source, target, node.number("comm_tag", 0))
+            raise self.node_error(
+                rank, node, f"goes from rank {source} to rank {target}, not between rank {rank} and another"
+            )
+        key = (source, target, node.whole_number("comm_tag", 0))
         if node.kind == "recv":
             op = self._add_op(rank, node, f"node {node.id}")
             self._receives[key].append(op)
             return op
-        size = float(node.number("comm_size"))
+        size = float(node.whole_number("comm_size"))
         op = self._add_copy(rank, node, f"to {target}, tag {key[2]}", "send", (source, target), size)
         self._sends[key].append(op)
         return op
@@ -134,7 +136,7 @@ class _ProgramBuilder:
         return self._add_op(rank, node, lane, meeting=len(self._program.meetings) - 1)
 
     def build(self) -> tuple[ExplicitProgram, list[tuple[int, TraceNode]]]:
-        """Return the program, and the rank and node of each of its ops.
+        """Return the engine's program, and the rank and trace node of each of its ops.
 
         Raises InputError naming rank and node for what cannot be simulated: gather and scatter, a send or receive
         without its partner, a collective that some rank of the group lacks.
@@ -148,8 +150,8 @@ class _ProgramBuilder:
                 lost: Sequence[int] = max(sends, receives, key=len)
                 rank, node = self._nodes[lost[min(len(sends), len(receives))]]
                 half = "a receive" if node.kind == "send" else "a send"
-                what = f"has no partner: rank {key[0]} sends {len(sends)} times to rank {key[1]} with tag {key[2]}"
-                raise self.node_error(rank, node, f"{what}, which receives {len(receives)} times; {half} is missing")
+                what = f"has no partner: with tag {key[2]} rank {key[0]} sends {len(sends)} messages to rank {key[1]}"
+                raise self.node_error(rank, node, f"{what}, which receives {len(receives)}; {half} is missing")
             for send, receive in zip(sends, receives, strict=True):
                 program.after[receive] = [*program.after[receive], send]
         for (group, _, turn), (meeting, kind, _, rank, node) in self._meetings.items():
@@ -172,7 +174,7 @@ class SimulatedNode(NamedTuple):
 
 @dataclass(frozen=True)
 class PlayedTrace:
-    """Result of simulating a Chakra trace: the times of every rank and node, in seconds.
+    """Result of simulating a Chakra trace: the times (s) of every rank and node.
 
     ``compute`` is each rank's compute time, ``exposed`` its communication and copy time that no compute overlaps.
     """
@@ -187,7 +189,7 @@ class PlayedTrace:
     notes: tuple[str, ...]
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the result as a dict for JSON."""
+        """Return the simulated times as a dict for JSON."""
         ranks = len(self.rank_seconds)
         return {
             "trace": self.name, "ranks": ranks, "nodes": len(self.nodes), "time_s": self.seconds,
@@ -218,10 +220,10 @@ def play_traces(
         if node.seconds > 0 and not (roofline and has_work):
             return node.seconds
         timed["counted" if has_work else "nothing"] += 1
-        return max(node.number("num_ops", 0) / peak, node.number("tensor_size", 0) / bandwidth)
+        return max(node.whole_number("num_ops", 0) / peak, node.whole_number("tensor_size", 0) / bandwidth)
 
-    groups = _group_lookup(trace, tuple(dimensions))
-    program, nodes = _ProgramBuilder(trace, seconds, groups, _cost_function(cluster, nccl)).build()
+    groups = _make_group_lookup(trace, tuple(dimensions))
+    program, nodes = _ProgramBuilder(trace, seconds, groups, _make_cost_function(cluster, nccl)).build()
     simulated = simulate_tables(
         program.tables(cluster.capacity), lambda op: f"rank {nodes[op][0]}: {nodes[op][1].label}", keeps_times=True
     )
@@ -234,8 +236,8 @@ def play_traces(
     for node in simulated_nodes:
         by_rank[node.rank].append(node)
     last = tuple(max((node.end for node in own), default=0.0) for own in by_rank)
-    compute = tuple(_union_seconds(own, ("comp",)) for own in by_rank)
-    busy = [_union_seconds(own, ("comp", "send", "coll", *COPY_DIRECTIONS)) for own in by_rank]
+    compute = tuple(_seconds_of_union(own, ("comp",)) for own in by_rank)
+    busy = [_seconds_of_union(own, ("comp", "send", "coll", *COPY_DIRECTIONS)) for own in by_rank]
     exposed = tuple(whole - own for whole, own in zip(busy, compute, strict=True))
     notes = []
     if timed["counted"]:
@@ -246,12 +248,12 @@ def play_traces(
     return PlayedTrace(trace.name, max(last), last, compute, exposed, simulated_nodes, simulated.events, tuple(notes))
 
 
-def _group_lookup(trace: ChakraTrace, dimensions: tuple[Dimension, ...]) -> GroupLookup:
+def _make_group_lookup(trace: ChakraTrace, dimensions: tuple[Dimension, ...]) -> GroupLookup:
     """Return a function that finds the process group (name and ranks) of a rank's collective node."""
 
     @cache
     def along(chosen: tuple[bool, ...]) -> dict[int, tuple[int, ...]]:
-        return {npu: tuple(line) for line in groups_along_axes(dimensions, chosen) for npu in line}
+        return {npu: tuple(line) for line in group_npus_along_axes(dimensions, chosen) for npu in line}
 
     def of(rank: int, node: TraceNode) -> tuple[str, tuple[int, ...]]:
         name, where = node.attributes.get("pg_name"), f"{trace.name}, rank {rank}: {node.label}"
@@ -271,15 +273,15 @@ def _group_lookup(trace: ChakraTrace, dimensions: tuple[Dimension, ...]) -> Grou
         if len(chosen) != len(dimensions):
             raise InputError(
                 f"{where}: involved_dim has {len(chosen)} dimensions and the cluster "
-                f"{len(dimensions) or 'none'}; simulate on an ASTRA-sim network file"
+                f"{len(dimensions) or 'none'}; name an ASTRA-sim network file as the cluster"
             )
         return "dim " + "".join("01"[each] for each in chosen), along(chosen)[rank]
 
     return of
 
 
-def _cost_function(cluster: Cluster, nccl: str) -> CostFunction:
-    """Return a function that gives the traffic of a collective, message or copy; results are cached."""
+def _make_cost_function(cluster: Cluster, nccl: str) -> CostFunction:
+    """Return a cached function that gives the traffic of a collective, message or copy."""
     name = cluster.nccl if nccl == "auto" else nccl
     methods = Methods({}, platform=None if name in (None, "none") else load_platform(name))
 
@@ -294,7 +296,7 @@ def _cost_function(cluster: Cluster, nccl: str) -> CostFunction:
     return of
 
 
-def _union_seconds(nodes: Sequence[SimulatedNode], kinds: Sequence[str]) -> float:
+def _seconds_of_union(nodes: Sequence[SimulatedNode], kinds: Sequence[str]) -> float:
     total, until = 0.0, 0.0
     for start, end in sorted((node.start, node.end) for node in nodes if node.kind in kinds):
         total += max(0.0, end - max(start, until))

@@ -1,4 +1,4 @@
-"""Chakra execution traces as plain data, and a reader of their files NAME.RANK.et.
+"""Chakra execution traces as plain data, and a reader of their files (NAME.RANK.et).
 
 Field names and numbers are those of schema/protobuf/et_def.proto (mlcommons/chakra, package ChakraProtoMsg): a file is
 a GlobalMetadata followed by Nodes, each preceded by its length as a varint. Sizes are limited.
@@ -36,7 +36,7 @@ COLLECTIVES = (
 
 @dataclass(frozen=True, slots=True)
 class TraceNode:
-    """One node of a rank's execution graph.
+    """One node of a rank's Chakra execution graph.
 
     ``after`` are the ids of its data and control dependencies; ``seconds`` is its duration, 0 if the trace has none.
     """
@@ -48,8 +48,8 @@ class TraceNode:
     seconds: float = 0.0
     attributes: Mapping[str, Value] = field(default_factory=dict)
 
-    def number(self, key: str, default: int | None = None, *, least: int = 0) -> int:
-        """Return an attribute as an integer; raise InputError if it is missing or not a whole number."""
+    def whole_number(self, key: str, default: int | None = None, *, least: int = 0) -> int:
+        """Return a node's attribute as an integer; raise InputError if it is missing or not a whole number."""
         value = self.attributes.get(key, default)
         if isinstance(value, float) and value.is_integer():
             value = int(value)
@@ -60,20 +60,20 @@ class TraceNode:
 
     @property
     def label(self) -> str:
-        """Id, name and kind of the node, for messages."""
+        """Id, name and kind of the node, for error messages."""
         return f"node {self.id} ({self.name[:60]!r}, {self.kind})"
 
 
 @dataclass(frozen=True)
 class ChakraTrace:
-    """The nodes of every rank in file order; ``groups`` maps process group names to their ranks."""
+    """Chakra trace of a job, with the nodes of every rank and the ranks of every process group."""
 
     name: str
     ranks: tuple[tuple[TraceNode, ...], ...]
     groups: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
     def sorted_nodes(self, rank: int) -> list[TraceNode]:
-        """Return a rank's nodes in topological order; ties go to the lowest id.
+        """Return a rank's nodes in topological order (of equal ones the lowest id first).
 
         Raises InputError for a duplicate id, a dependency on an id that is not in the trace, and a cycle.
         """
@@ -93,7 +93,7 @@ class ChakraTrace:
         except CycleError as problem:
             stuck = next(node for node in nodes if node.id in problem.args[1])
             raise InputError(
-                f"{where}: {stuck.label} waits for itself through others; a trace must have no cycles"
+                f"{where}: {stuck.label} waits for itself through other nodes; a trace must have no cycles"
             ) from None
         ready: list[int] = []
         found = []
@@ -124,8 +124,8 @@ _MESSAGES = {
 
 
 @cache
-def message_classes() -> dict[str, Any]:
-    """Return the protobuf classes GlobalMetadata and Node; raise InputError if protobuf is not installed."""
+def load_message_classes() -> dict[str, Any]:
+    """Return Chakra's protobuf classes GlobalMetadata and Node; raise InputError without protobuf."""
     try:
         from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
     except ImportError:
@@ -164,8 +164,8 @@ def _add_field(message: Any, name: str, number: int, kind: str, *, repeated: boo
         field.oneof_index = 0
 
 
-def frame_message(message: Any) -> bytes:
-    """Return a serialized protobuf message with its length in front, as a varint."""
+def prefix_with_length(message: Any) -> bytes:
+    """Return a serialized protobuf message preceded by its length as a varint."""
     body: bytes = message.SerializeToString()
     size, head = len(body), b""
     while size > 0x7F:
@@ -173,8 +173,8 @@ def frame_message(message: Any) -> bytes:
     return head + bytes([size]) + body
 
 
-def message_bodies(raw: bytes, source: str) -> Iterator[memoryview]:
-    """Yield the message bodies of a file; raise InputError where one is truncated or too long."""
+def split_messages(raw: bytes, source: str) -> Iterator[memoryview]:
+    """Yield the protobuf messages of a trace file; raise InputError where one is truncated or too long."""
     view, place = memoryview(raw), 0
     while place < len(view):
         begin, size, shift = place, 0, 0
@@ -218,7 +218,7 @@ def read_traces(path: str | Path, groups: str | Path | None = None) -> ChakraTra
     the same folder, if it exists). Raises InputError naming the file that is missing, truncated, too large or not a
     trace.
     """
-    files = _trace_files(Path(path))
+    files = _find_trace_files(Path(path))
     first = files[0]
     table = Path(groups) if groups is not None else first.parent / "comm_groups.json"
     known = read_process_groups(table, len(files)) if groups is not None or table.is_file() else {}
@@ -228,7 +228,7 @@ def read_traces(path: str | Path, groups: str | Path | None = None) -> ChakraTra
     return ChakraTrace(match[1], tuple([tuple(_read_nodes(file, read)) for file in files]), known)
 
 
-def _trace_files(path: Path) -> list[Path]:
+def _find_trace_files(path: Path) -> list[Path]:
     folder, prefix = (path, None) if path.is_dir() else (path.parent, path.name)
     if not folder.is_dir():
         raise InputError(f"{path}: no such folder, and no traces {path}.0.et, ...")
@@ -253,14 +253,14 @@ def _trace_files(path: Path) -> list[Path]:
 
 
 def _read_nodes(source: Path, read: Counter[str]) -> list[TraceNode]:
-    """Return a file's nodes; ``read`` counts nodes over all files, to limit the memory used."""
+    """Return a trace file's nodes; ``read`` counts nodes over all files, to limit the memory used."""
     from google.protobuf.message import DecodeError
 
-    raw, known = read_packed(source, MAX_BYTES), message_classes()
+    raw, known = read_packed(source, MAX_BYTES), load_message_classes()
     if not raw:
-        raise InputError(f"{source}: the file is empty")
+        raise InputError(f"{source}: the file is empty; record it again")
     found: list[TraceNode] = []
-    for place, body in enumerate(message_bodies(raw, str(source))):
+    for place, body in enumerate(split_messages(raw, str(source))):
         try:
             message = known["Node" if place else "GlobalMetadata"].FromString(body)
         except DecodeError:
@@ -279,7 +279,7 @@ def _read_nodes(source: Path, read: Counter[str]) -> list[TraceNode]:
                 "list items; simulate fewer ranks or a part of the trace"
             )
     if not found:
-        raise InputError(f"{source}: has a header and no nodes")
+        raise InputError(f"{source}: has a header and no nodes; record it again")
     return found
 
 
@@ -288,7 +288,7 @@ def _parse_node(message: Any, source: Path) -> TraceNode:
     for each in message.attr:
         field = each.WhichOneof("value")
         if each.name in attributes:
-            raise InputError(f"{source}: node {message.id}: attribute {each.name[:60]!r} is a duplicate")
+            raise InputError(f"{source}: node {message.id}: attribute {each.name[:60]!r} is a duplicate; keep one")
         if field is not None:
             value = getattr(each, field)
             attributes[each.name] = tuple(value.values) if field.endswith("_list") else value
@@ -303,12 +303,12 @@ def _parse_node(message: Any, source: Path) -> TraceNode:
 
 
 def read_process_groups(path: Path, ranks: int) -> dict[str, tuple[int, ...]]:
-    """Read the ranks of process groups by name from JSON; raise InputError if a group is invalid."""
+    """Read the ranks of process groups by name from a JSON file; raise InputError if one is invalid."""
     try:
         with path.open("rb") as file:
             raw = file.read(64_000_001)
         if len(raw) > 64_000_000:
-            raise InputError(f"{path}: is larger than 64,000,000 bytes")
+            raise InputError(f"{path}: is larger than 64,000,000 bytes; check the path")
         data = json.loads(raw.decode("utf-8-sig"), object_pairs_hook=unique_keys)
     except OSError as problem:
         raise InputError(f"{path}: cannot be read: {problem.strerror}") from None

@@ -27,7 +27,7 @@ _INTEGER_TYPES = {"comm_src": "int32", "comm_dst": "int32", "comm_tag": "int32",
 
 
 def write_traces(trace: ChakraTrace, folder: str | Path) -> list[Path]:
-    """Write NAME.RANK.et for every rank, and comm_groups.json if the trace has groups; create the folder.
+    """Write a Chakra trace as one file per rank (NAME.RANK.et), and its process groups as JSON.
 
     Durations are whole microseconds, as the schema requires; the attribute ``simcluster_seconds`` has the exact value.
     Raises InputError if the folder cannot be written.
@@ -49,8 +49,8 @@ def write_traces(trace: ChakraTrace, folder: str | Path) -> list[Path]:
 
 
 def _encode_nodes(nodes: tuple[TraceNode, ...]) -> bytes:
-    known = schema.message_classes()
-    parts = [schema.frame_message(known["GlobalMetadata"](version="1.0.0"))]
+    known = schema.load_message_classes()
+    parts = [schema.prefix_with_length(known["GlobalMetadata"](version="1.0.0"))]
     for node in nodes:
         message = known["Node"](id=node.id, name=node.name, type=KINDS.index(node.kind), data_deps=node.after)
         if node.seconds > 0:
@@ -58,7 +58,7 @@ def _encode_nodes(nodes: tuple[TraceNode, ...]) -> bytes:
         exact = {schema.EXACT: node.seconds} if abs(message.duration_micros / 1e6 - node.seconds) <= 1e-6 else {}
         for name, value in {**node.attributes, **exact}.items():
             _set_attribute(message.attr.add(name=name), name, value)
-        parts.append(schema.frame_message(message))
+        parts.append(schema.prefix_with_length(message))
     return b"".join(parts)
 
 
@@ -73,7 +73,7 @@ def _set_attribute(attribute: Any, name: str, value: Value) -> None:
 
 
 def write_run(run: Run, folder: str | Path, name: str) -> list[Path]:
-    """Write a run in which every rank was simulated (simulate(folded=False)) as Chakra execution traces.
+    """Write a simulated run as Chakra execution traces; every rank must have been simulated.
 
     The nodes are computation with its duration, collectives, messages, and copies with their bytes. Each waits for the
     node before it on the same queue. A rendezvous send waits for a one-byte message that announces its receiver, so
@@ -87,8 +87,8 @@ def write_run(run: Run, folder: str | Path, name: str) -> list[Path]:
     return write_traces(_TraceBuilder(run, name).build(), folder)
 
 
-def require_writable(run: Run, where: str) -> None:
-    """Raise InputError if a folded run, once every rank is simulated, has too many ops to write."""
+def require_few_ops(run: Run, where: str) -> None:
+    """Raise InputError if a run, with every rank simulated, would have too many ops to write."""
     record = run.record
     pairs = zip(record.ops.lanes, record.lane_rank.tolist(), strict=True)
     ops = sum(len(lane) * run.weights[rank] for lane, rank in pairs)
@@ -133,7 +133,7 @@ class _TraceBuilder:
         return label
 
     def _pair_rendezvous(self, ranks: dict[int, list[TraceNode]]) -> None:
-        """Pair every rendezvous send with its receive, by the meeting that they share."""
+        """Pair every rendezvous send with its receive, by the transfer that both take part in."""
         ops = self._ops
         sends = {meeting: op for op, meeting in enumerate(ops.meeting.tolist())
                  if ops.label[op] >= 0 and self._op_label(op).kind == "send"}  # fmt: skip
@@ -147,7 +147,7 @@ class _TraceBuilder:
             ranks[source].append(ready)
 
     def _add_receives(self, ranks: dict[int, list[TraceNode]]) -> dict[tuple[int, int], int]:
-        """Add a receive node for every message; a rendezvous receive exists already, as an op."""
+        """Add a receive node for every message except rendezvous ones, whose receive is already an op."""
         found = {}
         for send, op in zip(*(column.tolist() for column in self._ops.receives), strict=True):
             found[send, op] = self._receive_of_send.get(send, -1)
@@ -162,10 +162,10 @@ class _TraceBuilder:
         return found
 
     def _message_attributes(self, source: int, target: int, size: float) -> Mapping[str, Value]:
-        """Return a message's attributes; the k-th between two ranks has tag k on both sides."""
+        """Return a message's attributes; the k-th message between two ranks has tag k."""
         tag = self._tags[source, target]
         self._tags[source, target] += 1
-        size = _whole_bytes(size)
+        size = _round_to_bytes(size)
         return {"is_cpu_op": False, "comm_src": source, "comm_dst": target, "comm_tag": tag, "comm_size": size}
 
     def _op_nodes(self, op: int, rank: int, after: tuple[int, ...]) -> Iterator[TraceNode]:
@@ -181,7 +181,7 @@ class _TraceBuilder:
         elif shown.kind == "send":
             kind, after = "send", (*after, self._ready_node[op]) if op in self._ready_node else after
         elif shown.kind == "copy":
-            size = _whole_bytes(shown.bytes)
+            size = _round_to_bytes(shown.bytes)
             kind, attributes = _MEMORY_KINDS[shown.stream], {"is_cpu_op": False, "tensor_size": size}
         elif self._ops.meeting[op] >= 0:
             raise InputError(f"rank {rank}: {label} has no equivalent node in an execution trace")
@@ -189,7 +189,7 @@ class _TraceBuilder:
             kind, attributes = "comp", {"is_cpu_op": shown.stream == HOST}
             seconds = float(self._run.record.times.end[op] - self._run.record.times.start[op])
         if attributes is None:
-            raise InputError(f"rank {rank}: no rank waits for {label}, so it cannot be written")
+            raise InputError(f"rank {rank}: no rank waits for {label}, so it cannot be written as a trace node")
         yield TraceNode(op, label, kind, after, seconds, attributes)
 
     def _collective_attributes(self, rank: int, shown: Label, lane: int) -> Mapping[str, Value]:
@@ -203,9 +203,9 @@ class _TraceBuilder:
         share = len(ranks) if shown.kind == "all_gather" else 1
         return {
             "is_cpu_op": False, "comm_type": COLLECTIVES.index(shown.kind),
-            "comm_size": _whole_bytes(shown.bytes / share), "pg_name": group, "simcluster_group": known,
+            "comm_size": _round_to_bytes(shown.bytes / share), "pg_name": group, "simcluster_group": known,
         }  # fmt: skip
 
 
-def _whole_bytes(amount: float) -> int:
+def _round_to_bytes(amount: float) -> int:
     return max(1, round(amount))

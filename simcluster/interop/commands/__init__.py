@@ -1,1 +1,1 @@
-"""Commands that read or write traces."""
+"""Commands that read or write traces of training steps."""

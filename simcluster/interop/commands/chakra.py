@@ -1,4 +1,4 @@
-"""``simcluster chakra``: simulate MLCommons Chakra execution traces, or write those of a scenario."""
+"""Command ``simcluster chakra``: simulate Chakra execution traces, or write those of a scenario."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def _simulate(args: argparse.Namespace) -> None:
     if args.output:
         raise InputError("--output applies to chakra write; --nodes and --json write the simulated times")
     if not args.cluster:
-        raise InputError("name the cluster to simulate on, as in --cluster dgx_h100")
+        raise InputError("--cluster is missing; name the cluster to simulate on, as in --cluster dgx_h100")
     cluster, dimensions = _load_cluster(args, cluster_overrides_of(args))
     trace = read_traces(args.what, args.groups)
     result = play_traces(trace, cluster, dimensions=dimensions, roofline=args.roofline, nccl=args.nccl)
@@ -80,15 +80,15 @@ def _report_lines(result: PlayedTrace, cluster: Cluster) -> list[str]:
 
 def _write(args: argparse.Namespace) -> None:
     from simcluster.interop.chakra import write_run
-    from simcluster.interop.chakra.writer import require_writable
+    from simcluster.interop.chakra.writer import require_few_ops
 
     for name in ("cluster", "device", "groups", "nodes"):
         if getattr(args, name):
             raise InputError(f"--{name} applies to chakra play; chakra write takes everything from the scenario")
     if not args.output:
-        raise InputError("name the folder for the traces, as in -o traces/")
+        raise InputError("--output is missing; name the folder for the traces, as in -o traces/")
     scenario = load(args.what, overrides_of(args))
-    require_writable(simulate_scenario(scenario), args.what)
+    require_few_ops(simulate_scenario(scenario), args.what)
     result = simulate_scenario(scenario, folded=False)
     files = write_run(result, args.output, Path(args.what).stem)
     step = format_seconds(result.step_time)

@@ -1,4 +1,4 @@
-"""``simcluster diff SCENARIO TRACE``: compare a recorded trace with its simulation."""
+"""Command ``simcluster diff SCENARIO TRACE``: compare a recorded trace with its simulation."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def run(args: argparse.Namespace, overrides: Sequence[tuple[str, Any]]) -> None:
-    """Compare a recorded trace with its simulated scenario: print the difference and draw both timelines."""
+    """Compare a recorded trace with its simulated scenario, print the difference and draw both timelines."""
     if is_result_file(args.base):
         raise InputError(f"{args.base} is a saved result, without spans: name its scenario to compare it with a trace")
     if args.waterfall is not None:

@@ -1,4 +1,4 @@
-"""Tables, JSON and heatmap of ``simcluster replay FOLDER``: ranks, model parts and collectives of profiles."""
+"""Tables, JSON and heatmap that ``simcluster replay`` prints for a folder of profiles."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ MAX_ROWS = 12
 """Rows of a displayed table or heatmap; JSON has all."""
 
 
-def headline(job: ProfiledJob) -> str:
-    """Return a line with the number of recorded ranks, their device and the steps."""
+def job_headline(job: ProfiledJob) -> str:
+    """Return a line with a profiled job's name, number of ranks, device and steps."""
     kind = "GPUs" if job.profiled_steps[0].on_device else "CPUs"
     steps = f"step{'s' * (len(job.steps) > 1)} {', '.join(map(str, job.steps[:8]))}" + ", ..." * (len(job.steps) > 8)
     return f"{job.name}: profiles of {len(job.ranks)} rank{'s' * (len(job.ranks) > 1)} on {kind}, {steps}"
 
 
 def ranks_table(found: Straggling, ranks: Sequence[ProfiledRankTime]) -> TableBlock:
-    """Return a table of where each rank's time went, slowest rank first."""
+    """Return a table of where each rank's step time went, slowest rank first."""
     every = [
         (f"rank {ranks[worker].rank}",
          [f"{found.by_replica[worker]:.4f}", *(format_seconds(getattr(ranks[worker], name)) for name in _STATES),
@@ -52,7 +52,7 @@ def _grouped_table(
 
 
 def layers_table(job: ProfiledJob, parts: Sequence[LayerTime]) -> list[TableBlock]:
-    """Return a table of compute time by model part, most uneven first."""
+    """Return a table of compute time by model part, with the most uneven part first."""
     every = []
     for part in sorted(parts, key=lambda part: -round(part.slowest[1], 3) if part.slowest else 0.0):
         over = f"{part.slowest[1]:+.1%} (rank {job.ranks[part.slowest[0]]})" if part.slowest else ""
@@ -64,7 +64,7 @@ def layers_table(job: ProfiledJob, parts: Sequence[LayerTime]) -> list[TableBloc
 
 
 def collectives_table(calls: Sequence[CollectiveBandwidth]) -> list[TableBlock]:
-    """Return a table of collective times and bandwidths, next to a cluster's model if there is one."""
+    """Return a table of collective times and bandwidths, with a cluster's modelled times if known."""
     with_model = any(call.modelled is not None for call in calls)
     header = ["collective", "groups", "ranks", "size", "calls", "median", "bus bandwidth"]
     header += ["model", "its bus bandwidth"] * with_model
@@ -91,11 +91,11 @@ def collectives_table(calls: Sequence[CollectiveBandwidth]) -> list[TableBlock]:
     return [table] if calls else []
 
 
-def json_document(
+def report_document(
     job: ProfiledJob, found: Straggling, ranks: Sequence[ProfiledRankTime], parts: Sequence[LayerTime],
     calls: Sequence[CollectiveBandwidth],
 ) -> dict[str, Any]:  # fmt: skip
-    """Return the whole report of a profiled job as a dict for JSON."""
+    """Return the report on a profiled job as a dict for JSON."""
     measured = found.to_dict()
     keep = ("steps", "measured_s", "replayed_s", "ideal_s", "replay_error", "slowdown", "slowdown_by_type", "typical_s")
     slowdown = found.by_replica.tolist()

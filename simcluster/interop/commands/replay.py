@@ -1,4 +1,4 @@
-"""``simcluster replay``: replay a recorded job or PyTorch profiles, find stragglers, answer what-if questions."""
+"""Command ``simcluster replay``: replay a recorded job, find its stragglers, answer what-if questions."""
 
 from __future__ import annotations
 
@@ -66,9 +66,9 @@ def _replay_trace(args: argparse.Namespace, steps: Sequence[int] | None) -> None
     progress(f"reading {args.trace}")
     job = load_trace(args.trace, steps)
     progress(f"replaying {len(job.ranks)} ranks, {len(job.steps)} steps")
-    with _event_simulation(job) as counted:
+    with _check_on_event_engine(job) as counted:
         answers = [answer_question(job, question) for question in args.what_if]
-        found, schedule, seconds = measure(job), find_job_schedule(job), stragglers.wait_seconds(job)
+        found, schedule, seconds = measure(job), find_job_schedule(job), stragglers.rank_wait_seconds(job)
         events = counted(found)
     microbatches = max(int(graph.microbatch.max()) for graph in job.graphs) + 1
     head = (
@@ -113,33 +113,33 @@ def _replay_profiles(args: argparse.Namespace, steps: Sequence[int] | None) -> N
         progress=lambda done, total: progress(f"{done} of {total} profiles read"),
     )
     progress(f"replaying {len(job.ranks)} ranks, {sum(map(len, job.graphs)):,} ops")
-    with _event_simulation(job) as counted:
-        answers = [metrics.answer_question(job, question) for question in args.what_if]
-        found, seconds = measure(job), stragglers.wait_seconds(job)
+    with _check_on_event_engine(job) as counted:
+        answers = [metrics.answer_profile_question(job, question) for question in args.what_if]
+        found, seconds = measure(job), stragglers.rank_wait_seconds(job)
         ranks, parts = metrics.rank_breakdown(job), metrics.layer_times(job)
         calls = metrics.collective_bandwidths(job, cluster)
         events = counted(found)
     written = []
     if args.export:
         what = f"with {args.what_if[0]}" if args.what_if else "as replayed"
-        paths = write_profiles(metrics.changed_job(job, args.what_if[0]) if args.what_if else job, args.export)
+        paths = write_profiles(metrics.job_with_changes(job, args.what_if[0]) if args.what_if else job, args.export)
         written = [f"wrote {len(paths)} profiles {what} to {args.export}"]
     step = _step_lines(
         found, "mean per step, first start to last end", "", "if every op took its typical time over ranks and steps",
     )  # fmt: skip
-    above: list[Block] = [Lines([report.headline(job), *step]), report.ranks_table(found, ranks)]
+    above: list[Block] = [Lines([report.job_headline(job), *step]), report.ranks_table(found, ranks)]
     below: list[Block] = [
         _types_table(found, report.MAX_ROWS), *report.layers_table(job, parts), *report.collectives_table(calls),
         *_answers_table(answers), Lines(written),
     ]  # fmt: skip
-    document = report.json_document(job, found, ranks, parts, calls)
+    document = report.report_document(job, found, ranks, parts, calls)
     _print_report(args, job, above, below, document, answers, seconds, events)
-    _draw_pictures(args, job, lambda: metrics.replayed_spans(job).frame(), lambda: report.draw_heatmap(job, found))
+    _draw_pictures(args, job, lambda: metrics.profile_spans(job).frame(), lambda: report.draw_heatmap(job, found))
 
 
 @contextmanager
-def _event_simulation(job: Recorded) -> Iterator[Callable[[Straggling], int]]:
-    """Simulate every step on the event engine as well, on another core if there is one.
+def _check_on_event_engine(job: Recorded) -> Iterator[Callable[[Straggling], int]]:
+    """Check a replay on the event engine too, on another core if there is one.
 
     Yields a function that returns the number of events; both methods must agree to the bit.
     """
@@ -257,6 +257,6 @@ def _draw_pictures(
     def matrix() -> Figure:
         from simcluster.show.heatmaps import plot_waits
 
-        return plot_waits(stragglers.wait_matrix(job), title=f"{job.name}, replayed: who waits for whom")
+        return plot_waits(stragglers.labelled_wait_matrix(job), title=f"{job.name}, replayed: who waits for whom")
 
     common.draw(args, (args.gantt, gantt), (args.matrix, matrix), (args.heatmap, heatmap))

@@ -1,4 +1,4 @@
-"""Events of one rank's work in a Kineto trace, for the rank's file and for the merged file.
+"""Trace events of one rank's simulated work, for the rank's Kineto file and for the merged file.
 
 A collective's kernel begins when the rank arrives, as a profiler records it, or (``begins`` wire) when its last member
 does and bytes move. A message's kernels begin on both sides when the transfer begins. The host launches everything as
@@ -26,12 +26,12 @@ from simcluster.interop.export.rank_work import (
     RECEIVE,
     CallDescription,
     KernelNaming,
+    OpRow,
     Track,
-    WorkRow,
-    call_details,
-    host_label,
-    process_name,
-    track_name,
+    format_call_details,
+    launch_label,
+    rank_process_name,
+    track_display_name,
 )
 from simcluster.interop.kineto import chrome_trace as chrome
 from simcluster.interop.kineto.chrome_trace import (
@@ -40,7 +40,7 @@ from simcluster.interop.kineto.chrome_trace import (
     KernelEvent,
     LaunchEvent,
     complete_event,
-    to_ns,
+    seconds_to_ns,
 )
 from simcluster.model.kernels import Kernel, KernelKind
 from simcluster.results.result import Result
@@ -56,15 +56,15 @@ KERNEL_PREFIX = "simcluster::"
 
 
 class KernelShare(NamedTuple):
-    """A kernel of a span: its name, its kind, and its share of the span's time."""
+    """A kernel of a simulated span: its name, its kind, and its share of the span's time."""
 
     name: str
     kind: KernelKind
     share: float
 
 
-def kernel_shares(result: Result) -> Mapping[SpanKey, list[tuple[KernelShare, ...]]]:
-    """Return the kernels of every span of a pass; a span that occurs several times has an entry each."""
+def span_kernel_shares(result: Result) -> Mapping[SpanKey, list[tuple[KernelShare, ...]]]:
+    """Return the kernels of every simulated span; a span that occurs several times has an entry each."""
     scenario, job = result.scenario, result.job
     passes = passes_of(scenario, scenario.cluster.device)
     found: dict[SpanKey, list[tuple[KernelShare, ...]]] = {}
@@ -76,14 +76,14 @@ def kernel_shares(result: Result) -> Mapping[SpanKey, list[tuple[KernelShare, ..
                 key = each.kind, each.name, each.layer
                 seen[key] += 1
                 if each.kernels not in known:
-                    known[each.kernels] = _time_shares(scenario, each.kernels, result.facts.attention)
+                    known[each.kernels] = _kernel_time_shares(scenario, each.kernels, result.facts.attention)
                 if len(found.setdefault(key, [])) < seen[key]:
                     found[key].append(known[each.kernels])
     return found
 
 
-def _time_shares(scenario: Scenario, kernels: Sequence[Kernel], attention: float) -> tuple[KernelShare, ...]:
-    """Return the kernels with their time shares; ``attention`` scales attention kernels (packed documents)."""
+def _kernel_time_shares(scenario: Scenario, kernels: Sequence[Kernel], attention: float) -> tuple[KernelShare, ...]:
+    """Return kernels with their shares of a span's time; ``attention`` scales the attention kernels."""
     device, gap = scenario.cluster.device, host_costs_of(scenario).gap
     precision = scenario.training.precision.removesuffix("-mixed")
     times = [
@@ -107,7 +107,7 @@ _RECEIVE_MARK = '"Collective name":"recv"'
 
 
 class RankTimeline:
-    """The work of one rank, laid out in time for a trace.
+    """The simulated work of one rank, laid out in time (ns) for a trace.
 
     ``starts`` and ``ends`` are nanoseconds of the trace for each of ``works``, ``order`` their indices by step and
     start. ``kernel_numbers`` are the indices into ``kernels`` of each work on the device. ``process_groups`` are the
@@ -116,13 +116,13 @@ class RankTimeline:
     """
 
     def __init__(
-        self, rank: int, ranks: int, works: Sequence[WorkRow], streams: dict[Track, int], naming: KernelNaming,
+        self, rank: int, ranks: int, works: Sequence[OpRow], streams: dict[Track, int], naming: KernelNaming,
         begins: KernelStart, shares: Mapping[SpanKey, Sequence[Sequence[KernelShare]]],
     ) -> None:  # fmt: skip
         self.rank, self.ranks, self.works, self.streams, self.naming = rank, ranks, works, streams, naming
         arrives = begins == "arrival"
-        self.starts = [LEAD_NS + to_ns(work.ready if arrives else work.start) for work in works]
-        self.ends = [LEAD_NS + to_ns(work.end) for work in works]
+        self.starts = [LEAD_NS + seconds_to_ns(work.ready if arrives else work.start) for work in works]
+        self.ends = [LEAD_NS + seconds_to_ns(work.end) for work in works]
         keys = [*zip((work.step for work in works), self.starts, strict=True)]
         self.order = sorted(range(len(works)), key=keys.__getitem__)
         self._described: list[CallDescription] = list(map(naming.make_describer(rank), works))
@@ -160,7 +160,7 @@ class RankTimeline:
         for place, seats in self.kernel_numbers.items():
             work, begin, end = self.works[place], self.starts[place], self.ends[place]
             described, made = self._described[place], made_of.get(place, ())
-            args = chrome.join_arguments(described.args, call_details(work, self._sequences.get(place, -1)))
+            args = chrome.join_arguments(described.args, format_call_details(work, self._sequences.get(place, -1)))
             category = "gpu_memcpy" if work.stream in ("d2h", "h2d", "storage") else "kernel"
             after = tuple([self.kernel_numbers[other][-1] for other in work.after if other in self.kernel_numbers])
             done, start = 0.0, begin
@@ -169,7 +169,7 @@ class RankTimeline:
                 name = f"{KERNEL_PREFIX}{made[number].name}" if made else described.name
                 stop = end if number + 1 == len(seats) else begin + round((end - begin) * done)
                 self.kernels.append(KernelEvent(
-                    name, self.streams[work.track], start, stop, args, category, host_label(work),
+                    name, self.streams[work.track], start, stop, args, category, launch_label(work),
                     () if number else after,
                 ))  # fmt: skip
                 start = stop
@@ -183,8 +183,8 @@ class RankTimeline:
                 yield seat.start, end if start == self.rank else start, self._sequences[place]
 
 
-def profile_events(own: RankTimeline, written: Container[int]) -> Iterator[str]:
-    """Yield the events of a rank's own file; ``written`` are the ranks that have a file."""
+def rank_file_events(own: RankTimeline, written: Container[int]) -> Iterator[str]:
+    """Yield the events of a rank's trace file; ``written`` are the ranks that have a file."""
     yield from _name_events(own)
     yield from _marker_events(own)
     yield from chrome.device_step_events(
@@ -192,8 +192,8 @@ def profile_events(own: RankTimeline, written: Container[int]) -> Iterator[str]:
     )
 
 
-def merged_events(own: RankTimeline, written: Container[int]) -> Iterator[str]:
-    """Yield a rank's events in the merged file: no launches, and arrows to and from other written ranks."""
+def merged_file_events(own: RankTimeline, written: Container[int]) -> Iterator[str]:
+    """Yield a rank's events in the merged file, with arrows for messages but without launches."""
     yield from _name_events(own)
     yield from _marker_events(own)
     for kernel in own.kernels:
@@ -211,11 +211,11 @@ def merged_events(own: RankTimeline, written: Container[int]) -> Iterator[str]:
 
 
 def _name_events(own: RankTimeline) -> Iterator[str]:
-    name = process_name(own.rank, own.ranks, own.naming.stage(own.rank))
+    name = rank_process_name(own.rank, own.ranks, own.naming.stage_of_rank(own.rank))
     yield chrome.metadata_event("process_name", own.rank, 0, name=name)
     yield chrome.metadata_event("process_sort_index", own.rank, 0, sort_index=own.rank)
     threads = [(LAUNCH_THREAD, "host: launches"), (_HOST_THREAD, "host: work")]
-    threads += [(number, track_name(track)) for track, number in own.streams.items() if track[0] != HOST]
+    threads += [(number, track_display_name(track)) for track, number in own.streams.items() if track[0] != HOST]
     for number, name in sorted(threads):
         yield chrome.metadata_event("thread_name", own.rank, number, name=name)
         yield chrome.metadata_event("thread_sort_index", own.rank, number, sort_index=number)
@@ -247,7 +247,7 @@ def _marker_events(own: RankTimeline) -> Iterator[str]:
 
 
 def _host_events(own: RankTimeline, written: Container[int]) -> Iterator[LaunchEvent | HostWait]:
-    """Yield launches in the order of their starts, and the host's waits for the device before its own work."""
+    """Yield the host's launches in the order of their starts, and its waits for the device."""
     clock, begins = LEAD_NS, {number: begin for number, begin, _ in own.steps[1:]}
     for place in own.order:
         work = own.works[place]
@@ -259,7 +259,7 @@ def _host_events(own: RankTimeline, written: Container[int]) -> Iterator[LaunchE
             continue
         clock = max(clock, begins.pop(work.step, clock))
         held = [own.ends[other] for other in work.after if other not in own.kernel_numbers]
-        if work.kind == RECEIVE and own.naming.peer(own.rank, work.peer) not in written:
+        if work.kind == RECEIVE and own.naming.peer_rank(own.rank, work.peer) not in written:
             held.append(begun)  # no written rank would delay it
         clock = max([clock, *held])
         for seat in own.kernel_numbers[place]:

@@ -1,4 +1,4 @@
-"""Work of every rank of a run: what each op waited for, and its kernel name and arguments in a profile.
+"""Simulated work of every rank, with what each op waited for, for export as a trace.
 
 A profile needs causes (events between streams, launches), which spans do not have. So this reads the ops: an op waits
 for the one before it on its lane and for those that it names; a receive, which has no label, is a separate work.
@@ -38,8 +38,8 @@ Track = tuple[str, str, int]
 COMPUTE: Track = ("compute", MAIN, -1)
 
 
-class WorkRow(NamedTuple):
-    """An op on a rank, with its times in seconds as in the timeline.
+class OpRow(NamedTuple):
+    """One op on a rank, with its times (s) and the ops that it waited for.
 
     ``after`` are indices, in the rank's list, of the works that it waited for (except the one before it on its track).
     ``peer`` is the stage that a message goes to or comes from, -1 for none.
@@ -62,17 +62,17 @@ class WorkRow(NamedTuple):
 
     @property
     def stream(self) -> str:
-        """Stream of the work, as in the timeline."""
+        """Stream of the op, as in the timeline."""
         return self.track[0]
 
     @property
     def is_communication(self) -> bool:
-        """Whether the work moves bytes between ranks; a copy to the host does not."""
+        """Whether the op moves bytes between ranks, unlike a copy to the host."""
         return self.track[0] in EXPOSED
 
 
-class RunWork:
-    """Work of a run's simulated ranks, by rank number of the record.
+class RunOps:
+    """Ops of a run's simulated ranks, in rows for export as a trace.
 
     ``lanes`` and ``receives`` (send, op that waits for it) are by rank. ``receiver`` is the stage that receives what an
     op sends, ``stage`` the pipeline stage of every lane in its job, which may be one of several in the record.
@@ -94,18 +94,18 @@ class RunWork:
             self.receives[int(self.ops.lane_rank[lane])].append((send, op))
             self.receiver[send] = self.stage[lane]
 
-    def rank_rows(self, rank: int) -> list[WorkRow]:
-        """Return all work of a simulated rank, in the order of its lanes."""
+    def rank_rows(self, rank: int) -> list[OpRow]:
+        """Return all ops of a simulated rank as rows, in the order of its lanes."""
         ops, times, receives = self.ops, self.times, self.receives[rank]
         sends = {int(ops.meeting[send]): send for send, _ in receives}
-        found: list[WorkRow] = []
+        found: list[OpRow] = []
         before: list[list[int]] = []  # indices of what each waited for
         places: dict[int, int] = {}  # by op
         received: dict[int, int] = {}  # send -> index of its receive
 
         def add(op: int, previous: int, track: Track, label: Label, ready: float, timed: int, peer: int) -> None:
             kind, layer, axis = (RECEIVE, -1, "") if track[2] >= 0 else (label.kind, label.layer, label.axis)
-            found.append(WorkRow(
+            found.append(OpRow(
                 track, kind, label.name, layer, axis, label.bytes, int(ops.step[op]), int(ops.chunk[op]),
                 int(ops.microbatch[op]), float(ready), float(times.start[timed]), float(times.end[timed]), peer,
             ))  # fmt: skip
@@ -147,7 +147,7 @@ class RunWork:
 
     @cached_property
     def _stream_numbers(self) -> dict[tuple[str, str], int]:
-        """CUDA stream numbers by stream and lane, without receives: 7 for compute, as in PyTorch."""
+        """CUDA stream numbers by stream and lane, without receives (7 for compute, as in PyTorch)."""
         ops = self.ops
         shown = ops.label >= 0
         pairs = np.unique(np.stack([ops.label[shown], ops.lane[shown]]), axis=1).T.tolist()
@@ -155,7 +155,7 @@ class RunWork:
         others = sorted(used - {COMPUTE[:2]})
         return {COMPUTE[:2]: 7, **{pair: 20 + place for place, pair in enumerate(others)}}
 
-    def cuda_streams(self, works: Sequence[WorkRow]) -> dict[Track, int]:
+    def cuda_streams(self, works: Sequence[OpRow]) -> dict[Track, int]:
         """Return the CUDA stream number of every track of a rank.
 
         Numbers are equal on all ranks, since tools compare streams, except those of receives, which come last.
@@ -187,8 +187,8 @@ _NOT_COMPUTE = re.compile("Sync|Memcpy|Memset")
 """HolisticTraceAnalysis counts no kernel with one of these words as computation."""
 
 
-def host_label(work: WorkRow) -> TraceLabel | None:
-    """Return the host's phase and layer when it launched a work; None if the work before it decides."""
+def launch_label(work: OpRow) -> TraceLabel | None:
+    """Return the phase and layer that launched an op, or None if the op before it decides."""
     if work.stream != "compute":
         return None
     phase = _PHASES.get(work.kind, OTHER)
@@ -196,7 +196,7 @@ def host_label(work: WorkRow) -> TraceLabel | None:
 
 
 class CallDescription(NamedTuple):
-    """Attributes that calls of one kind on a rank share: kernel name, JSON arguments, and call."""
+    """Kernel name, JSON arguments and communication that a rank's ops of one kind share."""
 
     name: str
     args: str
@@ -204,7 +204,7 @@ class CallDescription(NamedTuple):
 
 
 class KernelNaming:
-    """Kernel names and arguments of one result's work; ranks are those of the job."""
+    """Kernel names and arguments for the ops of one simulated result."""
 
     def __init__(self, result: Result) -> None:
         self._result = result
@@ -216,19 +216,19 @@ class KernelNaming:
         self._stage_ranks: list[list[int]] = [ranks.tolist() for ranks in result.job.plan.stage_ranks()]
         self._place = {rank: (stage, at) for stage, own in enumerate(self._stage_ranks) for at, rank in enumerate(own)}
 
-    def stage(self, rank: int) -> int:
+    def stage_of_rank(self, rank: int) -> int:
         """Return the pipeline stage of a rank."""
         return self._place[rank][0]
 
-    def peer(self, rank: int, stage: int) -> int:
-        """Return the rank of another stage that a rank sends to or receives from."""
+    def peer_rank(self, rank: int, stage: int) -> int:
+        """Return the rank of another pipeline stage that a rank sends to or receives from."""
         return self._stage_ranks[stage][self._place[rank][1]]
 
-    def make_describer(self, rank: int) -> Callable[[WorkRow], CallDescription]:
-        """Return a function that describes a rank's work; equal work is described once."""
+    def make_describer(self, rank: int) -> Callable[[OpRow], CallDescription]:
+        """Return a cached function that describes a rank's ops."""
         known: dict[tuple[object, ...], CallDescription] = {}
 
-        def described(work: WorkRow) -> CallDescription:
+        def described(work: OpRow) -> CallDescription:
             key = (work.stream, work.kind, work.name, work.axis, work.bytes, work.peer)
             found = known.get(key)
             if found is None:
@@ -239,10 +239,10 @@ class KernelNaming:
 
         return described
 
-    def _make_call(self, work: WorkRow, rank: int) -> CommCall:
+    def _make_call(self, work: OpRow, rank: int) -> CommCall:
         kind = _PYTORCH_NAMES.get(work.kind, work.kind)
         if work.peer >= 0:
-            other = self.peer(rank, work.peer)
+            other = self.peer_rank(rank, work.peer)
             at = self._place[rank][1]
             ranks = tuple(each[at] for each in self._stage_ranks)
             peer = (other, rank) if work.kind == RECEIVE else (rank, other)
@@ -255,7 +255,7 @@ class KernelNaming:
         group = communicators.group_name(work.axis, self._first + rank)
         return CommCall(kind, group, work.axis, ranks, len(ranks), work.bytes, "", -1, None)
 
-    def _call_arguments(self, work: WorkRow, comm: CommCall | None) -> str:
+    def _call_arguments(self, work: OpRow, comm: CommCall | None) -> str:
         if comm is None:
             return f'"bytes":{int(work.bytes)}' if work.bytes else ""
         dtype = self._element_type(work)
@@ -265,7 +265,7 @@ class KernelNaming:
         splits = {"In split size": "[]", "Out split size": "[]"}
         return format_arguments(collective_arguments(comm, elements, dtype) | splits)
 
-    def _kernel_name(self, work: WorkRow, comm: CommCall | None, rank: int) -> str:
+    def _kernel_name(self, work: OpRow, comm: CommCall | None, rank: int) -> str:
         if work.stream in _COPY_NAMES:
             return f"{_COPY_NAMES[work.stream]} {work.name}"
         if comm is None:
@@ -283,16 +283,16 @@ class KernelNaming:
         kind = work.kind.title().replace("_", "")
         return f"ncclKernel_{kind}_{how}_Sum_{_NCCL_TYPES[self._element_type(work)]}({work.name})"
 
-    def _element_type(self, work: WorkRow) -> str:
-        """Return the type of the elements moved; bytes if the size is not a multiple of it."""
+    def _element_type(self, work: OpRow) -> str:
+        """Return the data type of the elements moved, or bytes if the size is not a multiple of it."""
         wanted = self._gradient if work.name in _GRADIENT_NAMES else self._activation
         if work.name.startswith(_SINGLE_PRECISION):
             wanted = "Float"
         return wanted if int(work.bytes) % _ELEMENT_BYTES[wanted] == 0 else "Byte"
 
 
-def call_details(work: WorkRow, sequence: int) -> str:
-    """Return as JSON what differs between calls: number in the group (-1: none), wait, layer, microbatch."""
+def format_call_details(work: OpRow, sequence: int) -> str:
+    """Return as JSON what differs between calls: number in the group, wait, layer, microbatch."""
     found = [f'"Seq":{sequence}'] if sequence >= 0 else []
     if work.start > work.ready:
         found.append(f'"waited (us)":{(work.start - work.ready) * 1e6:.3f}')
@@ -301,13 +301,13 @@ def call_details(work: WorkRow, sequence: int) -> str:
     return ",".join(found)
 
 
-def process_name(rank: int, ranks: int, stage: int) -> str:
-    """Return the process name of a rank, with leading zeros because Perfetto sorts names as text."""
+def rank_process_name(rank: int, ranks: int, stage: int) -> str:
+    """Return the trace's process name of a rank, with leading zeros because Perfetto sorts names as text."""
     return f"rank {rank:0{max(3, len(str(ranks - 1)))}} (stage {stage})"
 
 
-def track_name(track: Track) -> str:
-    """Return a track's stream and, unless it is the main lane, its lane or the sending stage."""
+def track_display_name(track: Track) -> str:
+    """Return the display name of a track: its stream and, unless that is the main one, its lane or sender."""
     stream, lane, stage = track
     if stage >= 0:
         return f"{stream}, {'recv' if lane == MAIN else lane.replace('send', 'recv')} from stage {stage}"

@@ -1,4 +1,4 @@
-"""``write_trace``: export a result as a Kineto trace, as one file or as a folder with one file per rank.
+"""Export of a simulated result as a Kineto trace, in one file or in a folder with one file per rank.
 
 A folder gets ``rank000.json.gz`` and so on, which HolisticTraceAnalysis and ``simcluster replay`` read, and
 ``merged/all_ranks.json.gz`` for Perfetto, in a separate folder because those readers would take it for another rank.
@@ -36,13 +36,13 @@ from simcluster.interop.export.rank_events import (
     LEAD_NS,
     KernelStart,
     RankTimeline,
-    kernel_shares,
-    merged_events,
-    profile_events,
+    merged_file_events,
+    rank_file_events,
+    span_kernel_shares,
 )
-from simcluster.interop.export.rank_work import KernelNaming, RunWork
+from simcluster.interop.export.rank_work import KernelNaming, RunOps
 from simcluster.interop.kineto import chrome_trace as chrome
-from simcluster.interop.kineto.chrome_trace import PROFILE_SUFFIXES, quote_json, to_ns
+from simcluster.interop.kineto.chrome_trace import PROFILE_SUFFIXES, quote_json, seconds_to_ns
 from simcluster.results.loads import hottest_links_over_time
 from simcluster.results.memory_timeline import POOLS
 from simcluster.results.result import VERSION, Result
@@ -53,8 +53,8 @@ MAX_LINKS, TIME_BINS = 16, 1000
 _STATE_PARTS = ("parameters", "gradients", "optimizer", "buffers")
 
 
-def memory_counters(result: Result, rank: int) -> Iterator[str]:
-    """Yield counter events of a rank's memory in bytes: model state, and each pool whenever it changes."""
+def memory_counter_events(result: Result, rank: int) -> Iterator[str]:
+    """Yield counter events of a rank's memory (bytes), for model state and for each pool."""
     simulated = result.simulated_for(rank)
     time, pools = result.memory_timeline.curve(simulated)
     footprint = result.facts.footprints[result.peak_of(simulated).stage].with_pools(dict.fromkeys(POOLS, 0.0))
@@ -68,13 +68,13 @@ def memory_counters(result: Result, rank: int) -> Iterator[str]:
         return chrome.counter_event("memory (B)", rank, moment, values)
 
     yield levels(0, [0] * len(there))
-    moments = [LEAD_NS + to_ns(moment) for moment in time.tolist()]
+    moments = [LEAD_NS + seconds_to_ns(moment) for moment in time.tolist()]
     for place, moment in enumerate(moments):
         if place + 1 == len(moments) or moments[place + 1] > moment:
             yield levels(moment, [size[place] for size in there.values()])
 
 
-def link_counters(result: Result, process: int) -> Iterator[str]:
+def link_counter_events(result: Result, process: int) -> Iterator[str]:
     """Yield counter events of the hottest links' load in percent; equal links share one counter."""
     if len(result.folding.classes.of_rank) > result.facts.ranks:
         return  # one of several jobs, whose shared cluster the scenario lacks
@@ -84,7 +84,7 @@ def link_counters(result: Result, process: int) -> Iterator[str]:
     yield chrome.metadata_event("process_name", process, 0, name="~ links (% of capacity)")
     yield chrome.metadata_event("process_sort_index", process, 0, sort_index=process)
     ends = list(zip(table["link_from"].tolist(), table["link_to"].tolist(), strict=True))
-    moments = [LEAD_NS + to_ns(edge) for edge in edges.tolist()]
+    moments = [LEAD_NS + seconds_to_ns(edge) for edge in edges.tolist()]
     percent = (matrix * 100).clip(0, 100).round(2).tolist()
     for (start, end), count, levels in zip(ends, table["links"].tolist(), percent, strict=True):
         name = f"{start} -> {end}" + (f" (and {count - 1} equal)" if count > 1 else "")
@@ -102,7 +102,7 @@ MERGED_FILE = Path("merged") / "all_ranks.json.gz"
 
 @dataclass(frozen=True, repr=False)
 class TraceFiles(Displayable):
-    """Files of a written trace (the last one has all ranks), the ranks in it, and why these were chosen."""
+    """Files of a written trace, the ranks in it, and how these were selected."""
 
     files: tuple[Path, ...]
     ranks: tuple[int, ...]
@@ -110,7 +110,7 @@ class TraceFiles(Displayable):
     selection: str
 
     def summary(self) -> str:
-        """Return one line that states what was written and where."""
+        """Return one line that states how many ranks were written and where."""
         where = self.files[-1] if len(self.files) == 1 else self.files[0].parent
         return f"trace: {len(self.ranks)} of {self.job_ranks} ranks in {where} ({self.selection})"
 
@@ -129,7 +129,7 @@ def write_trace(
     be written.
     """
     result = to_result(result, "write_trace")
-    target = path = trace_path(path)
+    target = path = check_trace_path(path)
     chosen, why = _choose_ranks(result, ranks)
     own: dict[int, Path] = {}
     if not path.name.endswith(PROFILE_SUFFIXES):
@@ -148,8 +148,8 @@ def _trace_events(
     result: Result, ranks: Sequence[int], begins: KernelStart, files: Mapping[int, Path], about: Mapping[str, Any],
     kernels: bool,
 ) -> Iterator[str]:  # fmt: skip
-    run_work, naming, written = RunWork(result), KernelNaming(result), frozenset(ranks)
-    shares = kernel_shares(result) if kernels else {}
+    run_work, naming, written = RunOps(result), KernelNaming(result), frozenset(ranks)
+    shares = span_kernel_shares(result) if kernels else {}
     for rank in ranks:
         works = run_work.rank_rows(result.simulated_for(rank) + result.ranks.start)
         own = RankTimeline(rank, result.facts.ranks, works, run_work.cuda_streams(works), naming, begins, shares)
@@ -159,15 +159,15 @@ def _trace_events(
                 **about,
             }
             chrome.write_chrome_trace(
-                files[rank], head, chain(profile_events(own, written), memory_counters(result, rank))
+                files[rank], head, chain(rank_file_events(own, written), memory_counter_events(result, rank))
             )
-        yield from merged_events(own, written)
-        yield from memory_counters(result, rank)
-    yield from link_counters(result, result.facts.ranks)
+        yield from merged_file_events(own, written)
+        yield from memory_counter_events(result, rank)
+    yield from link_counter_events(result, result.facts.ranks)
 
 
-def trace_path(name: str | Path) -> Path:
-    """Return the path of a trace to be written; raise InputError early if it cannot be written."""
+def check_trace_path(name: str | Path) -> Path:
+    """Return the path of a trace to write; raise InputError if nothing can be written there."""
     path = Path(name)
     if not path.parent.is_dir():
         raise InputError(f"cannot write {name}: the folder {path.parent} does not exist; create it first")

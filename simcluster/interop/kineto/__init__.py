@@ -1,4 +1,4 @@
-"""Profiles of PyTorch (Kineto JSON, one file per rank) and Nsight Systems: read, replay, measure, write back.
+"""Profiles of PyTorch (Kineto JSON) and Nsight Systems: reading, replay, metrics and export.
 
 job = load_profiles("traces/") print(measure(job).slowdown, rank_breakdown(job))
 """

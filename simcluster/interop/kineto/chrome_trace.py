@@ -1,4 +1,4 @@
-r"""Writer of Kineto's Chrome trace format: events as text, a rank's step on a GPU, and the file around them.
+r"""Writer of traces in Kineto's Chrome trace format, event by event.
 
 Times are whole nanoseconds, so that adjacent events stay adjacent; files have microseconds with three decimals. The
 header has blanks after its colons (HolisticTraceAnalysis finds a rank by ``"rank":\s+``), events have none. Equal
@@ -31,12 +31,12 @@ MAX_LISTED_RANKS = 30
 _GZIP_LEVEL = 6
 
 
-def to_ns(seconds: float) -> int:
-    """Return a time in seconds as whole nanoseconds, rounded."""
+def seconds_to_ns(seconds: float) -> int:
+    """Return a time in seconds as whole nanoseconds."""
     return round(seconds * 1e9)
 
 
-def _as_us(time: int) -> str:
+def _format_us(time: int) -> str:
     return f"{time // 1000}.{time % 1000:03d}"
 
 
@@ -55,30 +55,30 @@ def join_arguments(*parts: str) -> str:
 
 
 def complete_event(category: str, name: str, place: tuple[int, int], start: int, end: int, args: str = "") -> str:
-    """Return an event with start and end at a place: process (the rank) and thread (of the host, or a stream)."""
+    """Return the JSON of an event from ``start`` to ``end`` (ns); ``place`` is its process and thread."""
     return (
         f'{{"ph":"X","cat":"{category}","name":{quote_json(name)},"pid":{place[0]},"tid":{place[1]},'
-        f'"ts":{_as_us(start)},"dur":{_as_us(max(end - start, 0))},"args":{{{args}}}}}'
+        f'"ts":{_format_us(start)},"dur":{_format_us(max(end - start, 0))},"args":{{{args}}}}}'
     )
 
 
 def metadata_event(what: str, process: int, thread: int, **args: Any) -> str:
-    """Return an event that names or orders a process or thread (``what``: process_name, thread_sort_index, ...)."""
+    """Return the JSON of an event that names or orders a process or thread."""
     head = f'{{"ph":"M","name":"{what}","pid":{process},"tid":{thread},"ts":0,"args":'
     return f"{head}{{{format_arguments(args)}}}}}"
 
 
 def counter_event(name: str, process: int, time: int, values: str) -> str:
-    """Return an event that sets counter values from a time on; ``values`` are formatted arguments."""
-    return f'{{"ph":"C","name":{quote_json(name)},"pid":{process},"tid":0,"ts":{_as_us(time)},"args":{{{values}}}}}'
+    """Return the JSON of an event that sets counter values from ``time`` (ns) on."""
+    return f'{{"ph":"C","name":{quote_json(name)},"pid":{process},"tid":0,"ts":{_format_us(time)},"args":{{{values}}}}}'
 
 
 def flow_event(number: int, name: str, place: tuple[int, int], time: int, *, ends: bool) -> str:
-    """Return an event for one end of an arrow, attached to the event at this place and time."""
+    """Return the JSON of one end of an arrow, attached to the event at ``place`` and ``time`` (ns)."""
     phase = '"f","bp":"e"' if ends else '"s"'
     return (
         f'{{"ph":{phase},"cat":"message","name":{quote_json(name)},"id":{number},"pid":{place[0]},"tid":{place[1]},'
-        f'"ts":{_as_us(time)}}}'
+        f'"ts":{_format_us(time)}}}'
     )
 
 
@@ -100,7 +100,7 @@ def write_chrome_trace(path: Path, head: Mapping[str, Any], events: Iterable[str
 
 
 def make_profile_folder(folder: Path, own: Sequence[Path]) -> None:
-    """Create a folder for profiles; raise InputError if it holds others, which readers would take for ranks."""
+    """Create a folder for profiles; raise InputError if it holds other profiles."""
     try:
         folder.mkdir(exist_ok=True)
         others = sorted(path.name for path in folder.glob("*.json*") if path not in own and path.suffix != PARTIAL)
@@ -111,7 +111,7 @@ def make_profile_folder(folder: Path, own: Sequence[Path]) -> None:
 
 
 def profile_header(rank: int, world: int, groups: Mapping[str, CommCall], *, backend: str, host: str) -> dict[str, Any]:
-    """Return the header of a profile: its rank, the world size and the rank's process groups by name."""
+    """Return the header of a rank's profile, with the world size and the rank's process groups."""
     config = [
         {"pg_name": name, "pg_desc": comm.what, "pg_size": comm.size, "ranks": list(comm.ranks)}
         for name, comm in sorted(groups.items())
@@ -125,7 +125,7 @@ def profile_header(rank: int, world: int, groups: Mapping[str, CommCall], *, bac
 
 
 def collective_arguments(comm: CommCall, elements: tuple[int, int] | None, dtype: str) -> dict[str, Any]:
-    """Return a collective's arguments in PyTorch's form; ``elements`` are its input and output counts."""
+    """Return a collective's event arguments as PyTorch writes them, with its input and output sizes."""
     shown = [*map(str, comm.ranks[:MAX_LISTED_RANKS]), *["..."] * (len(comm.ranks) > MAX_LISTED_RANKS)]
     args: dict[str, Any] = {
         "Collective name": comm.kind, "Group size": comm.size, "Process Group Name": comm.group,
@@ -149,7 +149,7 @@ LAUNCH_THREAD = 1
 
 @dataclass(frozen=True, slots=True)
 class KernelEvent:
-    """A kernel or copy on a stream, in nanoseconds.
+    """A kernel or copy on a CUDA stream, with its times in nanoseconds.
 
     ``args`` are arguments as JSON; ``label`` is the host's phase and layer at the launch, None if unchanged; ``after``
     are indices of kernels on other streams that it waits for.
@@ -166,7 +166,7 @@ class KernelEvent:
 
 
 class LaunchEvent(NamedTuple):
-    """A kernel launch by the host: the kernel's index and the earliest time (ns)."""
+    """A kernel launch by the host, with the kernel's index and the earliest launch time (ns)."""
 
     kernel: int
     earliest: int
@@ -183,7 +183,7 @@ def device_step_events(
     rank: int, kernels: Sequence[KernelEvent], numbers: Iterator[int], host: Iterable[LaunchEvent | HostWait],
     begin: int,
 ) -> Generator[str, None, int]:  # fmt: skip
-    """Yield the events of one step of a rank on a GPU, without its marker; return the end of the host's work.
+    """Yield the trace events of a rank's step on a GPU, and return the end (ns) of the host's work.
 
     The host works through its launches and waits in order, from ``begin`` on; ``numbers`` yields correlation numbers,
     unique over the steps of a rank.
@@ -231,12 +231,12 @@ def device_step_events(
 
 
 def step_marker(rank: int, number: int, start: int, end: int) -> str:
-    """Return PyTorch's ``ProfilerStep#`` event of a step."""
+    """Return PyTorch's ``ProfilerStep#`` event for a step."""
     return complete_event("user_annotation", f"ProfilerStep#{number}", (rank, LAUNCH_THREAD), start, end)
 
 
 def label_annotations(label: TraceLabel) -> Iterator[tuple[str, str, str]]:
-    """Yield category, name and arguments of the annotations by which readers recognize a label."""
+    """Yield the annotations (category, name, arguments) that mark a phase and layer in a profile."""
     if label.layer:
         yield "user_annotation", label.layer, ""
     if label.phase == OPTIMIZER:

@@ -1,4 +1,4 @@
-"""Matching of collectives across ranks by step, process group and number, and alignment of the ranks' clocks.
+"""Matching of recorded collectives across ranks, and alignment of the ranks' clocks.
 
 Members of a collective end together, and not before the last has begun: a rank's offset is the median difference
 between its ends of shared collectives and those of ranks already aligned. Ranks of one host are assumed to share a
@@ -22,22 +22,23 @@ _UNEVEN_KINDS = ("all_to_all", "gather", "scatter", "reduce", "broadcast", "send
 
 
 class UnmatchedError(InputError):
-    """Error for members of a group that recorded different collectives in a step."""
+    """Error for ranks of a process group that recorded different collectives in a step."""
 
 
 class MatchedOp(NamedTuple):
-    """An op of a rank, by its index among the rank's ops of the step."""
+    """A rank and the index of one of its ops in the step."""
 
     rank: int
     place: int
 
 
-def common_steps(profiles: Sequence[RankProfile], notes: list[str]) -> dict[int, dict[int, list[StreamOp]]]:
-    """Return ops by step and rank; an op belongs to the step in which the host launched it.
+def find_common_steps(profiles: Sequence[RankProfile], notes: list[str]) -> dict[int, dict[int, list[StreamOp]]]:
+    """Return the recorded ops by step and rank, for the steps that all ranks recorded.
 
-    Steps that some rank lacks are skipped with a note; raises InputError if none is left.
+    An op belongs to the step in which the host launched it. Steps that some rank lacks are skipped with a note; raises
+    InputError if none is left.
     """
-    by_rank = {profile.rank: ops_by_step(profile) for profile in profiles}
+    by_rank = {profile.rank: group_ops_by_step(profile) for profile in profiles}
     marked = [profile for profile in profiles if profile.steps]
     if not marked:
         notes.append("no ProfilerStep# in the profiles: they count as one step, number 0")
@@ -64,8 +65,8 @@ def common_steps(profiles: Sequence[RankProfile], notes: list[str]) -> dict[int,
     return found
 
 
-def ops_by_step(profile: RankProfile) -> dict[int, list[StreamOp]]:
-    """Return a rank's ops by the step in which the host launched them; step 0 if no steps are marked."""
+def group_ops_by_step(profile: RankProfile) -> dict[int, list[StreamOp]]:
+    """Return a rank's ops by the step in which the host launched them (step 0 if none is marked)."""
     if not profile.steps:
         return {0: list(profile.ops)}
     first: dict[int, tuple[float, float]] = {}
@@ -102,7 +103,7 @@ def match_collectives(ops: Mapping[int, Sequence[StreamOp]]) -> list[list[Matche
 
 
 def _match_group(ops: Mapping[int, Sequence[StreamOp]], places: Mapping[int, Sequence[int]]) -> list[list[MatchedOp]]:
-    """Return the collectives of one group: the n-th call of every member, ordered by Seq if it is known."""
+    """Match the n-th calls of all ranks of one process group, ordered by Seq if it is known."""
     ordered = {}
     for rank, own in places.items():
         numbers = {place: _call_of(ops[rank][place]).sequence for place in own}
@@ -114,7 +115,7 @@ def _match_group(ops: Mapping[int, Sequence[StreamOp]], places: Mapping[int, Seq
         op = ops[longest][place]
         for rank, own in ordered.items():
             other = ops[rank][own[number]] if number < len(own) else None
-            if other is not None and not _differ(_call_of(op), _call_of(other)):
+            if other is not None and not _calls_differ(_call_of(op), _call_of(other)):
                 continue
             against = (
                 f"rank {rank} has only {counts[rank]} in that group, rank {longest} {counts[longest]}"
@@ -134,7 +135,7 @@ def _call_of(op: StreamOp) -> CommCall:
     return op.comm
 
 
-def _differ(one: CommCall, other: CommCall) -> bool:
+def _calls_differ(one: CommCall, other: CommCall) -> bool:
     if one.kind in MESSAGE_KINDS and other.kind in MESSAGE_KINDS:
         return False
     sized = one.kind not in _UNEVEN_KINDS and not math.isnan(one.bytes) and not math.isnan(other.bytes)
@@ -153,22 +154,22 @@ CLOCK_TOLERANCE = 20e-6
 
 
 class ClockOffsets(NamedTuple):
-    """Clock offsets in seconds to add to each rank's times, and notes on what was assumed."""
+    """Offsets (s) to add to each rank's clock, and notes on what was assumed."""
 
     offset: dict[int, float]
     notes: tuple[str, ...]
 
 
 def align_clocks(ranks: Sequence[int], hosts: Mapping[int, str], collectives: Sequence[EndTimes]) -> ClockOffsets:
-    """Return the clock offsets of all ranks to the first; ``hosts`` names each rank's node ("": unknown)."""
+    """Return the clock offsets of all ranks to the first; ``hosts`` names each rank's node."""
     shared = [ends for ends in collectives if len(ends) > 1]
     if len(ranks) < 2:
         return ClockOffsets(dict.fromkeys(ranks, 0.0), ())
     names = {hosts[rank] for rank in ranks}
     zero = dict.fromkeys(ranks, 0.0)
-    if len(names) == 1 and "" not in names and not _causality_errors(shared, zero):
+    if len(names) == 1 and "" not in names and not _causality_violations(shared, zero):
         return ClockOffsets(zero, (f"clocks: all ranks are on host {hosts[ranks[0]]!r} and share its clock",))
-    offset, loose = _find_offsets(ranks, shared)
+    offset, loose = _find_clock_offsets(ranks, shared)
     notes = []
     if len(loose) < len(ranks) - 1:
         apart = ", ".join(
@@ -186,7 +187,7 @@ def align_clocks(ranks: Sequence[int], hosts: Mapping[int, str], collectives: Se
             f"clocks: rank{'s' * (len(loose) > 1)} {', '.join(map(str, loose))} shared no collective with the others; "
             "their clocks are not adjusted"
         )
-    wrong = _causality_errors(shared, offset)
+    wrong = _causality_violations(shared, offset)
     if wrong:
         notes.append(
             f"clocks: after aligning, {len(wrong)} of {len(shared)} collectives still end on a rank before another "
@@ -196,8 +197,8 @@ def align_clocks(ranks: Sequence[int], hosts: Mapping[int, str], collectives: Se
     return ClockOffsets(offset, (*notes, *_drift_notes(ranks, shared, offset)))
 
 
-def _find_offsets(ranks: Sequence[int], shared: Sequence[EndTimes]) -> tuple[dict[int, float], list[int]]:
-    """Return offsets, propagated from the first rank, and the ranks that share no collective with others."""
+def _find_clock_offsets(ranks: Sequence[int], shared: Sequence[EndTimes]) -> tuple[dict[int, float], list[int]]:
+    """Return clock offsets, propagated from the first rank, and the ranks that share no collective."""
     of_rank: dict[int, list[EndTimes]] = {rank: [] for rank in ranks}
     for ends in shared:
         for rank in ends:
@@ -217,8 +218,8 @@ def _find_offsets(ranks: Sequence[int], shared: Sequence[EndTimes]) -> tuple[dic
     return {rank: offset.get(rank, 0.0) for rank in ranks}, loose
 
 
-def _causality_errors(shared: Sequence[EndTimes], offset: Mapping[int, float]) -> list[float]:
-    """Return by how many seconds collectives end on one member before the last member begins."""
+def _causality_violations(shared: Sequence[EndTimes], offset: Mapping[int, float]) -> list[float]:
+    """Return by how many seconds collectives end on one rank before they begin on the last."""
     found = []
     for ends in shared:
         last = max(start + offset[rank] for rank, (start, _) in ends.items())

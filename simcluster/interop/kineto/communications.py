@@ -1,4 +1,4 @@
-"""Kernel kinds by kernel name (``kernel_kinds.yaml``, which users can extend), and parsing of collective calls.
+"""Kinds of kernels by name (``kernel_kinds.yaml``), and parsing of recorded collective calls.
 
 The arguments of a collective are named as in PyTorch's ParamCommsUtils.hpp ("Collective name", "In msg nelems", "Group
 size", "dtype", "Process Group Name", "Process Group Ranks", "Seq", "Src Rank", "Dst Rank").
@@ -33,7 +33,7 @@ UNMATCHED_KERNEL = ""
 
 
 class KernelPattern(Spec):
-    """A row of the kernel table: kernels whose names match the pattern have this kind; ``of`` is the library."""
+    """A row of the kernel table, which gives kernels whose names match a pattern a kind."""
 
     kind: KernelWork
     pattern: Annotated[str, Field(min_length=1)]
@@ -52,7 +52,7 @@ class KernelPattern(Spec):
 
 
 class KernelTable(Spec):
-    """Table of kernel name patterns, in the order in which they are tried."""
+    """Kernel name patterns in the order in which they are tried."""
 
     kernels: Annotated[tuple[KernelPattern, ...], Field(min_length=1)]
 
@@ -63,7 +63,7 @@ def _builtin_table() -> KernelTable:
 
 
 class KernelClassifier:
-    """Lookup of kernel kinds by name, cached; rows of the file ``own`` precede the built-in ones.
+    """Lookup of kernel kinds by name; rows of the user's file ``own`` precede the built-in ones.
 
     Raises InputError if the file is not such a table.
     """
@@ -77,7 +77,7 @@ class KernelClassifier:
         self._known: dict[str, str] = {}
 
     def kind(self, name: str) -> str:
-        """Return the kind of a kernel by its name (one of ``KERNEL_WORKS``), or ``UNMATCHED_KERNEL``."""
+        """Return the kind of a kernel by its name, or ``UNMATCHED_KERNEL``."""
         found = self._known.get(name)
         if found is None:
             found = next((kind for pattern, kind in self._rows if pattern.search(name)), UNMATCHED_KERNEL)
@@ -87,7 +87,7 @@ class KernelClassifier:
 
 @cache
 def builtin_classifier() -> KernelClassifier:
-    """Return the classifier of the built-in table alone."""
+    """Return the classifier that uses only the built-in table of kernel names."""
     return KernelClassifier()
 
 
@@ -127,16 +127,16 @@ class CommCall(NamedTuple):
 
     @property
     def op_type(self) -> str:
-        """Op type: kind and group."""
+        """Op type in a replay: the call's kind and process group."""
         return f"{COLLECTIVE_PREFIX}{self.kind}:{self.what or self.group}"
 
     @property
     def has_known_members(self) -> bool:
-        """Whether the ranks taking part are known; they are not for several messages in one kernel."""
+        """Whether the ranks taking part are known, unlike for several messages in one kernel."""
         return self.size != 1 and (self.kind not in MESSAGE_KINDS or self.peer is not None or self.size == 2)
 
     def describe(self) -> str:
-        """Return a description for messages: 'all_reduce of 4096 B in group 0 (default_pg), Seq 12'."""
+        """Return a text such as 'all_reduce of 4096 B in group 0 (default_pg), Seq 12' for messages."""
         size = "" if math.isnan(self.bytes) else f" of {self.bytes:.0f} B"
         number = f", Seq {self.sequence}" if self.sequence >= 0 else ""
         return f"{self.kind}{size} in group {self.group}" + (f" ({self.what})" if self.what else "") + number
@@ -144,14 +144,14 @@ class CommCall(NamedTuple):
 
 @dataclass
 class ProcessGroups:
-    """Process groups that a file names: description and ranks by name, the whole job's group first."""
+    """Process groups that a profile names, with description and ranks by name."""
 
     by_name: dict[str, tuple[str, tuple[int, ...]]] = field(default_factory=dict)
     assumed_calls: int = 0  # calls that do not name their group among several
 
     @staticmethod
     def from_distributed_info(spread: Mapping[str, Any]) -> ProcessGroups:
-        """Return the process groups of a file's distributedInfo."""
+        """Return the process groups that a profile's ``distributedInfo`` lists."""
         groups = ProcessGroups()
         for each in spread.get("pg_config") or []:
             ranks = tuple(int(rank) for rank in each.get("ranks") or () if isinstance(rank, int))
@@ -167,17 +167,17 @@ def is_communication_kernel(name: str, args: Mapping[str, Any]) -> bool:
 
 
 @lru_cache(maxsize=4096)  # a job has few names
-def collective_kind(text: str) -> str:
-    """Return the kind in a call's or kernel's name: all_reduce for 'allreduce' or 'ncclDevKernel_AllReduce_...'."""
+def parse_collective_kind(text: str) -> str:
+    """Return the kind of collective that a name contains: all_reduce for 'ncclDevKernel_AllReduce_...'."""
     flat = re.sub(r"[^a-z]", "", text.partition("(")[0].lower())
     return next((kind for kind in _COLLECTIVE_KINDS if kind.replace("_", "") in flat), "other")
 
 
-def parse_call(name: str, args: Mapping[str, Any], groups: ProcessGroups, rank: int) -> CommCall:
-    """Return the call that a kernel's or annotation's arguments describe (default group: the job's first)."""
-    kind = collective_kind(str(args.get("Collective name") or name))
+def parse_comm_call(name: str, args: Mapping[str, Any], groups: ProcessGroups, rank: int) -> CommCall:
+    """Return the collective or message that a kernel's or annotation's arguments describe."""
+    kind = parse_collective_kind(str(args.get("Collective name") or name))
     if kind == "other":
-        kind = collective_kind(name)
+        kind = parse_collective_kind(name)
     if "Process Group Name" not in args and len(groups.by_name) != 1:
         groups.assumed_calls += 1
     group = str(args.get("Process Group Name") or next(iter(groups.by_name), "0"))
@@ -192,7 +192,6 @@ def parse_call(name: str, args: Mapping[str, Any], groups: ProcessGroups, rank: 
 
 
 def _parse_ranks(args: Mapping[str, Any]) -> tuple[int, ...]:
-    """Return the ranks of the call's group, () if unknown; long lists may be given as first rank and stride."""
     text, size = args.get("Process Group Ranks"), int(args.get("Group size") or 0)
     if text is not None:
         try:
@@ -227,7 +226,7 @@ def _call_bytes(kind: str, args: Mapping[str, Any], ranks: int) -> float:
 
 
 def _parse_peer(kind: str, args: Mapping[str, Any], rank: int) -> tuple[int, int] | None:
-    """Return (sender, receiver) of a message, None if unknown; PyTorch names only the other side."""
+    """Return (sender, receiver) of a message, or None if unknown; PyTorch names only the other side."""
     if kind not in ("send", "recv"):
         return None
     try:
@@ -250,11 +249,11 @@ _AXIS_PATTERNS = {
 Data first: DATA_PARALLEL_GROUP_WITH_CP, EXPERT_DATA_PARALLEL_GROUP and mesh_dp_shard_cp are data-parallel groups."""
 
 
-def described_axis(comm: CommCall) -> str | None:
-    """Return the parallel axis that the description of a call's group names, or None."""
+def find_described_axis(comm: CommCall) -> str | None:
+    """Return the parallel axis that the description of a call's process group names, or None."""
     return next((axis for axis, name in _AXIS_PATTERNS.items() if name.search(comm.what or comm.group)), None)
 
 
-def timeline_axis(comm: CommCall) -> str:
+def find_timeline_axis(comm: CommCall) -> str:
     """Return the timeline stream (parallel axis) of a call: pp for messages, dp if no axis is named."""
-    return "pp" if comm.kind in MESSAGE_KINDS else described_axis(comm) or "dp"
+    return "pp" if comm.kind in MESSAGE_KINDS else find_described_axis(comm) or "dp"

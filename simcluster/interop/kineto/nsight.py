@@ -1,4 +1,4 @@
-"""Reader of Nsight Systems exports as rank profiles: one rank per device of each process that ran kernels.
+"""Reader of Nsight Systems exports (SQLite) as rank profiles, one per process and device.
 
 Exports do not name process groups, so communication is not matched between ranks, and waiting in it counts as transfer.
 The host's phase comes from NVTX ranges (``nvtx.range_push("layers.3")``, PyTorch's ``emit_nvtx``). Without any, kernels
@@ -24,7 +24,7 @@ from typing import Any
 from simcluster.base.errors import InputError
 from simcluster.documents.diagnostics import shown
 from simcluster.interop.kineto.communications import ProcessGroups
-from simcluster.interop.kineto.profile_reader import TimedEvent, fill_profile
+from simcluster.interop.kineto.profile_reader import TimedEvent, sort_events_into_profile
 from simcluster.interop.kineto.rank_profile import HostCall, RankProfile
 
 NSIGHT_SUFFIXES = (".sqlite", ".sqlite3")
@@ -40,7 +40,7 @@ KERNEL_TABLE = "CUPTI_ACTIVITY_KIND_KERNEL"
 
 
 class NsightFile:
-    """An open Nsight Systems export, as a context manager; raises InputError if the file is not one."""
+    """An open Nsight Systems export (a context manager)."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -54,11 +54,11 @@ class NsightFile:
         self._base = sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)
         self._left = _BASE_STEPS + _STEPS_PER_BYTE * path.stat().st_size
         self._base.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, max(1_000_000, min(path.stat().st_size, 1_000_000_000)))
-        self._base.set_progress_handler(self._limit_steps, _STEPS_PER_CHECK)
+        self._base.set_progress_handler(self._exceeds_step_limit, _STEPS_PER_CHECK)
         try:
             names = [name for (name,) in self._query("SELECT name FROM sqlite_master WHERE type IN ('table', 'view')")]
             self._columns = {name: [row[1] for row in self._query(f'PRAGMA table_info("{name}")')] for name in names}
-            self.strings = {place: str(text) for place, text in self.rows("StringIds", ("id", "value"))}
+            self.strings = {place: str(text) for place, text in self.read_rows("StringIds", ("id", "value"))}
         except BaseException:
             self._base.close()
             raise
@@ -69,8 +69,8 @@ class NsightFile:
     def __exit__(self, *_: object) -> None:
         self._base.close()
 
-    def rows(self, table: str, columns: Sequence[str], needed: Sequence[str] = ()) -> list[tuple[Any, ...]]:
-        """Return the rows of these columns of a table: None for a missing column, no rows if the table is missing.
+    def read_rows(self, table: str, columns: Sequence[str], needed: Sequence[str] = ()) -> list[tuple[Any, ...]]:
+        """Return a table's rows with the given columns; a missing column is None, a missing table empty.
 
         Raises InputError for a value that is not an integer, and for an empty cell in a ``needed`` column.
         """
@@ -91,8 +91,8 @@ class NsightFile:
                     )
         return found
 
-    def _limit_steps(self) -> int:
-        """Stop a query that takes more steps than a table of the file's size can."""
+    def _exceeds_step_limit(self) -> int:
+        """Return whether a query has taken more steps than a table of the file's size can."""
         self._left -= _STEPS_PER_CHECK
         return self._left < 0
 
@@ -121,7 +121,7 @@ RawEvent = tuple[int, int, dict[str, Any]]
 """Start and end (ns), and the event in PyTorch's form."""
 
 
-def read_exports(files: Sequence[Path], notes: list[str]) -> list[RankProfile]:
+def read_nsight_exports(files: Sequence[Path], notes: list[str]) -> list[RankProfile]:
     """Return the rank profiles of several exports, in file order."""
     found: list[RankProfile] = []
     for path in files:
@@ -131,26 +131,28 @@ def read_exports(files: Sequence[Path], notes: list[str]) -> list[RankProfile]:
 
 
 def _read_export(path: Path, first: int, notes: list[str]) -> list[RankProfile]:
-    """Return the ranks of a file, numbered from ``first`` by device and process unless its name has a rank."""
+    """Return the rank profiles of one export, numbered from ``first`` unless its file name has a rank."""
     with NsightFile(path) as export:
-        works = _device_work(export)
+        works = _read_device_work(export)
         if not works:
             raise InputError(
                 f"{path} has no kernels (no table {KERNEL_TABLE}): was CUDA traced?  Record with nsys profile --trace "
                 f"cuda,nvtx"
             )
-        if export.rows("CUPTI_ACTIVITY_KIND_GRAPH_TRACE", ("start",)):
+        if export.read_rows("CUPTI_ACTIVITY_KIND_GRAPH_TRACE", ("start",)):
             notes.append(
                 f"{path.name}: CUDA graphs were traced as a whole; their kernels are missing (nsys profile "
                 "--cuda-graph-trace=node has them)"
             )
-        calls, ranges = _runtime_calls(export), _nvtx_ranges(export)
+        calls, ranges = _read_runtime_calls(export), _read_nvtx_ranges(export)
         names = {
             thread: str(export.strings.get(name, ""))
-            for name, thread in export.rows("ThreadNames", ("nameId", "globalTid"))
+            for name, thread in export.read_rows("ThreadNames", ("nameId", "globalTid"))
         }
-        origin = next((int(ns) for (ns,) in export.rows("TARGET_INFO_SESSION_START_TIME", ("utcEpochNs",)) if ns), 0)
-        env = export.rows("TARGET_INFO_SYSTEM_ENV", ("name", "value"))
+        origin = next(
+            (int(ns) for (ns,) in export.read_rows("TARGET_INFO_SESSION_START_TIME", ("utcEpochNs",)) if ns), 0
+        )
+        env = export.read_rows("TARGET_INFO_SYSTEM_ENV", ("name", "value"))
         host = next((str(value) for name, value in env if name == "Hostname"), "")
     units = sorted(works, key=lambda unit: (unit[1], unit[0] or 0))
     if len(units) > 1:
@@ -161,7 +163,7 @@ def _read_export(path: Path, first: int, notes: list[str]) -> list[RankProfile]:
     for rank, unit in enumerate(units, first):
         file = path.name if len(units) == 1 else f"{path.name}, rank {rank}"  # the name distinguishes ranks
         profile = RankProfile(file, rank, host, origin, ProcessGroups(), on_device=True)
-        _add_events(profile, works[unit], calls.get(unit[0], {}), ranges.get(unit[0], ()), names)
+        _add_profile_events(profile, works[unit], calls.get(unit[0], {}), ranges.get(unit[0], ()), names)
         found.append(profile)
     return found
 
@@ -170,8 +172,8 @@ def _process_id(identity: int | None) -> int | None:
     return None if identity is None else identity - identity % _THREAD_IDS
 
 
-def _device_work(export: NsightFile) -> dict[ProcessDevice, list[RawEvent]]:
-    """Return kernels, copies and memsets by process and device, for devices that ran kernels."""
+def _read_device_work(export: NsightFile) -> dict[ProcessDevice, list[RawEvent]]:
+    """Return the kernels, copies and memsets by process and device, for devices that ran kernels."""
     found: dict[ProcessDevice, list[RawEvent]] = defaultdict(list)
     times = ("start", "end")
     common = (*times, "deviceId", "streamId", "correlationId", "globalPid")
@@ -184,22 +186,22 @@ def _device_work(export: NsightFile) -> dict[ProcessDevice, list[RawEvent]]:
             found[process, device or 0].append((start, end, {"cat": category, "name": name, "args": args}))
 
     texts = export.strings
-    for row in export.rows(KERNEL_TABLE, (*common, "demangledName", "shortName"), times):
+    for row in export.read_rows(KERNEL_TABLE, (*common, "demangledName", "shortName"), times):
         long, short = row[-2:]
         add("kernel", row, texts.get(long) or texts.get(short) or f"kernel {long if long is not None else short}")
-    for row in export.rows("CUPTI_ACTIVITY_KIND_MEMCPY", (*common, "copyKind"), times):
+    for row in export.read_rows("CUPTI_ACTIVITY_KIND_MEMCPY", (*common, "copyKind"), times):
         add("gpu_memcpy", row, f"Memcpy {_COPY_KINDS.get(row[-1], 'other')}")
-    for row in export.rows("CUPTI_ACTIVITY_KIND_MEMSET", common, times):
+    for row in export.read_rows("CUPTI_ACTIVITY_KIND_MEMSET", common, times):
         add("gpu_memset", row, "Memset")
     return dict(found)
 
 
-def _runtime_calls(export: NsightFile) -> dict[int | None, dict[int, RawEvent]]:
-    """Return runtime and driver calls by process and correlation; key None has all, for kernels without process."""
+def _read_runtime_calls(export: NsightFile) -> dict[int | None, dict[int, RawEvent]]:
+    """Return CUDA runtime and driver calls by process (None: all processes) and correlation number."""
     found: dict[int | None, dict[int, RawEvent]] = defaultdict(dict)
     columns = ("start", "end", "globalTid", "correlationId", "nameId")
     for table in ("CUPTI_ACTIVITY_KIND_RUNTIME", "CUPTI_ACTIVITY_KIND_DRIVER"):
-        for start, end, thread, correlation, name in export.rows(table, columns, columns[:2]):
+        for start, end, thread, correlation, name in export.read_rows(table, columns, columns[:2]):
             event = {"cat": "cuda_runtime", "name": _VERSION.sub("", export.strings.get(name, "")), "tid": thread or 0,
                      "args": {"correlation": correlation}}  # fmt: skip
             for process in (_process_id(thread), None):
@@ -207,11 +209,11 @@ def _runtime_calls(export: NsightFile) -> dict[int | None, dict[int, RawEvent]]:
     return found
 
 
-def _nvtx_ranges(export: NsightFile) -> dict[int | None, list[RawEvent]]:
-    """Return NVTX ranges by process (key None: all): autograd operators (``emit_nvtx``) and annotations."""
+def _read_nvtx_ranges(export: NsightFile) -> dict[int | None, list[RawEvent]]:
+    """Return NVTX ranges by process, as autograd operators or annotations (key None: all processes)."""
     found: dict[int | None, list[RawEvent]] = defaultdict(list)
     columns = ("start", "end", "eventType", "text", "textId", "globalTid")
-    for start, end, kind, text, number, thread in export.rows("NVTX_EVENTS", columns, columns[:1]):
+    for start, end, kind, text, number, thread in export.read_rows("NVTX_EVENTS", columns, columns[:1]):
         if end is not None and kind in _RANGE_TYPES:
             name = str(text or export.strings.get(number, ""))
             event: dict[str, Any] = {"cat": "user_annotation", "name": name, "tid": thread or 0}
@@ -223,7 +225,7 @@ def _nvtx_ranges(export: NsightFile) -> dict[int | None, list[RawEvent]]:
     return found
 
 
-def _add_events(
+def _add_profile_events(
     profile: RankProfile, works: Sequence[RawEvent], calls: dict[int, RawEvent], ranges: Iterable[RawEvent],
     names: dict[int, str],
 ) -> None:  # fmt: skip
@@ -240,7 +242,7 @@ def _add_events(
     launching = sorted(
         (each for each in calls.values() if each[2]["tid"] in threads), key=lambda each: (each[0], -each[1])
     )
-    fill_profile(profile, [
+    sort_events_into_profile(profile, [
         TimedEvent(number, event, (start - first) * 1e-9, (end - first) * 1e-9)
         for each in (works, launching, rest)
         for number, (start, end, event) in enumerate(each)
@@ -252,7 +254,7 @@ def _add_events(
 
 
 def _add_phases(profile: RankProfile, names: dict[int, str]) -> None:
-    """Add phases: autograd threads launch backward; the main thread forward, then the optimizer after them."""
+    """Add phases to a profile: autograd's threads launch backward, the others forward and optimizer."""
     threads = {op.thread for op in profile.ops if names.get(op.thread, "").startswith(_AUTOGRAD)}
     launches = [op for op in profile.ops if op.launch_start == op.launch_start]
     if not threads or not launches:

@@ -1,4 +1,4 @@
-"""Loader of a profiled job: finds the files, reads them in parallel, matches collectives, aligns clocks."""
+"""Loader of a profiled job, which reads the files, matches collectives and aligns clocks."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from simcluster.documents.given_files import missing_file_hint
 from simcluster.interop.kineto import collective_matching as matching
 from simcluster.interop.kineto.chrome_trace import PROFILE_SUFFIXES
 from simcluster.interop.kineto.collective_matching import MatchedOp
-from simcluster.interop.kineto.nsight import NSIGHT_SUFFIXES, read_exports
+from simcluster.interop.kineto.nsight import NSIGHT_SUFFIXES, read_nsight_exports
 from simcluster.interop.kineto.profile_reader import read_profile
-from simcluster.interop.kineto.profiled_job import ProfiledJob, ProfiledStep, build_step
+from simcluster.interop.kineto.profiled_job import ProfiledJob, ProfiledStep, build_profiled_step
 from simcluster.interop.kineto.rank_profile import HostLabels, RankProfile, StreamOp
 from simcluster.interop.kineto.rank_step import RankStep, build_rank_step
 from simcluster.interop.replay.trace_checks import require_steps
@@ -36,14 +36,14 @@ _GZIP_RATIO = 12
 
 
 class RankSteps(NamedTuple):
-    """A profile without its host events, and the rank's part of every step by step number."""
+    """One rank's profile without its host events, and the rank's work of every step."""
 
     profile: RankProfile
     steps: dict[int, RankStep]
 
 
 def is_profile(path: str | Path) -> bool:
-    """Return whether a path may be a profile: Kineto JSON, an Nsight Systems export (.sqlite), or a folder."""
+    """Return whether a path may be a profile (Kineto JSON, Nsight Systems' SQLite, or a folder)."""
     return Path(path).is_dir() or str(path).endswith((*PROFILE_SUFFIXES, *NSIGHT_SUFFIXES))
 
 
@@ -52,7 +52,7 @@ _HEAD_BYTES = 1 << 20
 """Bytes within which a profile names its events; a simulation's result has other keys."""
 
 
-def is_trace(path: str | Path) -> bool:
+def is_kernel_trace(path: str | Path) -> bool:
     """Return whether a path holds kernel traces: PyTorch profiles or Nsight Systems exports.
 
     Raises InputError for a missing folder, and for an Nsight Systems report that was not exported.
@@ -81,16 +81,16 @@ def load_profiles(
     path: str | Path, steps: Sequence[int] | None = None, *, workers: int = 1,
     progress: ReadProgress = lambda done, total: None,
 ) -> ProfiledJob:  # fmt: skip
-    """Load a job (or some of its steps) from a folder with one file per rank, or from a single file.
+    """Load a profiled job from a folder with one file per rank, or from a single file.
 
     ``notes`` of the job list repairs and assumptions. ``workers`` processes read; the result does not depend on their
     number. Exports of Nsight Systems may hold several ranks per file. Raises InputError, naming file and event, for
     profiles that cannot be replayed.
     """
     notes: list[str] = []
-    files = _profile_files(Path(path))
+    files = _find_profile_files(Path(path))
     if files[0].name.endswith(NSIGHT_SUFFIXES):
-        read = [_split_steps(profile, steps) for profile in read_exports(files, notes)]
+        read = [_split_into_steps(profile, steps) for profile in read_nsight_exports(files, notes)]
     else:
         read = _read_ranks(files, steps, workers, progress)
     profiles = _order_by_rank([each.profile for each in read], notes)
@@ -99,7 +99,7 @@ def load_profiles(
         return _build_job(profiles, parts, steps, Path(path).name.partition(".")[0] or "profiles", notes)
 
 
-def _profile_files(path: Path) -> list[Path]:
+def _find_profile_files(path: Path) -> list[Path]:
     if path.is_file():
         return [path]
     if not path.is_dir():
@@ -127,14 +127,14 @@ _PackedSteps = tuple[RankSteps, list[tuple[object, ...]]]
 def _read_ranks(
     files: Sequence[Path], steps: Sequence[int] | None, workers: int, progress: ReadProgress
 ) -> list[RankSteps]:
-    """Read every file, in the order given, with the work that needs one rank only.
+    """Read the profiles of all ranks in parallel, in the order given.
 
     Raises the InputError of the first file that cannot be read, whatever the number of workers.
     """
     size = sum(file.stat().st_size * (_GZIP_RATIO if file.name.endswith(".gz") else 1) for file in files)
     workers = 1 if size < _SMALL_BYTES else min(workers, len(files))
     pool = ProcessPoolExecutor(workers, process_context(), _ignore_interrupts) if workers > 1 else None
-    answers: Iterable[_PackedSteps] = ((_split_steps(read_profile(file), steps), []) for file in files)
+    answers: Iterable[_PackedSteps] = ((_split_into_steps(read_profile(file), steps), []) for file in files)
     if pool:
         answers = pool.map(partial(_read_as_columns, steps), files)
     read = []
@@ -161,17 +161,17 @@ def _ignore_interrupts() -> None:
 
 
 def _read_as_columns(steps: Sequence[int] | None, file: Path) -> _PackedSteps:
-    """Read a file and return its ops as columns, which pass between processes four times as fast."""
-    found = _split_steps(read_profile(file), steps)
+    """Read a profile and return its ops as columns, which pass between processes four times as fast."""
+    found = _split_into_steps(read_profile(file), steps)
     return RankSteps(replace(found.profile, ops=[]), found.steps), list(zip(*found.profile.ops, strict=True))
 
 
 @pause_gc()
-def _split_steps(profile: RankProfile, steps: Sequence[int] | None) -> RankSteps:
+def _split_into_steps(profile: RankProfile, steps: Sequence[int] | None) -> RankSteps:
     labels = HostLabels(profile)
     parts = {
         number: build_rank_step(profile, labels, number, ops)
-        for number, ops in matching.ops_by_step(profile).items()
+        for number, ops in matching.group_ops_by_step(profile).items()
         if steps is None or number in steps
     }
     # drop what only ``rank_step`` needs; of some lists an item stays, since later code asks whether they were empty
@@ -226,7 +226,7 @@ def _build_job(
             f"{len(missing)} of {len(members)} ranks have no profile ({names}): waiting for them in collectives is "
             "unknown and counts as transfer"
         )
-    by_step = matching.common_steps(profiles, notes)
+    by_step = matching.find_common_steps(profiles, notes)
     if steps is not None:
         require_steps(name, steps, by_step)
         by_step = {step: ops for step, ops in by_step.items() if step in steps}
@@ -241,7 +241,7 @@ def _build_job(
     notes += clocks.notes
     shift = {rank: origin[rank] + offset for rank, offset in clocks.offset.items()}
     graphs = tuple(
-        build_step(
+        build_profiled_step(
             step, {rank: parts[rank][step] for rank in ranks}, by_step[step], meet, shift,
             on_device=profiles[0].on_device,
         )

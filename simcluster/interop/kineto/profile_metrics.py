@@ -1,4 +1,4 @@
-"""Metrics of a profiled job and its what-if questions: rank states, layers, bandwidths, timeline.
+"""Metrics of a profiled job (rank states, layers, bandwidths, timeline), and its what-if questions.
 
 At any instant a rank is in one state: computing (a kernel, or an operator of a CPU); else in a collective, waiting
 while a member has not arrived and exposed once all have; else copying; else idle. Overlap is |C and N| / |N| as
@@ -22,13 +22,13 @@ import numpy as np
 from simcluster.base.arrays import Bools, Floats, Ints
 from simcluster.base.errors import InputError
 from simcluster.collectives import ALGORITHMS
-from simcluster.interop.kineto.communications import timeline_axis
+from simcluster.interop.kineto.communications import find_timeline_axis
 from simcluster.interop.kineto.profiled_job import ProfiledJob, ProfiledStep
 from simcluster.interop.kineto.rank_profile import TraceLabel
 from simcluster.interop.replay import questions
 from simcluster.interop.replay.questions import ReplayAnswer, ReplayQuestion
-from simcluster.interop.replay.step_graph import COPY, HOST, StepGraph, comm_mask, compute_mask, select_by
-from simcluster.interop.replay.straggler_metrics import OpLabel, job_spans
+from simcluster.interop.replay.step_graph import COPY, HOST, StepGraph, comm_mask, compute_mask, filter_ops
+from simcluster.interop.replay.straggler_metrics import OpLabel, label_replayed_spans
 from simcluster.results.span_states import find_inside
 from simcluster.results.timeline import Spans
 from simcluster.traffic.nccl.case import bus_factor
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ProfiledRankTime:
-    """Mean seconds per step of a rank in each state; the states sum to the job's step.
+    """Mean seconds per step that a rank spends in each state; the states sum to the job's step.
 
     ``step`` is the rank's own; ``overlap`` is the share of its time in collectives during which it computed.
     """
@@ -68,17 +68,17 @@ class LayerTime:
 
     @property
     def owners(self) -> list[int]:
-        """Indices of all ranks that have the part."""
+        """Indices of all ranks that have the model part."""
         return sorted(owner for group in self.peers for owner in group)
 
     @property
     def mean(self) -> float:
-        """Mean compute seconds of the ranks that have the part."""
+        """Mean compute seconds per step of the ranks that have the model part."""
         return float(self.seconds[self.owners].mean())
 
     @property
     def slowest(self) -> tuple[int, float] | None:
-        """Index of the rank furthest above the mean of its peers, and its excess (0.2: 20 %); None without peers."""
+        """Index of the rank furthest above the mean of its peers, and its excess (0.2 is 20 %), or None."""
         found: list[tuple[float, int]] = []
         for group in self.peers:
             place = max(group, key=lambda owner: float(self.seconds[owner]))
@@ -90,7 +90,7 @@ class LayerTime:
 
 
 def rank_breakdown(job: ProfiledJob) -> list[ProfiledRankTime]:
-    """Return every rank's time in each state, as means over the steps."""
+    """Return every rank's time in each state (computing, exposed, waiting, idle), as means over steps."""
     mean = np.mean([_rank_times(graph, len(job.ranks)) for graph in job.profiled_steps], axis=0)
     return [
         ProfiledRankTime(rank, step, busy, exposed, waiting, copying, idle, both / there if there else 0.0)
@@ -104,8 +104,8 @@ def _rank_times(graph: ProfiledStep, ranks: int) -> list[list[float]]:
     arrived, began, ended = graph.last_arrivals, graph.recorded_start[:, 0], graph.recorded_end[:, 0]
     length, found = float(graph.measured_seconds[0]), []
     columns = [
-        comm_mask(graph), compute_mask(graph), select_by("types", COPY)(graph),
-        ~select_by("types", HOST)(graph),
+        comm_mask(graph), compute_mask(graph), filter_ops("types", COPY)(graph),
+        ~filter_ops("types", HOST)(graph),
     ]  # fmt: skip
     for worker in range(ranks):
         own = np.flatnonzero(graph.worker == worker)
@@ -149,9 +149,9 @@ def layer_times(job: ProfiledJob) -> list[LayerTime]:
 
 
 def slowdown_by_type(job: ProfiledJob, types: Sequence[str]) -> Floats:
-    """Return the slowdown S caused by each rank's ops of each type alone, [rank, type]."""
-    workers = (select_by("worker", place) for place in range(len(job.ranks)))
-    pairs = itertools.product(workers, [select_by("types", optype) for optype in types])
+    """Return the slowdown caused by each rank's ops of each type alone, as an array [rank, type]."""
+    workers = (filter_ops("worker", place) for place in range(len(job.ranks)))
+    pairs = itertools.product(workers, [filter_ops("types", optype) for optype in types])
     ideal = job.step_seconds(job.typical_seconds).sum()
     kept = job.seconds_keeping(*(lambda graph, one=one, other=other: one(graph) & other(graph) for one, other in pairs))
     return np.array([float(times.sum() / ideal) for times in kept]).reshape(len(job.ranks), len(types))
@@ -159,7 +159,7 @@ def slowdown_by_type(job: ProfiledJob, types: Sequence[str]) -> Floats:
 
 @dataclass(frozen=True)
 class CollectiveBandwidth:
-    """Measured time and bus bandwidth of collectives of one kind, group and size.
+    """Measured time and bus bandwidth of collectives of one kind, process group and size.
 
     ``count`` is their number over all steps. ``seconds`` is the median from the last arrival on, ``fastest`` the
     minimum, ``modelled`` the cluster model's time (None without a cluster). Bus bandwidths of median and model are in
@@ -178,7 +178,7 @@ class CollectiveBandwidth:
     modelled_bus_bandwidth: float | None
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the fields as a dict for JSON, with None for unknown values."""
+        """Return the bandwidths as a dict for JSON, with None for unknown values."""
         values = asdict(self).items()
         return {key: None if isinstance(value, float) and math.isnan(value) else value for key, value in values}
 
@@ -232,8 +232,8 @@ def _modelled_seconds(kind: str, ranks: tuple[int, ...], size: float, cluster: C
 _NUMBER = re.compile(r"(\d+)$")
 
 
-def replayed_spans(job: ProfiledJob) -> Spans:
-    """Return a span per kernel, copy and collective (CPU: per operator) as replayed, step after step.
+def profile_spans(job: ProfiledJob) -> Spans:
+    """Return a span per replayed kernel, copy and collective (on a CPU: per operator), step after step.
 
     Host launches are omitted. ``kind`` is the phase of computation, ``layer`` the number in the layer's name,
     ``stream`` the axis that the group's description names (default: dp). ``stage`` is 0; chunk and microbatch are
@@ -247,35 +247,35 @@ def replayed_spans(job: ProfiledJob) -> Spans:
             return None
         if source is not None and (comm := source.comm) is not None:
             size = 0.0 if math.isnan(comm.bytes) else comm.bytes
-            return OpLabel(timeline_axis(comm), comm.kind, name, layer, comm.what or comm.group, size)
+            return OpLabel(find_timeline_axis(comm), comm.kind, name, layer, comm.what or comm.group, size)
         if optype == COPY:
             way = next((way for way, word in (("d2h", "DtoH"), ("h2d", "HtoD")) if word in name), "")
             return OpLabel(way or "compute", way or "other", name, layer)
         return OpLabel("compute", label.phase, name, layer)
 
-    return job_spans(job, names)
+    return label_replayed_spans(job, names)
 
 
-def answer_question(job: ProfiledJob, question: str) -> ReplayAnswer:
+def answer_profile_question(job: ProfiledJob, question: str) -> ReplayAnswer:
     """Answer one what-if question about a profiled job; raise InputError if it is invalid."""
-    return questions.make_answer(job, question, changed_job(job, question))
+    return questions.compare_with_recorded(job, question, job_with_changes(job, question))
 
 
-def changed_job(job: ProfiledJob, question: str) -> ProfiledJob:
-    """Return the job with the changes of a what-if question applied."""
+def job_with_changes(job: ProfiledJob, question: str) -> ProfiledJob:
+    """Return a profiled job with the changes of a what-if question applied."""
     return questions.apply_question(job, question, {**QUESTIONS, "rank": QUESTIONS["worker"]}, "for profiles choose")
 
 
-def _set_rank_typical(job: ProfiledJob, value: str, part: str) -> ProfiledJob:
-    """Return the job with a rank's ops typical, except collectives, which belong to no single rank."""
+def _set_rank_typical_times(job: ProfiledJob, value: str, part: str) -> ProfiledJob:
+    """Return the job with typical times for one rank's ops, except for collectives."""
     if not value.isdecimal() or int(value) not in job.ranks:
         known = ", ".join(map(str, job.ranks[:8])) + (", ..." if len(job.ranks) > 8 else "")
         raise InputError(f"what-if {part!r}: give a rank that has a profile: {known}")
     worker = job.ranks.index(int(value))
-    return questions.set_typical(job, lambda graph: np.asarray((graph.worker == worker) & ~comm_mask(graph)))
+    return questions.set_typical_times(job, lambda graph: np.asarray((graph.worker == worker) & ~comm_mask(graph)))
 
 
-def _without_layer(job: ProfiledJob, value: str, part: str) -> ProfiledJob:
+def _remove_layer_compute(job: ProfiledJob, value: str, part: str) -> ProfiledJob:
     known = list(dict.fromkeys(label.layer for graph in job.profiled_steps for label in graph.labels if label.layer))
     if value not in known:
         raise InputError(f"what-if {part!r}: no op is of that layer; the profiles name {', '.join(known) or 'none'}")
@@ -297,10 +297,10 @@ QUESTIONS = {
         partial(questions.speed_up, chosen=compute_mask),
     ),
     "host": ReplayQuestion(
-        "host=2x: the host launches twice as fast", partial(questions.speed_up, chosen=select_by("types", HOST))
+        "host=2x: the host launches twice as fast", partial(questions.speed_up, chosen=filter_ops("types", HOST))
     ),
-    "worker": ReplayQuestion("worker=RANK: ops of that rank take typical times", _set_rank_typical),
-    "type": ReplayQuestion("type=OPTYPE: ops of this type take typical times", questions.set_type_typical),
-    "layer": ReplayQuestion("layer=NAME: compute of this layer takes no time", _without_layer),
+    "worker": ReplayQuestion("worker=RANK: ops of that rank take typical times", _set_rank_typical_times),
+    "type": ReplayQuestion("type=OPTYPE: ops of this type take typical times", questions.set_type_typical_times),
+    "layer": ReplayQuestion("layer=NAME: compute of this layer takes no time", _remove_layer_compute),
 }
 """Questions by key."""

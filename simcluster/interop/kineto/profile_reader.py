@@ -1,4 +1,4 @@
-"""Reader of one rank's PyTorch profile (Kineto's Chrome trace, JSON), as ops in seconds.
+"""Reader of one rank's PyTorch profile (Kineto's Chrome trace in JSON).
 
 A file has ``distributedInfo`` (rank, groups), ``baseTimeNanoseconds`` and events: ``ph`` X with ``cat``, ``name``,
 ``ts`` and ``dur`` in microseconds, ``tid`` (a thread of the host, or a stream) and ``args``. Used are: kernel,
@@ -23,7 +23,7 @@ from simcluster.base.gc_paused import pause_gc
 from simcluster.documents.composing import explain_json
 from simcluster.documents.diagnostics import shown
 from simcluster.documents.packed import read_packed
-from simcluster.interop.kineto.communications import ProcessGroups, is_communication_kernel, parse_call
+from simcluster.interop.kineto.communications import ProcessGroups, is_communication_kernel, parse_comm_call
 from simcluster.interop.kineto.rank_profile import LAUNCH_CALL, HostCall, RankProfile, StreamOp, StreamWait
 
 Event = Mapping[str, Any]
@@ -52,7 +52,7 @@ _DIGITS = re.compile(r"-?[0-9]{1,20}|0[xX][0-9a-fA-F]{1,16}")
 
 
 class TimedEvent(NamedTuple):
-    """An event with its index in the file and its times (s from the first event)."""
+    """A profile's event with its index in the file and its times (s from the first event)."""
 
     number: int
     event: Event
@@ -62,11 +62,11 @@ class TimedEvent(NamedTuple):
 
 @pause_gc()  # cycle collection takes six times as long as reading, and JSON has no cycles
 def read_profile(path: Path) -> RankProfile:
-    """Read one rank's profile.
+    """Read one rank's PyTorch profile.
 
     Raises InputError for a file that is truncated, is not a trace, or holds invalid times.
     """
-    about, spread, events = _split_document(path, _read_json(path))
+    about, spread, events = _split_profile_document(path, _read_profile_json(path))
     timed = [each for each in enumerate(events) if each[1].get("ph") == "X"]
     if not timed:
         raise InputError(f"{path} has no events with times: nothing was recorded, or the file was cut; record it again")
@@ -82,13 +82,13 @@ def read_profile(path: Path) -> RankProfile:
     start = begin - first
     numbers, there = zip(*timed, strict=True)
     times = (start * 1e-6).tolist(), ((start + length) * 1e-6).tolist()
-    fill_profile(profile, list(map(TimedEvent, numbers, there, *times)))
+    sort_events_into_profile(profile, list(map(TimedEvent, numbers, there, *times)))
     following = [*(begin for _, begin, _ in profile.steps), math.inf][1:]  # no step reaches into the next by rounding
     profile.steps = [(*step[:2], min(step[2], after)) for step, after in zip(profile.steps, following, strict=True)]
     return profile
 
 
-def _read_json(path: Path) -> Any:
+def _read_profile_json(path: Path) -> Any:
     content = read_packed(path, MAX_BYTES)
     try:
         return json.loads(content)
@@ -105,8 +105,8 @@ def _read_json(path: Path) -> Any:
         raise InputError(f"cannot read {path}: it is nested too deeply, or a number is too long") from None
 
 
-def _split_document(path: Path, document: Any) -> tuple[Mapping[str, Any], Mapping[str, Any], list[Any]]:
-    """Return a file's top-level attributes, its ``distributedInfo`` and its events; raise InputError if invalid."""
+def _split_profile_document(path: Path, document: Any) -> tuple[Mapping[str, Any], Mapping[str, Any], list[Any]]:
+    """Return a profile's top-level attributes, ``distributedInfo`` and events; raise InputError if invalid."""
     events = document.get("traceEvents") if isinstance(document, dict) else document
     if not isinstance(events, list):
         raise InputError(f"{path} has no list traceEvents: it is not a trace of PyTorch's profiler")
@@ -135,7 +135,7 @@ def _split_document(path: Path, document: Any) -> tuple[Mapping[str, Any], Mappi
 
 
 def _check_event(path: Path, number: int, event: Event) -> tuple[float, float]:
-    """Return start and duration (us); convert threads, streams and correlations in text to integers in place.
+    """Return an event's start and duration (us); convert numbers that are text to integers in place.
 
     ROCm's Kineto writes streams as hexadecimal text, as in "0x0".
     """
@@ -180,8 +180,8 @@ def _is_integer(value: object) -> bool:
     return type(value) is int and -_MAX_INTEGER < value < _MAX_INTEGER
 
 
-def fill_profile(profile: RankProfile, timed: Sequence[TimedEvent]) -> None:
-    """Sort events into the lists of a profile: ops, operators, annotations, waits and steps."""
+def sort_events_into_profile(profile: RankProfile, timed: Sequence[TimedEvent]) -> None:
+    """Sort events into a rank profile's lists of ops, operators, annotations, waits and steps."""
     calls: dict[int, TimedEvent] = {}
     device: list[TimedEvent] = []
     syncs: list[Event] = []
@@ -192,7 +192,7 @@ def fill_profile(profile: RankProfile, timed: Sequence[TimedEvent]) -> None:
         if category in CALL_CATEGORIES:
             calls[(event.get("args") or {}).get("correlation", -1)] = each
             if name in BLOCKING_CALLS:
-                profile.syncs.append(_host_call(each))
+                profile.syncs.append(_to_host_call(each))
             elif "StreamWaitEvent" in name:
                 profile.wait_calls.append(each.start)
         elif category in DEVICE_CATEGORIES:
@@ -202,13 +202,13 @@ def fill_profile(profile: RankProfile, timed: Sequence[TimedEvent]) -> None:
         elif category == "cpu_op":  # on a GPU, operators only show which model part launches
             of_autograd = "Sequence number" in (event.get("args") or ()) or name.startswith("autograd::")
             if of_autograd or not profile.on_device:
-                profile.operators.append(_host_call(each))
+                profile.operators.append(_to_host_call(each))
         elif category in ("user_annotation", "python_function"):
             if step := STEP_NAME.fullmatch(name):
                 profile.steps.append((int(step[1]), each.start, each.end))
             elif category == "user_annotation" or name.startswith("nn.Module: "):
-                profile.annotations.append(_host_call(each))
-    profile.ops += [_stream_op(profile, each, calls) for each in device]
+                profile.annotations.append(_to_host_call(each))
+    profile.ops += [_to_stream_op(profile, each, calls) for each in device]
     if not device:
         _add_gloo_ops(profile, {each.number: each.event.get("args") or {} for each in timed})
     profile.ops.sort(key=lambda op: (op.start, op.event))
@@ -226,7 +226,7 @@ def fill_profile(profile: RankProfile, timed: Sequence[TimedEvent]) -> None:
     profile.waits.sort()
 
 
-def _host_call(each: TimedEvent) -> HostCall:
+def _to_host_call(each: TimedEvent) -> HostCall:
     number, event, start, end = each
     args = event.get("args") or {}
     return HostCall(
@@ -235,12 +235,12 @@ def _host_call(each: TimedEvent) -> HostCall:
     )  # fmt: skip
 
 
-def _stream_op(profile: RankProfile, each: TimedEvent, calls: Mapping[int, TimedEvent]) -> StreamOp:
+def _to_stream_op(profile: RankProfile, each: TimedEvent, calls: Mapping[int, TimedEvent]) -> StreamOp:
     number, event, start, end = each
     args = event.get("args") or {}
     name = str(event.get("name"))
     call = calls.get(args.get("correlation", -1))
-    comm = parse_call(name, args, profile.groups, profile.rank) if is_communication_kernel(name, args) else None
+    comm = parse_comm_call(name, args, profile.groups, profile.rank) if is_communication_kernel(name, args) else None
     launched, called, thread = (call.start, call.end, call.event.get("tid", 0)) if call else _NO_LAUNCH
     return StreamOp(
         name, args.get("stream") or event.get("tid") or 0, start, end, launched, called, thread, number,
@@ -249,7 +249,7 @@ def _stream_op(profile: RankProfile, each: TimedEvent, calls: Mapping[int, Timed
 
 
 def _add_gloo_ops(profile: RankProfile, args: Mapping[int, Mapping[str, Any]]) -> None:
-    """Add the collectives of a CPU profile: annotations on other threads, launched by c10d calls in that order."""
+    """Add the collectives of a CPU profile, which are annotations on threads other than the launching one."""
     found = [call for call in profile.annotations if GLOO_NAME.fullmatch(call.name)]
     profile.annotations = [call for call in profile.annotations if not GLOO_NAME.fullmatch(call.name)]
     launches = sorted(
@@ -257,7 +257,7 @@ def _add_gloo_ops(profile: RankProfile, args: Mapping[int, Mapping[str, Any]]) -
     )
     known = len(launches) == len(found)
     for place, call in enumerate(sorted(found, key=lambda call: (call.start, call.event))):
-        comm = parse_call(call.name, args[call.event], profile.groups, profile.rank)
+        comm = parse_comm_call(call.name, args[call.event], profile.groups, profile.rank)
         start, end, thread = launches[place] if known else (call.start, call.start, -1)
         profile.ops.append(StreamOp(
             call.name, call.thread, call.start, call.end, start, end, thread, call.event, copy=False, comm=comm

@@ -1,4 +1,4 @@
-"""Writer of a replayed job as Kineto JSON, one file per rank, for Perfetto, HolisticTraceAnalysis or re-reading.
+"""Writer of a replayed job as PyTorch profiles (Kineto JSON), one file per rank.
 
 Launches, streams, collectives with their groups, and events between streams (cuda_sync) are written, so that what is
 read back has the same ops, waits and times (to the nanosecond).
@@ -24,7 +24,7 @@ LEAD_NS, _STEP_GAP_NS, MARKER_LEAD_NS = 1_000_000, 100_000, 1000
 
 
 def write_profiles(job: ProfiledJob, folder: str | Path) -> list[Path]:
-    """Write the replayed job as rank0.json.gz and so on into a folder, which is created; return the files.
+    """Write the replayed job as rank0.json.gz and so on into a new folder; return the files.
 
     Raises InputError if the folder holds other profiles or cannot be written.
     """
@@ -48,7 +48,7 @@ def _rank_events(job: ProfiledJob, worker: int, replayed: Sequence[tuple[StepPro
     begin, numbers = LEAD_NS, count(chrome.FIRST_CORRELATION)
     for part, times in replayed:
         yield from _step_events(part, times, worker, rank, begin, numbers)
-        begin += chrome.to_ns(float(times.end[:, 0].max())) + _STEP_GAP_NS
+        begin += chrome.seconds_to_ns(float(times.end[:, 0].max())) + _STEP_GAP_NS
 
 
 def _step_events(

@@ -1,4 +1,4 @@
-"""A job of profiled ranks: each step is a graph of streams, host launches, waits and matched collectives.
+"""A job of profiled ranks, with each step as a graph of ops, waits and matched collectives.
 
 Lanes of a rank: "main" (its host: all launching threads as one sequence) and one per stream. On a GPU an op waits for
 its launch; on a CPU the host does the computation. Where PyTorch recorded no events between streams, waits are inferred
@@ -20,7 +20,7 @@ from simcluster.interop.kineto.collective_matching import MatchedOp
 from simcluster.interop.kineto.rank_profile import WAIT_NAME, StreamOp, TraceLabel
 from simcluster.interop.kineto.rank_step import RankStep
 from simcluster.interop.replay.recorded_job import Recorded
-from simcluster.interop.replay.step_graph import COPY, HOST, MAIN_LANE, Lane, StepGraph, is_communication
+from simcluster.interop.replay.step_graph import COPY, HOST, MAIN_LANE, Lane, StepGraph, is_communication_type
 
 MAX_COUNTED_GAP = 10e-6
 """Longest unexplained gap (s) between two kernels that counts towards the second: drain and launch."""
@@ -28,7 +28,7 @@ MAX_COUNTED_GAP = 10e-6
 
 @dataclass(frozen=True)
 class ProfiledStep(StepGraph):
-    """A step graph with the profile's op of every op (``sources``, None for host work) and its phase and layer.
+    """A step graph of profiled ranks, with the recorded op, phase and layer of every op.
 
     ``offset`` is when the step began on the aligned clock; ``removed_gaps`` are the seconds of unexplained stream gaps
     per rank, which a replay removes.
@@ -43,31 +43,31 @@ class ProfiledStep(StepGraph):
 
     @property
     def last_arrivals(self) -> Floats:
-        """Arrival time of the last member of each op's collective, at most the op's end."""
+        """Arrival time (s) of the last rank at each op's collective, at most the op's end."""
         arrived = self.recorded_start[:, 0].copy()
         for group in self.groups:
             arrived[list(group)] = arrived[list(group)].max()
         return np.minimum(arrived, self.recorded_end[:, 0])
 
 
-def build_step(
+def build_profiled_step(
     step: int, steps: Mapping[int, RankStep], ops: Mapping[int, Sequence[StreamOp]],
     meet: Sequence[Sequence[MatchedOp]], shift: Mapping[int, float], *, on_device: bool,
 ) -> ProfiledStep:  # fmt: skip
-    """Return the graph of a step from its ranks' parts; ``shift`` is what to add to each rank's times."""
+    """Return the graph of a profiled step from its ranks' work; ``shift`` (s) corrects each rank's clock."""
     begin = min(own.begin + shift[rank] for rank, own in steps.items())
     parts: list[dict[str, Any]] = []
     first, left_out, lanes, count = dict[int, int](), dict[int, float](), dict[Lane, tuple[int, ...]](), 0
     for worker, (rank, own) in enumerate(steps.items()):
         first[rank] = count + own.num_activities
-        columns, left_out[rank] = _rank_columns(lanes, worker, own, ops[rank], shift[rank] - begin, count)
+        columns, left_out[rank] = _build_rank_columns(lanes, worker, own, ops[rank], shift[rank] - begin, count)
         parts.append(columns)
         count += own.num_activities + len(ops[rank])
     groups = tuple([tuple([first[rank] + place for rank, place in each]) for each in meet if len(each) > 1])
     began, ended, seconds, gaps, worker_of = (
         np.concatenate([part[name] for part in parts]) for name in ("began", "ended", "seconds", "gaps", "worker")
     )
-    _set_meeting_seconds(groups, began, ended, seconds, gaps)
+    _set_collective_seconds(groups, began, ended, seconds, gaps)
     nowhere = np.full(count, -1)
     texts = {
         name: tuple(chain.from_iterable([part[name] for part in parts]))
@@ -80,10 +80,10 @@ def build_step(
     )  # fmt: skip
 
 
-def _set_meeting_seconds(
+def _set_collective_seconds(
     groups: Sequence[tuple[int, ...]], began: Floats, ended: Floats, seconds: Floats, gaps: Floats
 ) -> None:
-    """Set a collective's duration to the time after the last arrival plus the gap before the last member."""
+    """Set a collective's duration to the time after the last arrival plus that rank's gap before it."""
     if not groups:
         return
     ops, sizes = np.array(list(chain.from_iterable(groups))), np.array([len(group) for group in groups])
@@ -94,10 +94,10 @@ def _set_meeting_seconds(
     seconds[ops] = np.maximum(0.0, ended[ops] - arrived) + gap[group]
 
 
-def _rank_columns(
+def _build_rank_columns(
     lanes: dict[Lane, tuple[int, ...]], worker: int, own: RankStep, ops: Sequence[StreamOp], shift: float, first: int
 ) -> tuple[dict[str, Any], float]:
-    """Return the columns of a rank's ops, host ops before stream ops, and the seconds of removed gaps.
+    """Return the columns of a rank's ops, host ops first, and the seconds of removed gaps.
 
     Adds the rank's lanes; ``shift`` converts its times to those of the step, ``first`` is the number of its first op.
     """
@@ -147,7 +147,7 @@ def _rank_columns(
 
 @dataclass(frozen=True)
 class ProfiledJob(Recorded):
-    """A job recorded by a profiler; worker w is rank ``ranks[w]``, and there is one stage.
+    """A job recorded by a profiler; worker w is rank ``ranks[w]``, and there is one pipeline stage.
 
     The typical duration of an op is the mean over all ranks and steps of the op of the same name and position; for a
     collective it is the median over those of the same kind, group and position.
@@ -155,7 +155,7 @@ class ProfiledJob(Recorded):
 
     @property
     def profiled_steps(self) -> tuple[ProfiledStep, ...]:
-        """The job's steps as profiled step graphs."""
+        """Step graphs of the job, typed as profiled ones."""
         return tuple(graph for graph in self.graphs if isinstance(graph, ProfiledStep))
 
     @cached_property
@@ -163,7 +163,7 @@ class ProfiledJob(Recorded):
         graphs, words = self.profiled_steps, dict[tuple[str, str], int]()
         named, numbers = [], []
         for graph in graphs:
-            names = {optype: not is_communication(optype) for optype in graph.type_codes[0]}  # also known by name?
+            names = {optype: not is_communication_type(optype) for optype in graph.type_codes[0]}  # also known by name?
             pairs = zip(graph.optype, graph.names, strict=True)
             word = np.array([words.setdefault((kind, name if names[kind] else ""), len(words)) for kind, name in pairs])
             order = np.lexsort((word, graph.worker))
@@ -177,7 +177,7 @@ class ProfiledJob(Recorded):
         seconds = np.concatenate([graph.seconds[:, 0] for graph in graphs])
         order = np.lexsort((number, word))  # stable: equal ones stay in order of steps and ranks
         first = np.flatnonzero(run_start_mask(word[order]) | run_start_mask(number[order]))
-        shared = [is_communication(optype) for optype, _ in words]
+        shared = [is_communication_type(optype) for optype, _ in words]
         typical = np.empty(len(word))
         for pool in np.split(order, first[1:]):
             own = seconds[pool]
@@ -186,5 +186,5 @@ class ProfiledJob(Recorded):
         return {id(graph): part for graph, part in zip(graphs, parts, strict=True)}
 
     def typical_seconds(self, graph: StepGraph) -> Floats:
-        """Return the typical seconds of every op of a graph, as a column."""
+        """Return the typical duration (s) of every op of a graph, as a column."""
         return self._typical_by_step[id(graph)][:, None]

@@ -1,4 +1,4 @@
-"""One rank's profile, the activities of its host in a step, and the model part that each launch belongs to.
+"""One rank's profile, its host's activities in a step, and the model part that launched each op.
 
 The layer comes from an annotation (``record_function``) or module around the launch whose name has a layer's number; in
 backward from the forward operator of the same autograd sequence number. All launching threads count as one (autograd's
@@ -22,7 +22,7 @@ LAUNCH_CALL = re.compile(r"c10d::\w+")
 
 
 class StreamOp(NamedTuple):
-    """An op on a stream (or a collective on a host thread), in seconds of the file's clock.
+    """An op on a CUDA stream, or a collective on a host thread, with its times (s).
 
     ``launch_start`` and ``launch_end`` are the times of the call that launched it, NaN if unknown; ``event`` is its
     index in the file.
@@ -41,11 +41,11 @@ class StreamOp(NamedTuple):
 
     @property
     def launch_time(self) -> float:
-        """Launch time of the op; its start if the launch is unknown."""
+        """Launch time (s) of the op, or its start if the launch is unknown."""
         return self.launch_start if self.launch_start == self.launch_start else self.start
 
 
-def launch_order(ops: Sequence[StreamOp]) -> list[int]:
+def sort_by_launch(ops: Sequence[StreamOp]) -> list[int]:
     """Return the indices of ops in the order in which the host launched them."""
     keys = [(op.launch_time, op.event) for op in ops]
     return sorted(range(len(ops)), key=keys.__getitem__)
@@ -64,7 +64,7 @@ class HostCall(NamedTuple):
 
 
 class StreamWait(NamedTuple):
-    """A stream dependency: launches on ``stream`` from ``since`` on wait for those on ``other`` before ``recorded``."""
+    """A wait of launches on ``stream`` after ``since`` for those on ``other`` before ``recorded``."""
 
     stream: int
     since: float
@@ -104,7 +104,7 @@ _FRAMEWORK = re.compile(
 
 
 class TraceLabel(NamedTuple):
-    """Phase (forward, backward, optimizer, other) and layer ("": none) of an op."""
+    """Phase of an op (forward, backward, optimizer, other), and its layer or an empty string."""
 
     phase: str
     layer: str
@@ -121,18 +121,18 @@ class HostLabels:
         ]
         self._layer_of: dict[int, str] = {}  # by autograd's sequence number, from annotations around forward operators
         for thread, calls in _group_by_thread(forward).items():
-            stacks = _enclosing_calls(spans[thread], [call.start for call in calls])
+            stacks = _find_enclosing_calls(spans[thread], [call.start for call in calls])
             for call, stack in zip(calls, stacks, strict=True):
-                self._layer_of.setdefault(call.sequence, _stack_layer(stack))
+                self._layer_of.setdefault(call.sequence, _find_stack_layer(stack))
         self._threads = _group_by_thread(
             sorted((*profile.annotations, *forward, *backward), key=lambda call: (call.start, -call.end, call.event))
         )
 
     def labels_at(self, thread: int, times: Sequence[float]) -> list[TraceLabel]:
-        """Return the labels of ascending times on a thread."""
+        """Return the phase and layer of a host thread at each of the ascending ``times`` (s)."""
         known: dict[tuple[int, ...], TraceLabel] = {}  # most times are within the same calls as the one before
         found = []
-        for stack in _enclosing_calls(self._threads[thread], times):
+        for stack in _find_enclosing_calls(self._threads[thread], times):
             within = tuple(map(id, stack))
             label = known.get(within)
             if label is None:
@@ -141,7 +141,7 @@ class HostLabels:
         return found
 
     def _stack_label(self, stack: Sequence[HostCall]) -> TraceLabel:
-        layer = _stack_layer([call for call in stack if call.sequence < 0 and not _BACKWARD.match(call.name)])
+        layer = _find_stack_layer([call for call in stack if call.sequence < 0 and not _BACKWARD.match(call.name)])
         for call in stack:
             if _BACKWARD.match(call.name):
                 return TraceLabel(BACKWARD, self._layer_of.get(call.sequence, "") or layer)
@@ -158,8 +158,8 @@ def _group_by_thread(calls: Iterable[HostCall]) -> dict[int, list[HostCall]]:
     return found
 
 
-def _stack_layer(stack: Iterable[HostCall]) -> str:
-    """Return the outermost numbered layer of nested calls, else the innermost annotation of the user's."""
+def _find_stack_layer(stack: Iterable[HostCall]) -> str:
+    """Return the outermost numbered layer of nested calls, or else the user's innermost annotation."""
     inner = ""
     for call in stack:
         match = _LAYER.search(call.name) or _MODULE.fullmatch(call.name)
@@ -170,8 +170,8 @@ def _stack_layer(stack: Iterable[HostCall]) -> str:
     return inner
 
 
-def _enclosing_calls(calls: Sequence[HostCall], times: Sequence[float]) -> list[list[HostCall]]:
-    """Return for every time, ascending, the calls that enclose it, outermost first."""
+def _find_enclosing_calls(calls: Sequence[HostCall], times: Sequence[float]) -> list[list[HostCall]]:
+    """Return the calls that enclose each of the ascending ``times``, outermost first."""
     found, open_, place = [], list[HostCall](), 0
     for time in times:
         while place < len(calls) and calls[place].start <= time:
@@ -196,7 +196,7 @@ _MIN_PAUSE = 50e-6
 
 
 class HostActivity(NamedTuple):
-    """A period of host work that ends at ``end``.
+    """A period of host work that ends at ``end`` (s) and may launch an op.
 
     ``launched_op`` is the index of the op that it launches (-1: none), ``after`` the ops that it waited for,
     ``wait_end`` the latest end of these. On a CPU, ``name`` is the enclosing operator.
@@ -209,10 +209,10 @@ class HostActivity(NamedTuple):
     name: str = ""
 
 
-def host_activities(
+def find_host_activities(
     profile: RankProfile, ops: Sequence[StreamOp], window: tuple[float, float]
 ) -> tuple[list[HostActivity], int]:
-    """Return the host's activities for these ops, by end; on a CPU all in the window, and their thread."""
+    """Return the host's activities that launch or wait for these ops, sorted by end, and their thread."""
     found = _launch_activities(profile, ops)
     thread = -1
     if profile.on_device:
@@ -242,10 +242,10 @@ def host_activities(
 
 
 def _launch_activities(profile: RankProfile, ops: Sequence[StreamOp]) -> list[HostActivity]:
-    """Return the launches; on a GPU work arrives later than its call, by the delay that idle streams show."""
-    delay = _launch_delay(ops) if profile.on_device else math.inf
+    """Return the host's launches; on a GPU work arrives later than its call, by the launch delay."""
+    delay = _estimate_launch_delay(ops) if profile.on_device else math.inf
     found, latest = [], -math.inf
-    for place in launch_order(ops):
+    for place in sort_by_launch(ops):
         op = ops[place]
         if math.isnan(op.launch_start):
             continue
@@ -254,8 +254,8 @@ def _launch_activities(profile: RankProfile, ops: Sequence[StreamOp]) -> list[Ho
     return found
 
 
-def _launch_delay(ops: Sequence[StreamOp]) -> float:
-    """Return the seconds from a launch to its start on an idle stream: the lowest tenth, since others waited."""
+def _estimate_launch_delay(ops: Sequence[StreamOp]) -> float:
+    """Return the seconds from a launch to its start on an idle stream, as the lowest tenth."""
     by_stream: dict[int, list[StreamOp]] = {}
     for op in ops:
         by_stream.setdefault(op.stream, []).append(op)
@@ -269,7 +269,7 @@ def _launch_delay(ops: Sequence[StreamOp]) -> float:
 
 
 def _operator_activities(calls: Sequence[HostCall], ops: Sequence[StreamOp], until: float) -> list[HostActivity]:
-    """Return outermost CPU operators, each up to the next; a pause in which a collective ended is a wait."""
+    """Return outermost CPU operators as host activities; pauses in which a collective ended are waits."""
     found: list[HostActivity] = []
     outer: list[HostCall] = []
     for call in calls:

@@ -1,7 +1,7 @@
-"""One rank's part of a step: host activities and dependencies between ops, on the rank's own clock.
+"""One rank's work in a step, with host activities and dependencies between ops.
 
 Everything that one profile alone determines, so that profiles are processed in parallel (``profile_loader``);
-``build_step`` combines the ranks.
+``build_profiled_step`` combines the ranks.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from simcluster.interop.kineto.rank_profile import (
     RankProfile,
     StreamOp,
     TraceLabel,
-    host_activities,
-    launch_order,
+    find_host_activities,
+    sort_by_launch,
 )
 from simcluster.interop.replay.step_graph import HOST
 
@@ -36,22 +36,22 @@ Waits = dict[int, tuple[int, ...]]
 """Indices of the ops that each op waits for, by its index."""
 
 
-def op_waits(profile: RankProfile, ops: Sequence[StreamOp]) -> Waits:
-    """Return which ops each op of a rank's step waits for, recorded or inferred; ops are sorted by start."""
+def find_op_waits(profile: RankProfile, ops: Sequence[StreamOp]) -> Waits:
+    """Return which ops each op of a rank's step waits for, as recorded or else inferred."""
     if not profile.on_device:
         return {}
-    return _recorded_waits(profile, ops) if profile.waits else _inferred_waits(ops, profile.wait_calls)
+    return _find_recorded_waits(profile, ops) if profile.waits else _infer_waits(ops, profile.wait_calls)
 
 
-def _ops_by_stream(ops: Sequence[StreamOp]) -> dict[int, list[int]]:
+def _group_by_stream(ops: Sequence[StreamOp]) -> dict[int, list[int]]:
     found: dict[int, list[int]] = {}
-    for place in launch_order(ops):
+    for place in sort_by_launch(ops):
         found.setdefault(ops[place].stream, []).append(place)
     return found
 
 
-def _recorded_waits(profile: RankProfile, ops: Sequence[StreamOp]) -> Waits:
-    streams = _ops_by_stream(ops)
+def _find_recorded_waits(profile: RankProfile, ops: Sequence[StreamOp]) -> Waits:
+    streams = _group_by_stream(ops)
     issued = {stream: [ops[place].launch_time for place in places] for stream, places in streams.items()}
     found: dict[int, set[int]] = {}
     for wait in profile.waits:
@@ -64,9 +64,9 @@ def _recorded_waits(profile: RankProfile, ops: Sequence[StreamOp]) -> Waits:
     return {place: tuple(sorted(others)) for place, others in found.items()}
 
 
-def _inferred_waits(ops: Sequence[StreamOp], calls: Sequence[float]) -> Waits:
-    """Infer waits from launches, pauses of streams, and the times of calls that make one stream wait."""
-    streams, order = _ops_by_stream(ops), launch_order(ops)
+def _infer_waits(ops: Sequence[StreamOp], calls: Sequence[float]) -> Waits:
+    """Infer waits between ops from launches, pauses of streams, and calls that make a stream wait."""
+    streams, order = _group_by_stream(ops), sort_by_launch(ops)
     rank = {place: number for number, place in enumerate(order)}
     by_end = sorted(range(len(ops)), key=lambda place: ops[place].end)
     ends = [ops[place].end for place in by_end]
@@ -117,7 +117,7 @@ def _inferred_waits(ops: Sequence[StreamOp], calls: Sequence[float]) -> Waits:
 
 @dataclass(frozen=True)
 class RankStep:
-    """A rank's part of a step.
+    """One rank's work in a step, as columns over host activities and ops.
 
     Columns over host activities (``HostActivity``): ``ends``, ``launched_ops``, ``wait_ends`` and ``operator_names``;
     ``after`` has the ops that an activity waited for, by its index. ``waits`` has the ops that an op waits for, by its
@@ -141,7 +141,7 @@ class RankStep:
 
 
 def build_rank_step(profile: RankProfile, labels: HostLabels, step: int, ops: Sequence[StreamOp]) -> RankStep:
-    """Return a rank's part of a step from its ops, sorted by start.
+    """Return one rank's work in a step from its ops, which are sorted by start.
 
     On a CPU the host's own work counts towards the step, on a GPU only up to the last launch.
     """
@@ -150,7 +150,7 @@ def build_rank_step(profile: RankProfile, labels: HostLabels, step: int, ops: Se
         first = min((call.start for call in profile.operators), default=0.0)
         last = max((call.end for call in profile.operators), default=0.0)
         begin, end = next(((start, end) for number, start, end in profile.steps if number == step), (first, last))
-    doings, thread = host_activities(profile, ops, (begin, end))
+    doings, thread = find_host_activities(profile, ops, (begin, end))
     begins = [-math.inf, *(each.end for each in doings)]
     host_labels = labels.labels_at(thread, begins[:-1]) if thread >= 0 else [TraceLabel(HOST, "")] * len(doings)
     of_ops = [TraceLabel(OTHER, "")] * len(ops)
@@ -170,6 +170,6 @@ def build_rank_step(profile: RankProfile, labels: HostLabels, step: int, ops: Se
         wait_ends=np.array([each.wait_end for each in doings], dtype=np.float64),
         operator_names=tuple([each.name for each in doings]),
         after={number: each.after for number, each in enumerate(doings) if each.after},
-        host_labels=tuple([same.setdefault(label, label) for label in host_labels]), waits=op_waits(profile, ops),
+        host_labels=tuple([same.setdefault(label, label) for label in host_labels]), waits=find_op_waits(profile, ops),
         labels=tuple([same.setdefault(label, label) for label in of_ops]),
     )  # fmt: skip

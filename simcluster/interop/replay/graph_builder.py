@@ -1,4 +1,4 @@
-"""Builder of step graphs from a recorded trace: which op waited for which.
+"""Builder of step graphs from a recorded trace, which finds what each op waited for.
 
 The rules are those of arXiv:2505.05713, section 3: compute runs in order; a message begins when both sides are ready, a
 collective when all members are; a forward needs its activation, a backward its gradient; a receive is posted after the
@@ -23,8 +23,8 @@ from simcluster.interop.replay.recorded_trace import (
     MESSAGE_TYPES,
     SCOPES,
     Trace,
+    find_overlapped_collectives,
     group_equal_steps,
-    overlapped_collectives,
 )
 from simcluster.interop.replay.step_graph import MAIN_LANE, Lane, StepGraph
 
@@ -33,7 +33,7 @@ _PASS_SLACK_SHARE = 0.01  # and at most this share of a typical pass
 
 
 def build_graphs(trace: Trace) -> tuple[StepGraph, ...]:
-    """Return a graph for every set of steps with equal ops in the same order on every worker.
+    """Return a step graph for every set of steps with equal ops in the same order on every worker.
 
     ``seconds`` is still zero (``trace_checks.add_transfer_seconds`` sets it). Raises InputError naming the row for a
     message without its other half, a compute without its message and a collective that lacks a member.
@@ -42,7 +42,7 @@ def build_graphs(trace: Trace) -> tuple[StepGraph, ...]:
     if not len(passes):
         raise InputError(f"trace {trace.name!r} has no {FORWARD} and no {BACKWARD}: nothing to replay")
     slack = min(_OVERLAP_SLACK, _PASS_SLACK_SHARE * float(np.median(passes)))
-    overlapped = overlapped_collectives(trace, slack)
+    overlapped = find_overlapped_collectives(trace, slack)
     return tuple(_GraphBuilder(trace, rows, overlapped, slack).build() for rows in group_equal_steps(trace, overlapped))
 
 
@@ -55,7 +55,7 @@ class _Pass(NamedTuple):
 
 
 class _GraphBuilder:
-    """Builder of the graph of some steps; ``rows[op, step]`` are rows of the trace."""
+    """Builder of the graph of steps with equal ops; ``rows[op, step]`` are rows of the trace."""
 
     def __init__(self, trace: Trace, rows: Ints, overlapped: tuple[str, ...], slack: float) -> None:
         self._trace, self._rows, self._overlapped, self._slack = trace, rows, overlapped, slack
@@ -96,7 +96,7 @@ class _GraphBuilder:
         )  # fmt: skip
 
     def _fill_lanes(self) -> None:
-        """Fill main lanes in recorded order (of the first step: all are equal), the others by seq_id."""
+        """Fill the workers' lanes with ops, the main lanes in recorded order and the others by seq_id."""
         for op in np.lexsort((self._ended[:, 0], self._began[:, 0], np.array(self._worker))).tolist():
             optype = self._optype[op]
             name = optype if optype in MESSAGE_TYPES or optype in self._overlapped else MAIN_LANE
@@ -118,7 +118,7 @@ class _GraphBuilder:
         }
 
     def _pair_messages(self, passes: Mapping[int, _Pass]) -> None:
-        """Pair sends with receives through the passes that they serve, and add their waits."""
+        """Pair sends with receives through the passes that they connect, and add their waits."""
         at = {(each.worker // self._stages, *each[3:], each.forward): each for each in passes.values()}
         edges = []  # pairs of a pass and the one that produces its input
         for each in passes.values():
@@ -147,7 +147,7 @@ class _GraphBuilder:
             self._post_receive(receive)
 
     def _match_messages(self, half: str, served: Sequence[_Pass], order: Mapping[int, int]) -> dict[int, int]:
-        """Return each pass's message: the k-th pass that has one with the lane's k-th."""
+        """Return the message that each pass sends or receives; the k-th on a worker belongs to the k-th pass."""
         found: dict[int, int] = {}
         for forward, kind in ((True, "forward"), (False, "backward")):
             wanted: dict[int, list[int]] = defaultdict(list)
@@ -167,7 +167,7 @@ class _GraphBuilder:
             return
         if len(ops) > len(passes):
             row = self._describe(ops[len(passes)])
-            raise self._error(f"{row} belongs to no recorded pass of a microbatch; is a row missing?")
+            raise self._error(f"{row} belongs to no recorded pass of a microbatch; add its row, or skip the step")
         seqs = {self._seq[op] for op in ops}
         missing = next(k for k in range(len(passes)) if k not in seqs)
         served = self._describe(passes[min(missing, len(passes) - 1)])
@@ -193,23 +193,23 @@ class _GraphBuilder:
             return
         kind = FORWARD if self._optype[receive] == "forward-recv" else BACKWARD
         served = next(op for op in self._waiting[lane[place - 1]] if self._optype[op] == kind)
-        if self._follows(receive, served):
+        if self._begins_after(receive, served):
             self._after[receive][served] = None
 
-    def _follows(self, op: int, other: int) -> bool:
-        """Return whether an op began after the other's end, in most steps."""
+    def _begins_after(self, op: int, other: int) -> bool:
+        """Return whether an op began after another op's end in most steps."""
         later = int(np.count_nonzero(self._began[op] >= self._ended[other] - self._slack))
         return later > len(self._began[op]) / 2
 
     def _split_message_lanes(self) -> None:
-        """Order messages of a lane as recorded; those in flight together get separate lanes."""
+        """Order messages of a lane as recorded; those in flight at once get separate lanes."""
         for (worker, name), ops in list(self._lanes.items()):
             if name not in MESSAGE_TYPES:
                 continue
             lanes: list[list[int]] = []
             for op in sorted(ops, key=lambda op: (self._began[op, 0], self._seq[op])):
                 for lane in lanes:
-                    if self._follows(op, lane[-1]):
+                    if self._begins_after(op, lane[-1]):
                         lane.append(op)
                         break
                 else:
@@ -256,7 +256,7 @@ class _GraphBuilder:
                     self._after[op][self._add_launch(main[running[0]], op, f"{LAUNCH_PREFIX}{optype} {number}")] = None
                 elif len(before := np.flatnonzero(ends <= late)):
                     self._after[op][main[before[-1]]] = None
-                for other in self._ops_using(op, main, last_backward, ended)[:1]:
+                for other in self._ops_needing_result(op, main, last_backward, ended)[:1]:
                     self._after[other][op] = None
 
     def _add_launch(self, inside: int, op: int, optype: str) -> int:
@@ -272,8 +272,8 @@ class _GraphBuilder:
         self._launch_times.append((began, np.maximum(self._began[op], began)))
         return number
 
-    def _ops_using(self, op: int, main: list[int], last_backward: int, ended: float) -> list[int]:
-        """Return ops that need a collective: forwards for parameters, else what follows the last backward."""
+    def _ops_needing_result(self, op: int, main: list[int], last_backward: int, ended: float) -> list[int]:
+        """Return the ops that need a collective's result: forwards, or what follows the last backward."""
         if not self._optype[op].startswith("params"):
             return main[last_backward + 1 :]
         return [

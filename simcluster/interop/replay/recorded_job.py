@@ -22,8 +22,8 @@ from simcluster.interop.replay.step_graph import (
     OpFilter,
     StepGraph,
     StepProgram,
-    is_communication,
-    select_by,
+    filter_ops,
+    is_communication_type,
 )
 
 _PROGRAM_COST = 100
@@ -32,19 +32,19 @@ _COLUMNS = ("worker", "microbatch", "chunk", "seconds", "recorded_start", "recor
 
 
 class ReplicaClasses:
-    """Groups of replicas that behave equally; ``ops[replica]`` lists each one's ops in the same order."""
+    """Groups of replicas that behave equally, so that one of each group represents the others."""
 
     def __init__(self, graph: StepGraph, ops: Sequence[Ints], classes: Sequence[Sequence[int]]) -> None:
         self._graph, self._ops, self._classes = graph, ops, classes
 
-    def seconds_of_each(self, typical: Floats) -> Floats:
-        """Return seconds [replica, step] if only that replica keeps its recorded durations."""
+    def step_seconds_by_replica(self, typical: Floats) -> Floats:
+        """Return step seconds [replica, step] if only that replica keeps its recorded durations."""
         graph, steps = self._graph, self._graph.seconds.shape[1]
         found = np.empty((len(self._ops), steps))
         for equal in self._classes:  # simulate its first replica with one other of every class
             others = [next((each for each in members if each != equal[0]), None) for members in self._classes]
             chosen = np.sort(np.concatenate([self._ops[each] for each in (equal[0], *others) if each is not None]))
-            part, own = StepProgram(_subgraph(graph, chosen)), np.searchsorted(chosen, self._ops[equal[0]])
+            part, own = StepProgram(_extract_subgraph(graph, chosen)), np.searchsorted(chosen, self._ops[equal[0]])
             at_once = max(1, SWEEP_SIZE // (len(chosen) * steps))
             for begin in range(0, len(equal), at_once):
                 replicas = list(equal[begin : begin + at_once])
@@ -56,7 +56,7 @@ class ReplicaClasses:
 
 
 def find_replica_classes(graph: StepGraph) -> ReplicaClasses | None:
-    """Return the classes of a graph's equal replicas; None if replaying all replicas is no more work.
+    """Return the groups of a graph's equal replicas, or None if they would save no work.
 
     Equal replicas have lanes of the same names and lengths, with ops of the same types, that wait for the same ops of
     their replica and meet either ops of it or, at the same positions, all replicas.
@@ -88,7 +88,7 @@ def find_replica_classes(graph: StepGraph) -> ReplicaClasses | None:
     return ReplicaClasses(graph, [np.array(own) for own in ops], list(classes.values()))
 
 
-def _subgraph(graph: StepGraph, ops: Ints) -> StepGraph:
+def _extract_subgraph(graph: StepGraph, ops: Ints) -> StepGraph:
     number = np.full(len(graph), -1)
     number[ops] = np.arange(len(ops))
     of, chosen = number.tolist(), ops.tolist()
@@ -104,7 +104,7 @@ def _subgraph(graph: StepGraph, ops: Ints) -> StepGraph:
 
 @dataclass(frozen=True)
 class Recorded:
-    """The steps of a recorded job, in the order of ``steps``.
+    """The steps of a recorded job, with the rank of every worker.
 
     ``ranks[dp_rank x stages + stage]`` is the rank recorded for a worker; ``notes`` list repairs and assumptions.
     """
@@ -116,13 +116,13 @@ class Recorded:
 
     @cached_property
     def programs(self) -> tuple[StepProgram, ...]:
-        """Graphs of the job with their programs."""
+        """Step graphs of the job, each with the engine program that replays it."""
         with pause_gc():
             return tuple(StepProgram(graph) for graph in self.graphs)
 
     @cached_property
     def steps(self) -> tuple[int, ...]:
-        """Step numbers, ascending."""
+        """Numbers of the recorded steps, ascending."""
         return tuple(sorted(step for graph in self.graphs for step in graph.steps))
 
     @property
@@ -142,7 +142,7 @@ class Recorded:
 
     @cached_property
     def typical(self) -> dict[str, float]:
-        """Typical seconds of an op by type, over all workers and steps.
+        """Typical duration (s) of an op by type, over all workers and steps.
 
         The mean for compute (work is split evenly), the median for communication (its slow ops are disturbed).
         """
@@ -152,16 +152,16 @@ class Recorded:
                 pools.setdefault(optype, []).append(part.graph.seconds[part.types == optype].ravel())
         found = {optype: np.concatenate(pool) for optype, pool in sorted(pools.items())}
         return {
-            optype: float(np.median(pool) if is_communication(optype) else pool.mean())
+            optype: float(np.median(pool) if is_communication_type(optype) else pool.mean())
             for optype, pool in found.items()
         }
 
     def typical_seconds(self, graph: StepGraph) -> Floats:
-        """Return the typical seconds of every op of a graph, as a column."""
+        """Return the typical duration (s) of every op of a graph, as a column."""
         return np.array([self.typical[optype] for optype in graph.reported_types])[:, None]
 
     def step_seconds(self, seconds: Callable[[StepGraph], Floats]) -> Floats:
-        """Return seconds of every step if ops take ``seconds(graph)`` [op, step]."""
+        """Return the seconds of every step if ops take ``seconds(graph)`` [op, step]."""
         return self._sort_by_step(
             [
                 part.total_seconds(np.broadcast_to(seconds(part.graph), part.graph.seconds.shape))
@@ -170,7 +170,7 @@ class Recorded:
         )
 
     def seconds_keeping(self, *groups: OpFilter) -> list[Floats]:
-        """Return step seconds per group of ops if only that group keeps its recorded durations.
+        """Return step seconds for each group of ops if only that group keeps its recorded durations.
 
         Many groups at once take little longer than one.
         """
@@ -187,16 +187,16 @@ class Recorded:
         return np.concatenate(found)
 
     def seconds_keeping_each_replica(self) -> list[Floats]:
-        """Return step seconds per dp rank if only that rank keeps its recorded durations."""
+        """Return step seconds for each dp rank if only that rank keeps its recorded durations."""
         found = []
         for part in self.programs:
             equal = find_replica_classes(part.graph)
             if equal is None:
                 found.append(
-                    self._seconds_keeping(part, [select_by("dp_rank", replica) for replica in range(self.replicas)])
+                    self._seconds_keeping(part, [filter_ops("dp_rank", replica) for replica in range(self.replicas)])
                 )
             else:
-                found.append(equal.seconds_of_each(self.typical_seconds(part.graph)))
+                found.append(equal.step_seconds_by_replica(self.typical_seconds(part.graph)))
         return [self._sort_by_step(own) for own in zip(*found, strict=True)]
 
     def simulate_events(self) -> tuple[Floats, int]:

@@ -1,4 +1,4 @@
-"""A recorded job as a table: one row per op of every worker, in the columns of ByteDance's straggler traces.
+"""A recorded job as a table with one row per op, in the columns of ByteDance's straggler traces.
 
 Source of the format: the traces published with "Understanding Stragglers in Large Model Training Using What-if
 Analysis" (arXiv:2505.05713). A worker is a (dp rank, stage); of a tensor- or sequence-parallel group one rank is
@@ -55,9 +55,10 @@ BLOCKING_METADATA = {"sends": "blocking"}
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """Columns over recorded ops; ``optype`` is an index into ``words``, ``row`` the number of the row in the file.
+    """Columns of a recorded trace, over the ops of all workers.
 
-    ``blocking``: a send blocks its worker until it ends. If unknown, sends overlap with compute.
+    ``optype`` is an index into ``words``, ``row`` the number of the row in the file. ``blocking``: a send blocks its
+    worker until it ends. If unknown, sends overlap with compute.
     """
 
     name: str
@@ -95,16 +96,16 @@ class Trace:
         return self.dp_rank * self.stages + self.stage
 
     def select_rows(self, chosen: Bools | Ints) -> Trace:
-        """Return the trace with these rows only, in this order."""
+        """Return the trace with the chosen rows only, in their order."""
         names = [each.name for each in fields(self)][2:-1]
         return replace(self, **{name: getattr(self, name)[chosen] for name in names})
 
     def is_type(self, optypes: Sequence[str] | Mapping[str, object]) -> Bools:
-        """Return a mask of the ops of these types."""
+        """Return a mask of the ops whose type is one of ``optypes``."""
         return np.isin(self.optype, [code for code, word in enumerate(self.words) if word in optypes])
 
     def describe(self, index: int) -> str:
-        """Return a row's description for messages: 'row 17 (dp_rank 0, stage 1, step 23, forward-send 2)'."""
+        """Return a text for messages, such as 'row 17 (dp_rank 0, stage 1, step 23, forward-send 2)'."""
         return (
             f"row {self.row[index]} (dp_rank {self.dp_rank[index]}, stage {self.stage[index]}, step {self.step[index]},"
             f" {self.words[self.optype[index]]} {self.seq_id[index]})"
@@ -112,7 +113,7 @@ class Trace:
 
 
 def read_trace(path: str | Path) -> Trace:
-    """Read a trace from a Parquet file, without checking its contents (see ``trace_checks.check_trace``).
+    """Read a recorded trace from a Parquet file, without checking its contents.
 
     Raises InputError if pyarrow or columns are missing, the file is invalid or truncated, or a column has a wrong type.
     """
@@ -144,7 +145,7 @@ def read_trace(path: str | Path) -> Trace:
 
 
 def trace_of(columns: Mapping[str, Any], *, name: str, blocking: bool = False) -> Trace:
-    """Return a trace from columns in memory, such as a table; raise InputError if a column has a wrong type."""
+    """Return a recorded trace from columns in memory; raise InputError if a column has a wrong type."""
     try:
         words, codes = np.unique(np.asarray(columns["optype"], dtype=str), return_inverse=True)
     except (TypeError, ValueError):
@@ -162,8 +163,8 @@ def trace_of(columns: Mapping[str, Any], *, name: str, blocking: bool = False) -
     return Trace(name=name, words=tuple(map(str, words)), blocking=blocking, **found)
 
 
-def overlapped_collectives(trace: Trace, least: float) -> tuple[str, ...]:
-    """Return the collective types that overlapped with computation of their worker, and so did not delay it."""
+def find_overlapped_collectives(trace: Trace, least: float) -> tuple[str, ...]:
+    """Return the collective types that overlapped with compute of their worker."""
     stages = int(trace.stage.max()) + 1
     place = (trace.step * (int(trace.dp_rank.max()) + 1) + trace.dp_rank) * stages + trace.stage
     _, place = np.unique(place, return_inverse=True)
@@ -184,7 +185,7 @@ def overlapped_collectives(trace: Trace, least: float) -> tuple[str, ...]:
 
 
 def group_equal_steps(trace: Trace, overlapped: tuple[str, ...]) -> list[Ints]:
-    """Return row numbers [op, step] of each set of steps with equal ops in the same order."""
+    """Return row numbers [op, step] for each set of steps with equal ops in the same order."""
     columns = (trace.dp_rank, trace.stage, trace.optype, trace.seq_id, trace.mc, trace.mb_id, trace.gmc)
     order = np.lexsort((*columns[::-1], trace.step))
     bounds = np.flatnonzero(np.diff(trace.step[order])) + 1

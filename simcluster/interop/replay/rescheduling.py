@@ -1,4 +1,4 @@
-"""Rescheduling of a recorded job: its measured times in the order of another pipeline schedule.
+"""Replay of a recorded job's measured times in the order of another pipeline schedule.
 
 Assumptions where a trace has no data: I and W take half of a backward each; a stage's time is split evenly over its
 chunks, but the extra time of the last stage (the head and the loss) stays with the last slice of the model; a message
@@ -15,14 +15,14 @@ import numpy as np
 from simcluster.base.arrays import Floats
 from simcluster.base.errors import InputError
 from simcluster.interop.replay.recorded_trace import BACKWARD, FORWARD, MESSAGE_TYPES, WEIGHT_GRADIENT
-from simcluster.interop.replay.step_graph import MAIN_LANE, Lane, StepGraph, select_by
+from simcluster.interop.replay.step_graph import MAIN_LANE, Lane, StepGraph, filter_ops
 from simcluster.schedules import SCHEDULES, Action, Hop, Schedule, schedule_entry
 
 _I_SHARE = 0.5  # share of a backward that is the input gradient
 _OPTYPES = {"F": FORWARD, "B": BACKWARD, "I": BACKWARD, "W": WEIGHT_GRADIENT}
 
 
-def num_microbatches(graph: StepGraph) -> int:
+def count_microbatches(graph: StepGraph) -> int:
     """Return the number of microbatches per replica and step."""
     last = int(graph.microbatch.max())
     there = np.unique(graph.microbatch[graph.microbatch >= 0])
@@ -32,8 +32,8 @@ def num_microbatches(graph: StepGraph) -> int:
     return last + 1
 
 
-def find_schedule(graph: StepGraph) -> str:
-    """Return the name of the schedule that the first replica ran, "" if unknown (chunks are ignored)."""
+def identify_schedule(graph: StepGraph) -> str:
+    """Return the name of the pipeline schedule that the first replica ran, or an empty string."""
     kinds = {FORWARD: "F", BACKWARD: "B"}
     rows = [
         [
@@ -45,7 +45,7 @@ def find_schedule(graph: StepGraph) -> str:
     ]
     for name in SCHEDULES:
         try:
-            schedule = schedule_entry(name)(graph.stages, num_microbatches(graph))
+            schedule = schedule_entry(name)(graph.stages, count_microbatches(graph))
         except InputError:
             continue
         if schedule.num_chunks == 1 and [list(row) for row in schedule.rows] == rows:
@@ -54,7 +54,7 @@ def find_schedule(graph: StepGraph) -> str:
 
 
 def reschedule(graph: StepGraph, schedule: Schedule) -> StepGraph:
-    """Return the graph with its pipeline in the order of a schedule of equal stages and microbatches.
+    """Return a step graph with its passes in the order of another pipeline schedule.
 
     Each worker's ops before its first pass and after its last stay. Raises InputError if the job already has chunks, or
     collectives that overlap with its passes: their position in another order is unknown.
@@ -89,7 +89,7 @@ class _Rescheduler:
         last = old.stage == old.stages - 1
         self._head = dict.fromkeys((FORWARD, BACKWARD), 0.0)  # extra seconds per pass of the last stage
         for optype in self._head if old.stages > 1 else ():
-            own = select_by("types", optype)(old)
+            own = filter_ops("types", optype)(old)
             self._head[optype] = max(0.0, float(old.seconds[own & last].mean() - old.seconds[own & ~last].mean()))
         # seconds by kind, sending worker, receiving worker and microbatch; typical seconds by kind
         self._transfers: dict[tuple[str, int, int, int], Floats] = {}
@@ -134,7 +134,7 @@ class _Rescheduler:
         return len(self._ops) - 1
 
     def _fill_lane(self, worker: int) -> None:
-        """Fill a main lane: ops before the passes, the schedule's row, ops between and after passes."""
+        """Fill a worker's main lane: ops before the passes, the schedule's row, then the other ops."""
         old = self._old
         lane = old.lanes[worker, MAIN_LANE]
         passes = [place for place, op in enumerate(lane) if old.optype[op] in (FORWARD, BACKWARD)]
@@ -154,7 +154,7 @@ class _Rescheduler:
             self._new_op[op] = self._add_op(MAIN_LANE, old.optype[op], worker, old.seconds[op])
 
     def _pass_seconds(self, worker: int, action: Action) -> Floats:
-        """Return the measured seconds of a worker's microbatch, scaled to the chunk's share."""
+        """Return the measured seconds of a worker's pass, scaled to the chunk's share."""
         stage, optype = worker % self._old.stages, BACKWARD if action.kind in "BIW" else FORWARD
         measured = self._measured.get((worker, optype, action.microbatch))
         if measured is None:

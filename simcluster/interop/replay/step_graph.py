@@ -31,8 +31,8 @@ Lane = tuple[int, str]
 
 
 @cache
-def is_communication(optype: str) -> bool:
-    """Return whether an op type is a message or a collective, whose duration depends on others."""
+def is_communication_type(optype: str) -> bool:
+    """Return whether an op type is a message or a collective, whose duration depends on other ranks."""
     return (
         optype in MESSAGE_TYPES
         or optype in SCOPES
@@ -43,7 +43,7 @@ def is_communication(optype: str) -> bool:
 
 @dataclass(frozen=True)
 class StepGraph:
-    """Ops of one step, the same in all of ``steps``; a worker is dp_rank x ``stages`` + stage.
+    """Graph of the ops of one step, equal in all of ``steps``; a worker is dp_rank x ``stages`` + stage.
 
     ``optype`` is an op's type in the trace. ``seconds[op, step]`` is its own duration (messages and collectives: from
     the last arrival on). ``recorded_start`` and ``recorded_end`` are its recorded times, 0 if none.
@@ -98,7 +98,7 @@ class StepGraph:
         return np.asarray(self.recorded_end.max(axis=0) - self.recorded_start.min(axis=0))
 
     def describe(self, op: int) -> str:
-        """Return a description of an op for messages: worker, type and microbatch."""
+        """Return a text for messages with an op's worker, type and microbatch."""
         worker = int(self.worker[op])
         return f"dp_rank {worker // self.stages}, stage {worker % self.stages}: {self.optype[op]}" + (
             f", microbatch {self.microbatch[op]}" if self.microbatch[op] >= 0 else ""
@@ -111,16 +111,16 @@ OpFilter = Callable[[StepGraph], Bools]
 
 def comm_mask(graph: StepGraph) -> Bools:
     """Return a mask of the ops that are messages or collectives."""
-    return graph.type_mask(is_communication)
+    return graph.type_mask(is_communication_type)
 
 
 def compute_mask(graph: StepGraph) -> Bools:
-    """Return a mask of the ops that keep a rank's device busy."""
-    return graph.type_mask(lambda optype: not is_communication(optype) and optype not in (HOST, COPY))
+    """Return a mask of the ops that keep a rank's GPU (or CPU) busy with compute."""
+    return graph.type_mask(lambda optype: not is_communication_type(optype) and optype not in (HOST, COPY))
 
 
-def select_by(column: Literal["types", "dp_rank", "stage", "worker"], *values: Any) -> OpFilter:
-    """Return a filter for ops with one of these values: reported types, dp ranks, stages or workers."""
+def filter_ops(column: Literal["types", "dp_rank", "stage", "worker"], *values: Any) -> OpFilter:
+    """Return a filter for ops with one of the given types, dp ranks, stages or workers."""
     if column == "types":
         return lambda graph: graph.type_mask(lambda optype: MESSAGE_TYPES.get(optype, optype) in values)
     return lambda graph: np.isin(getattr(graph, column), values)
@@ -148,15 +148,15 @@ class StepProgram:
         self._sweep = LongestPath(self._program)
 
     def replay(self, seconds: Floats) -> PathTimes:
-        """Return the times of all steps with these durations [op, step], in one sweep."""
+        """Return the times of all ops and steps for durations [op, step], in one sweep."""
         return self._sweep(self._program_seconds(seconds))
 
     def total_seconds(self, seconds: Floats) -> Floats:
-        """Return the seconds of each case with these durations [op, case], in one sweep."""
+        """Return the step seconds of each case for durations [op, case], in one sweep."""
         return self._sweep.total_seconds(self._program_seconds(seconds))
 
     def seconds_keeping(self, kept: Bools, typical: Floats) -> Floats:
-        """Return seconds [case, step] if only the ops ``kept`` [op, case] keep their recorded durations."""
+        """Return step seconds [case, step] if only the ops ``kept`` [op, case] keep their durations."""
         own, usual = (self._program_seconds(each) for each in np.broadcast_arrays(self.graph.seconds, typical))
         chosen = np.zeros((len(own), kept.shape[1]), dtype=bool)
         chosen[self.last_ops] = kept
@@ -194,7 +194,7 @@ class StepProgram:
         return program
 
     def _add_ops(self, program: ExplicitProgram, lanes: Sequence[Sequence[int]], meeting: Ints) -> None:
-        """Add the ops of all lanes, as columns: two for an op that meets others, else one."""
+        """Add the ops of all lanes to the engine's program: two for an op that meets others, else one."""
         ops = np.fromiter(chain.from_iterable(lanes), dtype=np.int64)
         times = 1 + (meeting[ops] >= 0)
         over = np.cumsum(times)

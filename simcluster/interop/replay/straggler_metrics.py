@@ -1,4 +1,4 @@
-"""Straggler metrics of a recorded job: how much it is slowed down, and by which ranks, stages and op types.
+"""Straggler metrics of a recorded job: its slowdown, by rank, stage and op type.
 
 The what-if metrics are those of arXiv:2505.05713. T is a job's replayed time over all steps, without delays between
 ops; T_ideal the same with every op taking the typical time of its type. S = T / T_ideal. S of a group (an op type, a dp
@@ -29,8 +29,8 @@ from simcluster.interop.replay.step_graph import (
     StepGraph,
     StepProgram,
     compute_mask,
-    is_communication,
-    select_by,
+    filter_ops,
+    is_communication_type,
 )
 from simcluster.results.span_states import find_inside
 from simcluster.results.timeline import COLUMNS, Spans
@@ -45,7 +45,7 @@ Worker = tuple[int, int]
 
 @dataclass(frozen=True)
 class StragglerCost:
-    """Cost of a group's stragglers, as mean seconds of a step.
+    """Cost of one group's stragglers, as mean seconds of a step.
 
     ``without`` has the group typical and all else as recorded, ``alone`` the group as recorded and all else typical.
     ``removed`` is M, the share of the excess over T_ideal that vanishes in the former, ``added`` the share that occurs
@@ -58,7 +58,7 @@ class StragglerCost:
     added: float | None
 
     def to_dict(self) -> dict[str, float | None]:
-        """Return the cost as a dict for JSON."""
+        """Return the stragglers' cost as a dict for JSON."""
         return dict(zip(("without_s", "alone_s", "excess_removed", "excess_added"), astuple(self), strict=True))
 
 
@@ -87,7 +87,7 @@ class Straggling(Displayable):
 
     @property
     def by_worker(self) -> Floats:
-        """Slowdown S of every worker, [dp rank, stage]."""
+        """Slowdown S of every worker, as an array [dp rank, stage]."""
         return np.asarray(np.minimum.outer(self.by_replica, self.by_stage))
 
     @property
@@ -96,7 +96,7 @@ class Straggling(Displayable):
         return self.replayed / self.ideal
 
     def to_dict(self) -> dict[str, Any]:
-        """Return all metrics as a dict for JSON."""
+        """Return all straggler metrics as a dict for JSON."""
         steps = zip(self.steps, self.measured, self.replayed, self.ideal, strict=True)
         return {
             "steps": [
@@ -125,12 +125,12 @@ def measure(job: Recorded) -> Straggling:
     replayed = job.step_seconds(lambda graph: graph.seconds)
     ideal = job.step_seconds(job.typical_seconds)
     types = [optype for optype in job.typical if not optype.startswith(LAUNCH_PREFIX)]
-    of_types = [select_by("types", optype) for optype in types]
-    of_stages = [select_by("stage", stage) for stage in range(job.stages)]
+    of_types = [filter_ops("types", optype) for optype in types]
+    of_stages = [filter_ops("stage", stage) for stage in range(job.stages)]
     ratios = [_time_ratio(times, ideal) for times in job.seconds_keeping(*of_types, *of_stages)]
     by_type, by_stage = dict(zip(types, ratios, strict=False)), ratios[len(types) :]
     by_replica = [_time_ratio(times, ideal) for times in job.seconds_keeping_each_replica()]
-    worst = worst_workers(np.minimum.outer(by_replica, by_stage))
+    worst = find_slowest_workers(np.minimum.outer(by_replica, by_stage))
 
     def cost(group: OpFilter) -> StragglerCost:
         found = job.seconds_keeping(lambda graph: ~group(graph), group)
@@ -145,8 +145,9 @@ def measure(job: Recorded) -> Straggling:
         error=float(np.mean(np.abs(replayed - job.measured) / job.measured)),
         by_type=dict(sorted(by_type.items(), key=lambda entry: -entry[1])), by_replica=np.array(by_replica),
         by_stage=np.array(by_stage), worst=worst,
-        worst_workers=cost(select_by("worker", *(dp * job.stages + stage for dp, stage in worst))),
-        last_stage=cost(select_by("stage", job.stages - 1)), typical={optype: job.typical[optype] for optype in types},
+        worst_workers=cost(filter_ops("worker", *(dp * job.stages + stage for dp, stage in worst))),
+        last_stage=cost(filter_ops("stage", job.stages - 1)),
+        typical={optype: job.typical[optype] for optype in types},
     )  # fmt: skip
 
 
@@ -161,8 +162,8 @@ def explain_slowdown(found: Straggling) -> list[str]:
     return lines
 
 
-def worst_workers(by_worker: Floats) -> tuple[Worker, ...]:
-    """Return the 3 % of workers (at least one) with the highest S, worst first."""
+def find_slowest_workers(by_worker: Floats) -> tuple[Worker, ...]:
+    """Return the 3 % of workers (at least one) with the highest slowdown, worst first."""
     count = math.ceil(WORST_SHARE * by_worker.size)
     order = np.argsort(-by_worker, axis=None, kind="stable")[:count]
     return tuple((int(number) // by_worker.shape[1], int(number) % by_worker.shape[1]) for number in order)
@@ -172,8 +173,8 @@ def _time_ratio(times: Floats, to: Floats) -> float:
     return float(times.sum() / to.sum())
 
 
-def wait_seconds(job: Recorded) -> Floats:
-    """Return mean seconds per step that each rank waits for each other rank, [waiting, culprit]."""
+def rank_wait_seconds(job: Recorded) -> Floats:
+    """Return mean seconds per step that each rank waits for each other rank, as [waiting, culprit]."""
     count = len(job.ranks)
     seconds = np.zeros((count, count))
     for part in job.programs:
@@ -183,9 +184,9 @@ def wait_seconds(job: Recorded) -> Floats:
     return seconds / len(job.steps)
 
 
-def wait_matrix(job: Recorded) -> WaitMatrix:
-    """Return the mean waits as a labelled matrix: by rank, or by stage if there are too many ranks to draw."""
-    seconds = wait_seconds(job)
+def labelled_wait_matrix(job: Recorded) -> WaitMatrix:
+    """Return the mean waits between ranks (or stages, if there are many ranks) as a labelled matrix."""
+    seconds = rank_wait_seconds(job)
     if len(job.ranks) <= MAX_READABLE or job.stages == 1:
         order = np.argsort(job.ranks, kind="stable")
         return WaitMatrix("rank", tuple(str(job.ranks[worker]) for worker in order), seconds[np.ix_(order, order)])
@@ -194,7 +195,7 @@ def wait_matrix(job: Recorded) -> WaitMatrix:
 
 
 def longest_waits(matrix: Floats, count: int) -> list[tuple[int, int, float]]:
-    """Return the ``count`` largest waits (waiting, culprit, seconds), longest first."""
+    """Return the ``count`` longest waits as (waiting rank, awaited rank, seconds)."""
     order = np.argsort(-matrix, axis=None, kind="stable")[:count].tolist()
     pairs = [divmod(int(number), matrix.shape[1]) for number in order]
     return [(one, other, float(matrix[one, other])) for one, other in pairs if matrix[one, other] > 0]
@@ -230,7 +231,7 @@ def _group_by_worker(worker: Ints, count: int) -> list[Ints]:
 
 
 def _exposed_seconds(low: Floats, high: Floats, begin: Floats, end: Floats) -> Floats:
-    """Return the uncomputed seconds of each interval, outside of intervals that began before it."""
+    """Return the seconds of each interval without compute, counting no instant twice."""
     order = np.lexsort((high, low))
     before = np.concatenate([[-np.inf], np.maximum.accumulate(high[order])[:-1]])
     first = np.maximum(low[order], before)
@@ -250,7 +251,7 @@ _TYPE_KINDS = {
 
 
 class OpLabel(NamedTuple):
-    """Stream, kind, name, layer, group and bytes of an op in the timeline."""
+    """Stream, kind, name, layer, process group and bytes of an op in the timeline."""
 
     stream: str
     kind: str
@@ -261,7 +262,7 @@ class OpLabel(NamedTuple):
 
 
 def replayed_spans(job: Recorded) -> Spans:
-    """Return a span per recorded op, as replayed, step after step.
+    """Return a span per recorded op with its replayed times, step after step.
 
     ``ready`` is the worker's arrival, ``start`` that of the last member of the op's group. ``name`` is the type in the
     trace, ``chunk`` the chunk of the stage.
@@ -273,14 +274,14 @@ def replayed_spans(job: Recorded) -> Spans:
             return None
         if optype in MESSAGE_TYPES:
             return OpLabel("pp", optype.rpartition("-")[2], optype)
-        kind = _TYPE_KINDS.get(optype, "all_reduce" if is_communication(optype) else "other")
+        kind = _TYPE_KINDS.get(optype, "all_reduce" if is_communication_type(optype) else "other")
         return OpLabel(_SCOPE_STREAMS[SCOPES[optype]] if optype in SCOPES else "compute", kind, optype)
 
-    return job_spans(job, names)
+    return label_replayed_spans(job, names)
 
 
-def job_spans(job: Recorded, names: Callable[[Any, int], OpLabel | None]) -> Spans:
-    """Return the replayed spans of a job's labelled ops, step after step."""
+def label_replayed_spans(job: Recorded, names: Callable[[Any, int], OpLabel | None]) -> Spans:
+    """Return the replayed spans of a job's ops that ``names`` labels, step after step."""
     times = job.step_seconds(lambda graph: graph.seconds)
     begins = dict(zip(job.steps, np.cumsum(times) - times, strict=True))
     words = {"": 0}

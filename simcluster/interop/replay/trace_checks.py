@@ -1,4 +1,4 @@
-"""Checks of a trace before its replay, and of its workers' clocks; messages name the row.
+"""Checks and repairs of a recorded trace before its replay, and of its workers' clocks.
 
 What can be repaired without guessing times is repaired, with a note on what was assumed. Notes also report what makes a
 trace doubtful although it can be replayed: missing ranks, units. If a message ends before its send begins, every
@@ -25,7 +25,7 @@ from simcluster.interop.replay.recorded_trace import (
     WEIGHT_GRADIENT,
     Trace,
 )
-from simcluster.interop.replay.step_graph import StepGraph, is_communication
+from simcluster.interop.replay.step_graph import StepGraph, is_communication_type
 
 _KNOWN_TYPES = (FORWARD, BACKWARD, WEIGHT_GRADIENT, GRADIENT_NORM, "optimizer", "gc", *MESSAGE_TYPES, *SCOPES)
 _COUNTED_TYPES = (FORWARD, BACKWARD, WEIGHT_GRADIENT, GRADIENT_NORM, "optimizer", *MESSAGE_TYPES, *SCOPES)
@@ -35,7 +35,7 @@ _MAX_PASS_SECONDS = 60.0  # longest plausible forward of a microbatch (s); beyon
 
 
 def check_trace(trace: Trace, steps: Sequence[int] | None = None) -> tuple[Trace, list[str]]:
-    """Return the trace (with these steps only) and notes on what was repaired or assumed.
+    """Return the trace, limited to ``steps``, and notes on what was repaired or assumed.
 
     Raises InputError for what makes a replay meaningless: no ops, invalid times, a worker that is missing throughout, a
     duplicate op. Steps that lack a worker are skipped, with a note.
@@ -48,12 +48,12 @@ def check_trace(trace: Trace, steps: Sequence[int] | None = None) -> tuple[Trace
     if steps is not None:
         require_steps(f"trace {trace.name!r}", steps, np.unique(trace.step).tolist())
         trace = trace.select_rows(np.isin(trace.step, list(steps)))
-    _refuse_rows(trace)
-    _require_workers(trace)
-    trace = _complete_steps(trace, notes)
+    _refuse_bad_rows(trace)
+    _require_all_workers(trace)
+    trace = _skip_incomplete_steps(trace, notes)
     _refuse_duplicates(trace)
     _require_both_passes(trace)
-    notes += _rank_notes(trace)
+    notes += _missing_rank_notes(trace)
     passes = trace.duration[trace.is_type([FORWARD])]
     if len(passes) and float(np.median(passes)) > _MAX_PASS_SECONDS:
         notes.append(
@@ -68,7 +68,7 @@ def check_trace(trace: Trace, steps: Sequence[int] | None = None) -> tuple[Trace
 
 
 def require_steps(name: str, steps: Sequence[int], there: Collection[int]) -> None:
-    """Raise InputError if the trace lacks a requested step."""
+    """Raise InputError if the trace lacks one of the requested steps."""
     missing = [step for step in steps if step not in there]
     if missing:
         known = ", ".join(map(str, list(there)[:12])) + (", ..." if len(there) > 12 else "")
@@ -79,7 +79,7 @@ def _unknown_types(trace: Trace) -> list[str]:
     return [word for word in trace.words if word not in _KNOWN_TYPES and trace.is_type([word]).any()]
 
 
-def _refuse_rows(trace: Trace) -> None:
+def _refuse_bad_rows(trace: Trace) -> None:
     negative = f"duration {{:g}} s is negative; an op ends after it begins.  {_REMEDY}"
     rules = (
         (~(np.abs(trace.start_ts) < _MAX_SECONDS), f"start_ts is not a number of seconds.  {_REMEDY}"),
@@ -98,7 +98,7 @@ def _refuse_rows(trace: Trace) -> None:
             raise InputError(f"trace {trace.name!r}, {trace.describe(first)}{more}: {what}")
 
 
-def _require_workers(trace: Trace) -> None:
+def _require_all_workers(trace: Trace) -> None:
     replicas, stages = trace.replicas, trace.stages
     if replicas * stages > len(trace):  # no table of missing ones: a damaged number may be 2^62
         largest = int(np.argmax(trace.dp_rank if replicas > stages else trace.stage))
@@ -118,7 +118,7 @@ def _require_workers(trace: Trace) -> None:
         )
 
 
-def _complete_steps(trace: Trace, notes: list[str]) -> Trace:
+def _skip_incomplete_steps(trace: Trace, notes: list[str]) -> Trace:
     stages, worker = trace.stages, trace.worker
     steps, position = np.unique(trace.step, return_inverse=True)
     there = np.zeros((len(steps), int(worker.max()) + 1), dtype=bool)
@@ -137,7 +137,6 @@ def _complete_steps(trace: Trace, notes: list[str]) -> Trace:
 
 
 def _require_both_passes(trace: Trace) -> None:
-    """Raise InputError if forward or backward passes are missing; other names are not guessed."""
     for optype, other in ((FORWARD, BACKWARD), (BACKWARD, FORWARD)):
         if trace.is_type([other]).any() and not trace.is_type([optype]).any():
             strange = _unknown_types(trace)
@@ -161,8 +160,8 @@ def _refuse_duplicates(trace: Trace) -> None:
         )
 
 
-def refuse_uneven(trace: Trace) -> None:
-    """Raise InputError if replicas run different ops, or stages take part in a collective in some steps only.
+def refuse_uneven_replicas(trace: Trace) -> None:
+    """Raise InputError if replicas run different ops, or stages differ in their collectives by step.
 
     This finds lost rows that leave nothing unmatched: one of two members of an embedding's all-reduce.
     """
@@ -196,7 +195,7 @@ def refuse_uneven(trace: Trace) -> None:
             )
 
 
-def _rank_notes(trace: Trace) -> list[str]:
+def _missing_rank_notes(trace: Trace) -> list[str]:
     replicas, stages = trace.replicas, trace.stages
     between = [optype for optype, scope in SCOPES.items() if scope == "replicas" and trace.is_type([optype]).any()]
     if replicas == 1 and between:
@@ -228,12 +227,12 @@ _MAX_ROUNDS = 50
 
 
 def add_transfer_seconds(graphs: Sequence[StepGraph], name: str) -> tuple[tuple[StepGraph, ...], list[str]]:
-    """Return the graphs with the ``seconds`` of every op, and notes on assumptions about clocks.
+    """Return the step graphs with the duration of every op, and notes on assumptions about clocks.
 
     Raises InputError if a message ends before it begins and no clock shift explains it.
     """
     notes: list[str] = []
-    found = [_op_seconds(graph) for graph in graphs]
+    found = [_recorded_op_seconds(graph) for graph in graphs]
     if min(_most_negative(seconds) for seconds in found) < -_TOLERANCE:
         shifts = _clock_shifts(graphs)
         late = [shifts[graph.worker][:, None] for graph in graphs]
@@ -241,8 +240,8 @@ def add_transfer_seconds(graphs: Sequence[StepGraph], name: str) -> tuple[tuple[
             replace(graph, recorded_start=graph.recorded_start - by, recorded_end=graph.recorded_end - by)
             for graph, by in zip(graphs, late, strict=True)
         ]
-        found = [_op_seconds(graph) for graph in graphs]
-        _refuse_negative(graphs, found, name)
+        found = [_recorded_op_seconds(graph) for graph in graphs]
+        _refuse_negative_seconds(graphs, found, name)
         stages = graphs[0].stages
         worker = int(np.argmax(np.abs(shifts)))
         notes.append(
@@ -269,8 +268,8 @@ def _most_negative(seconds: Floats) -> float:
     return float(seconds.min(initial=0.0))
 
 
-def _op_seconds(graph: StepGraph) -> Floats:
-    """Return seconds of every op; both halves of a message take the receiver's time."""
+def _recorded_op_seconds(graph: StepGraph) -> Floats:
+    """Return the duration (s) of every op; both halves of a message take the receiver's."""
     seconds = graph.recorded_end - graph.recorded_start
     receives = graph.type_mask(lambda optype: optype.endswith("-recv"))
     of_size: dict[int, list[tuple[int, ...]]] = defaultdict(list)
@@ -285,7 +284,7 @@ def _op_seconds(graph: StepGraph) -> Floats:
 
 
 def _clock_shifts(graphs: Sequence[StepGraph]) -> Floats:
-    """Return how far (s) each worker's clock is ahead if groups end together: medians, iterated."""
+    """Return how far (s) each worker's clock is ahead, if the members of a collective end together."""
     ends: dict[int, list[tuple[Ints, Floats]]] = defaultdict(list)  # worker -> (peers, own end - each peer's)
     for graph in graphs:
         for group in graph.groups:
@@ -307,10 +306,10 @@ def _clock_shifts(graphs: Sequence[StepGraph]) -> Floats:
     return shifts
 
 
-def _refuse_negative(graphs: Sequence[StepGraph], found: Sequence[Floats], name: str) -> None:
+def _refuse_negative_seconds(graphs: Sequence[StepGraph], found: Sequence[Floats], name: str) -> None:
     for graph, seconds in zip(graphs, found, strict=True):
         op, step = np.unravel_index(int(np.argmin(seconds)), seconds.shape)
-        if seconds[op, step] < -_TOLERANCE and is_communication(graph.optype[op]):
+        if seconds[op, step] < -_TOLERANCE and is_communication_type(graph.optype[op]):
             raise InputError(
                 f"trace {name!r}, step {graph.steps[step]}, {graph.describe(int(op))}: ends "
                 f"{-seconds[op, step] * 1e3:.3g} ms before its last member begins, and no constant shift of the "

@@ -1,4 +1,4 @@
-"""Writer of simulated runs as recorded traces, to test the replay of real jobs on runs with known causes.
+"""Writer of simulated runs as recorded traces, to test the replay on runs with known causes.
 
 A worker is recorded by its first tensor- and context-parallel rank; its passes include the collectives inside them.
 """
@@ -48,18 +48,18 @@ _PassTimes = dict[tuple[int, str, int, int], tuple[float, float]]
 
 
 def write_trace(result: Result, path: str | Path) -> None:
-    """Write a result's timeline as a Parquet trace; raise InputError if pyarrow is missing."""
+    """Write a simulated result as a recorded trace (Parquet); raise InputError if pyarrow is missing."""
     save_trace(trace_of_result(result, Path(path).stem), path)
 
 
 def trace_of_result(result: Result, name: str) -> Trace:
-    """Return the recorded trace of a simulated result."""
+    """Return a simulated result as a recorded trace."""
     job, blocking = result.job, not result.scenario.overlap.pipeline
     return trace_of_run(result, job.plan, job.schedule.virtual_stage, blocking=blocking, name=name)
 
 
 def save_trace(trace: Trace, path: str | Path) -> None:
-    """Write a trace as a Parquet file; raise InputError if pyarrow is missing or writing fails."""
+    """Write a recorded trace as a Parquet file; raise InputError if pyarrow is missing or writing fails."""
     arrow, parquet = import_pyarrow(path, "write")
     columns = {name: getattr(trace, name) for name in COLUMNS if name != "optype"}
     columns["optype"] = [trace.words[code] for code in trace.optype]
@@ -73,7 +73,7 @@ def save_trace(trace: Trace, path: str | Path) -> None:
 def trace_of_run(
     run: Run, plan: Plan, place: ChunkPlace | None = None, *, blocking: bool = False, name: str = ""
 ) -> Trace:
-    """Return the recorded trace of a run; ``blocking``: sends block the sender.
+    """Return a simulated run as a recorded trace; ``blocking`` sends block the sender.
 
     ``place`` maps a stage's chunk to its position in the model (default: a loop over stages).
     """
@@ -117,7 +117,7 @@ def _trace_rows(spans: pd.DataFrame) -> pd.DataFrame:
         if span.stream in ("tp", "cp", "ep") and span.microbatch >= 0:
             _extend_pass(passes, span)
         else:
-            others.append(_other_row(span, passes))
+            others.append(_row_outside_passes(span, passes))
     rows = [(step, optype, *times, chunk, number, times[0]) for (step, optype, number, chunk), times in passes.items()]
     table = pd.DataFrame(
         [*rows, *others], columns=["step", "optype", "start_ts", "end", "mc", "mb_id", "order"]
@@ -126,7 +126,7 @@ def _trace_rows(spans: pd.DataFrame) -> pd.DataFrame:
 
 
 def _extend_pass(passes: _PassTimes, span: Any) -> None:
-    """Extend the pass that contains a collective (else the next pass of its microbatch) to include it."""
+    """Extend the pass that contains a collective, or else the next one, to include the collective."""
     keys = [(span.step, phase, span.microbatch, span.chunk) for phase in (FORWARD, BACKWARD, WEIGHT_GRADIENT)]
     known, times = [key for key in keys if key in passes], passes.__getitem__
     inside = [key for key in known if times(key)[0] <= span.ready <= times(key)[1]]
@@ -136,8 +136,8 @@ def _extend_pass(passes: _PassTimes, span: Any) -> None:
         passes[key] = min(times(key)[0], span.ready), max(times(key)[1], span.end)
 
 
-def _other_row(span: Any, passes: _PassTimes) -> tuple[object, ...]:
-    """Return the row of a message (in order of the passes), a collective (from this rank's arrival), or another op."""
+def _row_outside_passes(span: Any, passes: _PassTimes) -> tuple[object, ...]:
+    """Return the trace row of a message, a collective, or another op that belongs to no pass."""
     if span.kind in ("send", "recv"):
         kind, phase = ("forward", FORWARD) if span.name == "activation" else ("backward", BACKWARD)
         order, _ = passes.get((span.step, phase, span.microbatch, span.chunk), (span.ready, 0.0))
@@ -156,11 +156,11 @@ class TraceEstimator:
 
     @cached_property
     def straggling(self) -> Straggling:
-        """Straggler metrics of the trace."""
+        """Straggler metrics estimated from the run's trace."""
         return measure(self._recorded)
 
     def share_without(self, workers: Sequence[int]) -> float:
-        """Return the share of the run's time that remains if these workers' ops take typical times."""
+        """Return the share of the run's time that remains if the workers' ops take typical times."""
         (without,) = self._recorded.seconds_keeping(lambda graph: ~np.isin(graph.worker, workers))
         return float(without.sum() / self.straggling.replayed.sum())
 

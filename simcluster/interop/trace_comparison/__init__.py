@@ -1,1 +1,1 @@
-"""Comparison of a recorded trace with its simulation: the same step on both sides, and the differences."""
+"""Comparison of a recorded trace with its simulation."""

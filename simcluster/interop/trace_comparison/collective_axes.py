@@ -1,4 +1,4 @@
-"""Assignment of recorded collectives to the parallel axes of a scenario."""
+"""Assignment of recorded collectives to the parallel axes (dp, tp, pp, cp, ep) of a scenario."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from simcluster.interop.kineto.communications import MESSAGE_KINDS, CommCall, described_axis
+from simcluster.interop.kineto.communications import MESSAGE_KINDS, CommCall, find_described_axis
 from simcluster.interop.kineto.profiled_job import ProfiledJob
 from simcluster.interop.trace_comparison.step_accounts import MESSAGE_KIND
 from simcluster.results.result import Result
@@ -19,7 +19,7 @@ _MAX_ROUNDS = 8
 
 
 class AxisFinder:
-    """Lookup of the parallel axis of recorded collectives: by the group's name, members or description.
+    """Lookup of the parallel axis of recorded collectives, by the group's name, members or description.
 
     If the trace has none of these, by the number of calls of each kind in the group (a stream).
     """
@@ -32,7 +32,7 @@ class AxisFinder:
         self._known: dict[tuple[object, ...], str] = {}
 
     def find_axis(self, comm: CommCall, rank: int) -> str:
-        """Return the parallel axis of a rank's collective."""
+        """Return the parallel axis of a rank's recorded collective."""
         key = comm.kind, comm.group, comm.what, comm.ranks, rank
         if key not in self._known:
             self._known[key] = self._search_axis(comm, rank)
@@ -43,7 +43,7 @@ class AxisFinder:
         by_name = [axis for axis, _, name, members in groups if (name, members) == (comm.group, comm.ranks)]
         if by_name:
             return by_name[-1]
-        described = described_axis(comm)
+        described = find_described_axis(comm)
         if comm.kind in MESSAGE_KINDS and described in (None, "pp"):
             return "pp"
         equal = [(axis, kind) for axis, kind, _, members in groups if frozenset(members) == frozenset(comm.ranks)]
@@ -55,7 +55,7 @@ class AxisFinder:
         if rank not in self._assigned:  # give groups of unknown members the axes whose simulated calls they match
             planned = self._planned.get(self._result.simulated_for(rank) if rank in self._ranks else -1, {})
             own = {name: counts for (of, name), counts in self._recorded_calls.items() if of == rank}
-            self._assigned[rank] = _assign_groups(own, planned)
+            self._assigned[rank] = _assign_groups_to_axes(own, planned)
         return self._assigned[rank].get(comm.group, "dp")
 
     def _count_planned_calls(self) -> dict[int, dict[str, dict[str, float]]]:
@@ -71,7 +71,7 @@ class AxisFinder:
         return found
 
     def _list_simulated_groups(self) -> dict[int, list[tuple[str, str, str, tuple[int, ...]]]]:
-        """Return axis, kind, group name and members of every rank's simulated calls."""
+        """Return axis, kind, group name and members of every rank's simulated collectives."""
         spans, words = self._result.spans, self._result.spans.words
         communicators, first = self._result.folding.communicators, self._result.ranks.start
         calls: dict[int, list[list[str]]] = {}
@@ -89,8 +89,8 @@ class AxisFinder:
         return found
 
 
-def _assign_groups(groups: Mapping[str, CallCounts], planned: Mapping[str, CallCounts]) -> dict[str, str]:
-    """Return an axis for each group: largest group first, each where it fits best, repeated until stable."""
+def _assign_groups_to_axes(groups: Mapping[str, CallCounts], planned: Mapping[str, CallCounts]) -> dict[str, str]:
+    """Return the parallel axis whose simulated calls fit best, for each group of unknown members."""
     found: dict[str, str] = {}
 
     def apart(group: str, axis: str) -> float:

@@ -1,4 +1,4 @@
-"""Text of a trace comparison: sentences, largest finding first, and tables."""
+"""Text of a trace comparison: sentences, the largest finding first, and tables."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from statistics import median
 from typing import NamedTuple
 
 from simcluster.base.units import format_bytes, format_change, format_seconds
-from simcluster.interop.trace_comparison.step_accounts import MESSAGE_KIND, CallPair, KernelPair, StepPair
+from simcluster.interop.trace_comparison.step_accounts import MESSAGE_KIND, CallPair, KernelPair, StepDifference
 from simcluster.results.span_states import EXPOSED
 from simcluster.show.blocks import Block, Lines, TableBlock
 
@@ -39,19 +39,19 @@ LAUNCH_ROUNDING = 1.5e-9
 
 
 class Finding(NamedTuple):
-    """A sentence, and the seconds that it explains."""
+    """A sentence about a trace's difference from its simulation, and the seconds that it explains."""
 
     seconds: float
     sentence: str
 
 
-def cause_phrase(found: StepPair, cause: str) -> str:
-    """Return the display text of a cause."""
+def cause_phrase(found: StepDifference, cause: str) -> str:
+    """Return the display text of a cause of step time."""
     return (MERGED_PHRASES.get(cause) if found.merged else None) or CAUSE_PHRASES[cause]
 
 
-def difference_sentences(found: StepPair) -> list[str]:
-    """Return the sentences of a difference: warnings, the headline, then findings, largest first."""
+def difference_sentences(found: StepDifference) -> list[str]:
+    """Return sentences that explain a trace's difference from its simulation, largest finding first."""
     sentences = [f"The trace seems to be of another job: {'; '.join(found.mismatches)}."] if found.mismatches else []
     changed = sum(abs(seconds) for seconds in found.causes.values())
     launches = [max(each.simulated.launches, each.recorded.launches) for each in found.kernels]
@@ -74,7 +74,7 @@ def difference_sentences(found: StepPair) -> list[str]:
         sentences.append(f"{why}: waiting for others counts as communication, on both sides.")
     if equal:
         return sentences
-    findings = sorted(_findings(found), key=lambda each: -abs(each.seconds))
+    findings = sorted(_find_differences(found), key=lambda each: -abs(each.seconds))
     sentences += [each.sentence for each in findings if abs(each.seconds) >= _MIN_SHARE * changed][:_MAX_FINDINGS]
     if found.unmatched:
         unknown = sum(unmatched.seconds for unmatched in found.unmatched)
@@ -85,7 +85,7 @@ def difference_sentences(found: StepPair) -> list[str]:
     return sentences
 
 
-def _headline(found: StepPair, *, equal: bool, least: float) -> str:
+def _headline(found: StepDifference, *, equal: bool, least: float) -> str:
     one, two = format_seconds(found.simulated.seconds), format_seconds(found.recorded.seconds)
     if equal:
         return f"No difference: the trace takes {two} per step, as simulated, and so do all its parts."
@@ -96,8 +96,8 @@ def _headline(found: StepPair, *, equal: bool, least: float) -> str:
     return f"The trace takes {two} per step: {change} {slower} than simulated ({one})."
 
 
-def _findings(found: StepPair) -> Iterator[Finding]:
-    every = compute_ratios(found)
+def _find_differences(found: StepDifference) -> Iterator[Finding]:
+    every = rank_compute_ratios(found)
     middle = median(every.values()) if every else 0.0
     slow = {rank: ratio / middle for rank, ratio in every.items() if ratio > middle * (1.0 + _SLOW_SHARE)}
     slow = slow if len(every) > 1 else {}
@@ -116,31 +116,31 @@ def _findings(found: StepPair) -> Iterator[Finding]:
             yield _exposed_finding(found, f"exposed_{axis}", seconds, pairs)
     for cause, seconds in found.causes.items():
         if cause in ("bubble", "end", "copying") or cause.startswith("waiting_"):
-            text = f"{_capitalize(cause_phrase(found, cause))}: {format_change(seconds)} ({_from_to(found, cause)})."
+            text = f"{_capitalize(cause_phrase(found, cause))}: {format_change(seconds)} ({_both_sides(found, cause)})."
             yield Finding(seconds, text)
     yield from _paused_rank_finding(found)
     idle, late = found.causes.get("idle", 0.0), ""
     if found.recorded.launch_delay:
         late = f"; in {format_seconds(found.recorded.launch_delay)} of them the host had not launched the next kernel"
     yield Finding(
-        idle, f"{_capitalize(cause_phrase(found, 'idle'))}: {format_change(idle)} ({_from_to(found, 'idle')}){late}."
+        idle, f"{_capitalize(cause_phrase(found, 'idle'))}: {format_change(idle)} ({_both_sides(found, 'idle')}){late}."
     )
 
 
-def _from_to(found: StepPair, cause: str) -> str:
+def _both_sides(found: StepDifference, cause: str) -> str:
     one, two = (format_seconds(side.states.get(cause, 0.0)) for side in (found.simulated, found.recorded))
     return f"{one} simulated, {two} in the trace"
 
 
-def compute_ratios(found: StepPair) -> dict[int, float]:
-    """Return each rank's compute time as a multiple of its simulated time."""
+def rank_compute_ratios(found: StepDifference) -> dict[int, float]:
+    """Return each rank's compute time in the trace as a multiple of its simulated time."""
     return {rank: two / one for rank, (one, two) in found.rank_compute.items() if one > 0}
 
 
-def _slow_ranks_finding(found: StepPair, slow: Mapping[int, float]) -> Finding:
+def _slow_ranks_finding(found: StepDifference, slow: Mapping[int, float]) -> Finding:
     order = sorted(slow, key=lambda rank: -slow[rank])
     one, two = found.rank_compute[order[0]]
-    others = [value for rank, value in compute_ratios(found).items() if rank not in slow]
+    others = [value for rank, value in rank_compute_ratios(found).items() if rank not in slow]
     names = ", ".join(map(str, order[:4])) + (", ..." if len(slow) > 4 else "")
     who = f"Rank {names} computes" if len(slow) == 1 else f"Ranks {names} compute"
     waits = sum(
@@ -155,7 +155,7 @@ def _slow_ranks_finding(found: StepPair, slow: Mapping[int, float]) -> Finding:
     )
 
 
-def _paused_rank_finding(found: StepPair) -> Iterator[Finding]:
+def _paused_rank_finding(found: StepDifference) -> Iterator[Finding]:
     more = {
         rank: found.recorded.rank_idle[rank] - found.simulated.rank_idle[found.result.simulated_for(rank)]
         for rank in found.rank_compute
@@ -170,7 +170,7 @@ def _paused_rank_finding(found: StepPair) -> Iterator[Finding]:
         )
 
 
-def _kernel_finding(found: StepPair, pair: KernelPair) -> Finding:
+def _kernel_finding(found: StepDifference, pair: KernelPair) -> Finding:
     one, two = pair.simulated, pair.recorded
     seconds, whole = two.seconds - one.seconds, found.seconds
     if abs(seconds) <= LAUNCH_ROUNDING * max(one.launches, two.launches):
@@ -179,7 +179,7 @@ def _kernel_finding(found: StepPair, pair: KernelPair) -> Finding:
         what = "is only in the trace"
     elif not two.seconds:
         what = "is not in the trace"
-    elif not _close(one.launches, two.launches):
+    elif not _is_close(one.launches, two.launches):
         launches = f"{two.launches:,.4g} launches (simulated: {one.launches:,.4g})"
         what = f"takes {two.seconds / one.seconds:.2f} x the time in the trace, with {launches}"
     else:
@@ -191,7 +191,7 @@ def _kernel_finding(found: StepPair, pair: KernelPair) -> Finding:
     return Finding(seconds, f"{_capitalize(pair.name)} {what}: {share}.")
 
 
-def _exposed_finding(found: StepPair, cause: str, seconds: float, pairs: list[CallPair]) -> Finding:
+def _exposed_finding(found: StepDifference, cause: str, seconds: float, pairs: list[CallPair]) -> Finding:
     changes = [abs(pair.recorded.exposed - pair.simulated.exposed) for pair in pairs]
     most = max(changes)
     why = [
@@ -202,7 +202,7 @@ def _exposed_finding(found: StepPair, cause: str, seconds: float, pairs: list[Ca
     reason = f": {'; '.join(why)}" if why else ""
     return Finding(
         seconds,
-        f"{_capitalize(cause_phrase(found, cause))}, {format_change(seconds)} ({_from_to(found, cause)}){reason}.",
+        f"{_capitalize(cause_phrase(found, cause))}, {format_change(seconds)} ({_both_sides(found, cause)}){reason}.",
     )
 
 
@@ -213,12 +213,12 @@ def _call_difference(pair: CallPair, *, merged: bool) -> str:
         return f"{what} is only in the {'trace' if two.calls else 'simulation'}"
     early = merged and pair.kind == MESSAGE_KIND  # a receive posted early lasts as long as the bubble
     why = []
-    if not _close(one.calls, two.calls):
+    if not _is_close(one.calls, two.calls):
         why.append(f"is called {two.calls:,.4g} times, simulated {one.calls:,.4g}")
-    if one.bytes and two.bytes and not _close(one.bytes / one.calls, two.bytes / two.calls):
+    if one.bytes and two.bytes and not _is_close(one.bytes / one.calls, two.bytes / two.calls):
         sizes = format_bytes(two.bytes / two.calls), format_bytes(one.bytes / one.calls)
         why.append(f"moves {sizes[0]} per call, simulated {sizes[1]}")
-    if one.seconds and not early and not _close(ratio := (two.seconds / two.calls) / (one.seconds / one.calls), 1.0):
+    if one.seconds and not early and not _is_close(ratio := (two.seconds / two.calls) / (one.seconds / one.calls), 1.0):
         why.append(f"takes {ratio:.2f} x as long per call")
     parts = [side.exposed / side.seconds if side.seconds else 0.0 for side in (two if early else one, two)]
     if abs(parts[1] - parts[0]) > _TOLERANCE:
@@ -226,7 +226,7 @@ def _call_difference(pair: CallPair, *, merged: bool) -> str:
     return f"{what} {', '.join(why)}" if why else ""
 
 
-def _close(one: float, two: float) -> bool:
+def _is_close(one: float, two: float) -> bool:
     return abs(one - two) <= _TOLERANCE * max(abs(one), abs(two))
 
 
@@ -240,8 +240,8 @@ _COLUMNS = ["simulated", "trace", "difference", "ratio"]
 _MAX_NAME, _LINE_WIDTH = 72, 120
 
 
-def report_blocks(found: StepPair) -> list[Block]:
-    """Return the displayed comparison: names, sentences, tables, notes."""
+def report_blocks(found: StepDifference) -> list[Block]:
+    """Return the displayed comparison of a trace: names, sentences, tables, notes."""
     ranks, of = len(found.rank_compute), found.result.facts.ranks
     recorded = f"{len(found.steps)} step{'s' * (len(found.steps) > 1)} of {ranks} of {of} ranks"
     sentences = [
@@ -253,12 +253,12 @@ def report_blocks(found: StepPair) -> list[Block]:
     return [head, Lines(sentences), *difference_tables(found), Lines([f"note: {note}" for note in found.notes])]
 
 
-def difference_tables(found: StepPair) -> list[TableBlock]:
-    """Return the non-empty tables: by cause, kernel, unmatched kernel, communication, layer and rank."""
-    return [table for table in _tables(found) if table.rows]
+def difference_tables(found: StepDifference) -> list[TableBlock]:
+    """Return the non-empty tables of a comparison, by cause, kernel, collective, layer and rank."""
+    return [table for table in _build_tables(found) if table.rows]
 
 
-def _tables(found: StepPair) -> Iterator[TableBlock]:
+def _build_tables(found: StepDifference) -> Iterator[TableBlock]:
     one, two = found.simulated.states, found.recorded.states
     names = [name for name in found.causes if one.get(name) or two.get(name)]
     rows = [[cause_phrase(found, name), *_cells(one.get(name, 0.0), two.get(name, 0.0))] for name in names]
@@ -308,7 +308,7 @@ def _tables(found: StepPair) -> Iterator[TableBlock]:
     title = f"compute by layer, per rank that has it (largest difference first{_count_note(len(rows), len(layers))})"
     yield _table(title, ["layer", "forward", "in trace", "ratio", "backward", "in trace", "ratio"], rows)
 
-    every = compute_ratios(found)
+    every = rank_compute_ratios(found)
     order = sorted(every, key=lambda rank: -every[rank])[: MAX_ROWS // 2] if len(every) > 1 else []
     title = f"compute by rank (slowest relative to the simulation first{_count_note(len(order), len(every))})"
     yield _table(title, ["", *_COLUMNS], [[f"rank {rank}", *_cells(*found.rank_compute[rank])] for rank in order])

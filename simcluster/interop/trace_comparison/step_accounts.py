@@ -1,4 +1,4 @@
-"""Time accounting of steps from device work alone, the same for a trace and a simulation.
+"""Time accounting of steps from GPU work alone, by the same rules for a trace and a simulation.
 
 At any instant a rank is in one state: it computes (by phase); else it communicates, and all members have arrived
 (exposed, by axis); else it copies; else a communication waits for a member (waiting, by axis; for a message that is
@@ -45,7 +45,7 @@ class KernelTime(NamedTuple):
 
 
 class UnmatchedKernel(NamedTuple):
-    """A kernel that no pattern matches: name, launches and seconds, as means per rank and step."""
+    """A kernel name that no pattern matches, with launches and seconds per rank and step."""
 
     name: str
     launches: float
@@ -54,7 +54,7 @@ class UnmatchedKernel(NamedTuple):
 
 @dataclass(frozen=True)
 class StepSide:
-    """Steps of some ranks, simulated or recorded.
+    """Steps of some ranks, simulated or recorded, as spans and sums by kernel.
 
     ``spans`` have the columns of a timeline, without host work; the ``kind`` of computation is its phase, of messages
     ``MESSAGE_KIND``. ``step`` is the index of a step, which begins at ``begins[step]`` and takes ``lengths[step]``
@@ -71,8 +71,8 @@ class StepSide:
     unmatched: tuple[UnmatchedKernel, ...] = ()
 
     @property
-    def rank_steps(self) -> int:
-        """Number of steps over all ranks."""
+    def num_rank_steps(self) -> int:
+        """Number of (rank, step) pairs."""
         return sum(self.weights.values()) * len(self.lengths)
 
     @property
@@ -82,13 +82,13 @@ class StepSide:
 
 
 def select_spans(spans: Spans, keep: Bools, **columns: Any) -> Spans:
-    """Return some of the spans, with the given columns replaced."""
+    """Return the spans that a mask or index selects, with some columns replaced."""
     found = {name: columns.get(name, getattr(spans, name))[keep] for name in ("op", *COLUMNS)}
     return Spans(spans.words, *found.values())
 
 
 class CallTime(NamedTuple):
-    """Communication of one axis and kind, as means per rank and step.
+    """Communication of one parallel axis and kind, as means per rank and step.
 
     ``seconds`` count from the last arrival on, ``exposed`` those of them without computation, ``waiting`` the time
     before it.
@@ -126,7 +126,7 @@ class StepAccount:
 
 
 def account_steps(side: StepSide, *, stages: int, merged: bool) -> StepAccount:
-    """Return where the step time of one side goes; ``merged``: waiting counts as communication."""
+    """Return where the step time of a trace or simulation goes; if ``merged``, waiting is communication."""
     states: dict[str, float] = defaultdict(float)
     calls: dict[tuple[str, str], Floats] = defaultdict(lambda: np.zeros(len(CallTime._fields)))
     layers: dict[int, Floats] = defaultdict(lambda: np.zeros(3))
@@ -134,7 +134,7 @@ def account_steps(side: StepSide, *, stages: int, merged: bool) -> StepAccount:
     late, steps = 0.0, len(side.lengths)
     for (rank, weight), step in product(side.weights.items(), range(steps)):
         one = _RankStep(side, rank, step, merged=merged)
-        share = weight / side.rank_steps
+        share = weight / side.num_rank_steps
         for name, seconds in one.state_seconds(stages):
             states[name] += share * seconds
             paused[rank] += seconds / steps if name == "idle" else 0.0
@@ -181,7 +181,7 @@ class _RankStep:
         return find_inside(self._edges, self._ready[late], self._start[late])
 
     def state_seconds(self, stages: int) -> Iterator[tuple[str, float]]:
-        """Yield state names with their seconds; a name may occur several times."""
+        """Yield state names (computing, exposed, waiting, idle) with their seconds, some names repeatedly."""
         spans, free = self._spans, np.ones(len(self.length), dtype=bool)
         copies = np.isin(spans.stream, [spans.code(way) for way in COPY_STREAMS if way in spans.words])
         masks = [(phase, self._busy_mask(self._computes & (spans.kind == spans.code(phase)))) for phase in PHASES]
@@ -212,7 +212,7 @@ class _RankStep:
                 yield "idle", seconds
 
     def call_numbers(self) -> Iterator[tuple[tuple[str, str], Floats]]:
-        """Yield the values of ``CallTime`` by axis and kind."""
+        """Yield the values of ``CallTime`` by parallel axis and kind."""
         for axis, on_axis in self._on_axis.items():
             for kind in np.unique(self._spans.kind[on_axis]).tolist():
                 own = on_axis & (self._spans.kind == kind)
@@ -240,7 +240,7 @@ CAUSES = (
 
 
 class KernelPair(NamedTuple):
-    """Kernels of a phase and kind on both sides."""
+    """Simulated and recorded time of kernels of one phase and kind."""
 
     phase: str
     kind: str
@@ -254,7 +254,7 @@ class KernelPair(NamedTuple):
 
 
 class CallPair(NamedTuple):
-    """Communication of an axis and kind on both sides."""
+    """Simulated and recorded communication of one parallel axis and kind."""
 
     axis: str
     kind: str
@@ -263,7 +263,7 @@ class CallPair(NamedTuple):
 
 
 class LayerPair(NamedTuple):
-    """Compute times of a layer on both sides; None if a side has no kernel of it."""
+    """Simulated and recorded compute time of a layer (None if a side has no kernel of it)."""
 
     layer: int
     simulated: LayerTimes | None
@@ -271,11 +271,11 @@ class LayerPair(NamedTuple):
 
 
 @dataclass(frozen=True)
-class StepPair:
+class StepDifference:
     """Difference between a recorded step and the simulated one, by cause.
 
-    All times are of the recorded ranks, the mean of rank and step; ``causes`` sum to ``seconds``. ``rank_compute``
-    has each rank's compute seconds, simulated and recorded. ``stretches``: kernel kinds are the spans of a simulation's
+    All times are of the recorded ranks, the mean of rank and step; ``causes`` sum to ``seconds``. ``rank_compute`` has
+    each rank's compute seconds, simulated and recorded. ``stretches``: kernel kinds are the spans of a simulation's
     trace. ``merged``: some group members were not recorded, so waiting counts as communication. ``mismatches`` are
     reasons why the trace may be of another job.
     """

@@ -1,4 +1,4 @@
-"""The two sides of a comparison: simulated steps as a profiler would record them, and recorded steps."""
+"""The two sides of a trace comparison: simulated steps as a profiler sees them, and recorded steps."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import numpy as np
 
 from simcluster.base.arrays import Floats
 from simcluster.base.errors import InputError
-from simcluster.interop.export.rank_events import KERNEL_PREFIX, KernelShare, SpanKey, kernel_shares
+from simcluster.interop.export.rank_events import KERNEL_PREFIX, KernelShare, SpanKey, span_kernel_shares
 from simcluster.interop.kineto.communications import MESSAGE_KINDS, UNMATCHED_KERNEL, KernelClassifier
 from simcluster.interop.kineto.profiled_job import ProfiledJob, ProfiledStep
 from simcluster.interop.kineto.rank_profile import BACKWARD
@@ -36,15 +36,15 @@ _Sums = dict[tuple[str, str], tuple[float, float]]
 """Launches and seconds by phase and kind."""
 
 
-def simulated_side(result: Result, ranks: Sequence[int], names: KernelClassifier, *, stretches: bool) -> StepSide:
-    """Return the steps of a result on these ranks; ``stretches``: kernels stay grouped by span."""
+def build_simulated_side(result: Result, ranks: Sequence[int], names: KernelClassifier, *, stretches: bool) -> StepSide:
+    """Return a simulated result's steps on ``ranks``; ``stretches`` counts spans instead of kernels."""
     weights = dict(sorted(Counter(result.simulated_for(rank) for rank in ranks).items()))
-    spans = _as_recorded(result.spans, weights)
+    spans = _to_recorded_form(result.spans, weights)
     steps = np.unique(spans.step)
     earliest = np.minimum(spans.ready, spans.start)
     begins = np.array([float(earliest[spans.step == step].min()) for step in steps])
     ends = np.append(begins[1:], float(spans.end.max()))
-    kernels = _stretch_sums(spans, weights) if stretches else _kernel_sums(result, weights, names)
+    kernels = _sum_by_span(spans, weights) if stretches else _sum_by_kernel(result, weights, names)
     of_mean = sum(weights.values()) * len(steps)
     return StepSide(
         select_spans(spans, np.ones(len(spans), dtype=bool), step=np.searchsorted(steps, spans.step)), weights, begins,
@@ -53,8 +53,8 @@ def simulated_side(result: Result, ranks: Sequence[int], names: KernelClassifier
     )  # fmt: skip
 
 
-def _as_recorded(spans: Spans, weights: dict[int, int]) -> Spans:
-    """Return the device spans of these ranks as a profiler sees them: phases as kinds, one kind of message."""
+def _to_recorded_form(spans: Spans, weights: dict[int, int]) -> Spans:
+    """Return the simulated GPU spans of some ranks as a profiler would record them."""
     place = {word: number for number, word in enumerate(spans.words)}
     for word in (*PHASE_OF_KIND.values(), "other", MESSAGE_KIND):
         place.setdefault(word, len(place))
@@ -68,7 +68,7 @@ def _as_recorded(spans: Spans, weights: dict[int, int]) -> Spans:
     return replace(select_spans(spans, keep, kind=kinds, **times), words=tuple(place))
 
 
-def _stretch_sums(spans: Spans, weights: dict[int, int]) -> _Sums:
+def _sum_by_span(spans: Spans, weights: dict[int, int]) -> _Sums:
     own = np.flatnonzero(spans.stream == spans.code("compute"))
     weight = np.array([weights[rank] for rank in spans.rank[own].tolist()], dtype=np.float64)
     keys, which = np.unique(np.stack([spans.kind[own], spans.name[own]], 1), axis=0, return_inverse=True)
@@ -78,9 +78,9 @@ def _stretch_sums(spans: Spans, weights: dict[int, int]) -> _Sums:
     return dict(zip(named, zip(counts.tolist(), seconds.tolist(), strict=True), strict=True))
 
 
-def _kernel_sums(result: Result, weights: dict[int, int], names: KernelClassifier) -> _Sums:
-    """Return launches and seconds by phase and kernel kind, with spans split into their kernels."""
-    spans, shares = result.spans, kernel_shares(result)
+def _sum_by_kernel(result: Result, weights: dict[int, int], names: KernelClassifier) -> _Sums:
+    """Return launches and seconds by phase and kernel kind, with simulated spans split into kernels."""
+    spans, shares = result.spans, span_kernel_shares(result)
     words = spans.words
     found: _Sums = {}
     seen: Counter[tuple[object, ...]] = Counter()
@@ -97,15 +97,15 @@ def _kernel_sums(result: Result, weights: dict[int, int], names: KernelClassifie
             seen[rank, *key, *rest] += 1
             place = (seen[rank, *key, *rest] - 1) % len(known)
         if (*key, place) not in made:
-            made[(*key, place)] = _span_kernels(key, known[place] if known else (), names)
+            made[(*key, place)] = _sum_span_kernels(key, known[place] if known else (), names)
         for at, (count, share) in made[(*key, place)].items():
             before = found.get(at, (0.0, 0.0))
             found[at] = before[0] + weights[rank] * count, before[1] + weights[rank] * share * seconds
     return found
 
 
-def _span_kernels(key: SpanKey, known: Sequence[KernelShare], names: KernelClassifier) -> _Sums:
-    """Return the number of a span's kernels by phase and kind, and their share of its time."""
+def _sum_span_kernels(key: SpanKey, known: Sequence[KernelShare], names: KernelClassifier) -> _Sums:
+    """Return the number of a span's kernels by phase and kind, and their share of the span's time."""
     phase = PHASE_OF_KIND.get(key[0], "other")
     if not known:
         return {(phase, names.kind(f"{key[0]} {key[1]}")): (1.0, 1.0)}
@@ -126,15 +126,15 @@ _ROW_COLUMNS = (
 )  # fmt: skip
 
 
-def has_stretches(job: ProfiledJob) -> bool:
-    """Return whether the trace is of a simulation whose kernels are spans of several."""
+def has_span_kernels(job: ProfiledJob) -> bool:
+    """Return whether a trace is of a simulation whose kernels are spans of several kernels."""
     graph = job.profiled_steps[0]
     own = [source.name for source in graph.sources if source is not None and source.comm is None and not source.copy]
     stretches = [name for name in own if (match := _STRETCH_NAME.fullmatch(name)) and match[1] != "optimizer"]
     return len(stretches) > _STRETCH_SHARE * len(own)
 
 
-def has_missing_members(job: ProfiledJob) -> bool:
+def lacks_recorded_members(job: ProfiledJob) -> bool:
     """Return whether some communication lacks recorded members, so that its waiting is unknown."""
     there = frozenset(job.ranks)
     return any(
@@ -146,8 +146,8 @@ def has_missing_members(job: ProfiledJob) -> bool:
     )
 
 
-def recorded_side(job: ProfiledJob, axes: AxisFinder, names: KernelClassifier, *, stretches: bool) -> StepSide:
-    """Return the steps of a job on all its ranks; raise InputError if a step has no ops."""
+def build_recorded_side(job: ProfiledJob, axes: AxisFinder, names: KernelClassifier, *, stretches: bool) -> StepSide:
+    """Return the recorded steps of a job on all its ranks; raise InputError if a step has no ops."""
     words = {word: place for place, word in enumerate(("", "compute", "h2d", "d2h", MESSAGE_KIND, *PHASES))}
     rows: list[tuple[Any, ...]] = []
     sums: dict[tuple[str, str], list[float]] = defaultdict(lambda: [0.0, 0.0])
@@ -161,7 +161,7 @@ def recorded_side(job: ProfiledJob, axes: AxisFinder, names: KernelClassifier, *
             )
         rows += [
             (*(words.setdefault(text, len(words)) for text in row[:4]), *row[4:])
-            for row in _op_rows(job, graph, place, axes, names, stretches, sums, strange)
+            for row in _recorded_op_rows(job, graph, place, axes, names, stretches, sums, strange)
         ]
     columns: dict[str, Any] = dict(zip(_ROW_COLUMNS, map(np.array, zip(*rows, strict=True)), strict=True))
     columns |= {"stage": np.zeros(len(rows), dtype=np.int64)}
@@ -179,7 +179,7 @@ def recorded_side(job: ProfiledJob, axes: AxisFinder, names: KernelClassifier, *
 
 
 def _step_bounds(graphs: Sequence[ProfiledStep]) -> tuple[Floats, Floats]:
-    """Return start and length of every step on one clock; a step lasts until the next, if recorded."""
+    """Return start and length (s) of every step on one clock; a step lasts until the next one."""
     begins = np.array([graph.offset + float(graph.recorded_start[:, 0].min()) for graph in graphs])
     lengths = np.array([float(graph.measured_seconds[0]) for graph in graphs])
     for place, (graph, after) in enumerate(pairwise(graphs)):
@@ -188,11 +188,11 @@ def _step_bounds(graphs: Sequence[ProfiledStep]) -> tuple[Floats, Floats]:
     return begins, np.round(lengths / NANOSECOND) * NANOSECOND
 
 
-def _op_rows(
+def _recorded_op_rows(
     job: ProfiledJob, graph: ProfiledStep, step: int, axes: AxisFinder, names: KernelClassifier, stretches: bool,
     sums: Mapping[tuple[str, str], list[float]], strange: Mapping[str, list[float]],
 ) -> Iterator[tuple[Any, ...]]:  # fmt: skip
-    """Yield a row for each device op; add launches and seconds of kernels to ``sums`` and ``strange``.
+    """Yield a timeline row for each recorded GPU op, and add up launches and seconds by kernel kind.
 
     Ops unknown to autograd count as forward up to the last backward, and as the optimizer after it.
     """

@@ -15,12 +15,12 @@ from simcluster.base.shown import Displayable
 from simcluster.documents.argument_types import checked
 from simcluster.interop.kineto import ProfiledJob, load_profiles
 from simcluster.interop.kineto.communications import UNMATCHED_KERNEL, KernelClassifier
-from simcluster.interop.kineto.profile_loader import is_trace
+from simcluster.interop.kineto.profile_loader import is_kernel_trace
 from simcluster.interop.trace_comparison import step_accounts as accounts
 from simcluster.interop.trace_comparison import step_sides
 from simcluster.interop.trace_comparison.collective_axes import AxisFinder
 from simcluster.interop.trace_comparison.comparison_text import difference_sentences, difference_tables
-from simcluster.interop.trace_comparison.step_accounts import KernelPair, KernelTime, StepAccount, StepPair
+from simcluster.interop.trace_comparison.step_accounts import KernelPair, KernelTime, StepAccount, StepDifference
 from simcluster.results.file import SavedResult
 from simcluster.results.result import Result
 from simcluster.results.timeline import Spans
@@ -45,7 +45,7 @@ def find_mismatches(
     result: Result, job: ProfiledJob, simulated: StepAccount, recorded: StepAccount, kernels: Sequence[KernelPair],
     *, stretches: bool,
 ) -> Iterator[str]:  # fmt: skip
-    """Yield clauses on what suggests that the trace is of another job."""
+    """Yield phrases on what suggests that a trace is of another job than the scenario."""
     comms = [source.comm for graph in job.profiled_steps for source in graph.sources if source is not None]
     world = max((max(comm.ranks, default=0) + 1 for comm in comms if comm is not None), default=len(job.ranks))
     ranks = result.facts.ranks
@@ -92,11 +92,11 @@ _REPLAY_NOTES = ("unexplained stream gaps", "which streams waited", "some kernel
 
 
 @dataclass(frozen=True, repr=False)
-class TraceDifference(Displayable, StepPair):
-    """Difference in seconds between a recorded step and the simulated one, with its explanation in text."""
+class TraceDifference(Displayable, StepDifference):
+    """Difference (s) between a recorded step and the simulated one, explained in text and tables."""
 
     def sentences(self) -> list[str]:
-        """Return sentences that explain the difference, largest finding first; warnings come before."""
+        """Return sentences that explain the difference, with warnings first, then the largest finding."""
         return difference_sentences(self)
 
     def in_words(self) -> str:
@@ -105,7 +105,7 @@ class TraceDifference(Displayable, StepPair):
 
     @property
     def table(self) -> pd.DataFrame:
-        """Seconds per step by cause, simulated and recorded, with the difference; they sum to the steps."""
+        """Seconds per step by cause, simulated and recorded, with the difference."""
         import pandas as pd
 
         sides = {
@@ -177,9 +177,9 @@ def diff_trace(
             f"{job.name} has profiles of ranks {job.ranks[0]} to {job.ranks[-1]}, and {result.scenario.name!r} has "
             f"only ranks 0 to {result.facts.ranks - 1}; give profiles of ranks that it has"
         )
-    stretches, merged = step_sides.has_stretches(job), step_sides.has_missing_members(job)
-    two = step_sides.recorded_side(job, AxisFinder(result, job), names, stretches=stretches)
-    one = step_sides.simulated_side(result, ranks, names, stretches=stretches)
+    stretches, merged = step_sides.has_span_kernels(job), step_sides.lacks_recorded_members(job)
+    two = step_sides.build_recorded_side(job, AxisFinder(result, job), names, stretches=stretches)
+    one = step_sides.build_simulated_side(result, ranks, names, stretches=stretches)
     stages = result.scenario.parallel.pp
     simulated, recorded = (accounts.account_steps(side, stages=stages, merged=merged) for side in (one, two))
     computed = {
@@ -197,8 +197,8 @@ def diff_trace(
     )  # fmt: skip
 
 
-def first_recorded_step(found: TraceDifference) -> Spans:
-    """Return the spans of the first recorded step from its start on, with the scenario's stages."""
+def first_recorded_spans(found: TraceDifference) -> Spans:
+    """Return the spans of a trace's first step from its start on, with the scenario's stages."""
     spans = found.recorded_spans
     own = spans.step == 0
     plan = found.result.job.plan.stages()
@@ -210,7 +210,7 @@ def first_recorded_step(found: TraceDifference) -> Spans:
 
 
 def step_timelines(found: TraceDifference, ranks: Sequence[int] | None = None) -> dict[str, pd.DataFrame]:
-    """Return the first step of both sides from its start on, for these ranks (default: all recorded ranks).
+    """Return the first step of the trace and of the simulation as timelines, for some or all ranks.
 
     Raises InputError for a rank that is not in the trace.
     """
@@ -224,7 +224,7 @@ def step_timelines(found: TraceDifference, ranks: Sequence[int] | None = None) -
     result = found.result
     simulated = pd.concat([result.timeline_of(rank) for rank in chosen], ignore_index=True)
     simulated = simulated[simulated["step"] == simulated["step"].min()]
-    recorded = first_recorded_step(found).frame()
+    recorded = first_recorded_spans(found).frame()
     recorded = recorded[recorded["rank"].isin(chosen)].reset_index(drop=True)
     simulated["kind"] = simulated["kind"].replace({"send": accounts.MESSAGE_KIND, "recv": accounts.MESSAGE_KIND})
     for side in (simulated, recorded):
@@ -233,21 +233,21 @@ def step_timelines(found: TraceDifference, ranks: Sequence[int] | None = None) -
     return {f"simulated: {found.names[0]}": simulated, f"recorded: {found.names[1]}": recorded}
 
 
-def trace_comparer(path: str | Path, kernels: str | None) -> Callable[[Result], ReportedTrace]:
-    """Read a trace and return a function that compares a result with it; raise InputError if unreadable."""
+def make_trace_comparer(path: str | Path, kernels: str | None) -> Callable[[Result], ReportedTrace]:
+    """Read a trace and return a function that compares a simulated result with it."""
     KernelClassifier(kernels)  # rejects an invalid table early
     recorded = load_profiles(path)
-    return lambda result: report_trace(diff_trace(result, recorded, kernels=kernels))
+    return lambda result: build_trace_section(diff_trace(result, recorded, kernels=kernels))
 
 
-def report_trace(found: TraceDifference) -> ReportedTrace:
-    """Return a trace's section of the report page: sentences, largest finding first, then tables."""
+def build_trace_section(found: TraceDifference) -> ReportedTrace:
+    """Return a trace's section of the report page: sentences, then tables."""
     from simcluster.show.report.entry import ReportedTrace
     from simcluster.show.report.html import blocks_html
 
     sentences, notes = Lines(found.sentences()), Lines([f"Note: {note}" for note in found.notes])
     shown = blocks_html([sentences, *difference_tables(found), notes])
-    return ReportedTrace(found.names[1], tuple(sorted(found.rank_compute)), shown, first_recorded_step(found))
+    return ReportedTrace(found.names[1], tuple(sorted(found.rank_compute)), shown, first_recorded_spans(found))
 
 
 @overload
@@ -264,16 +264,16 @@ def diff(
 def diff(
     base: Side, other: Side | ProfiledJob, *, kernels: str | Path | None = None, steps: Sequence[int] | None = None
 ) -> Difference | TraceDifference:
-    """Compare ``other`` with ``base`` and explain why its step takes longer.
+    """Compare a scenario, result or trace with ``base`` and explain why its step takes longer.
 
     Both are scenarios, their files, results, or saved results; ``other`` may be a recorded trace (profiles of PyTorch,
     or Nsight Systems' SQLite export: a file, or a folder). For a trace ``kernels`` is a table of kernel names that
     precedes the built-in one, and ``steps`` selects some of its steps. Raises InputError for anything else, and if
     ``base`` is a trace.
     """
-    if isinstance(base, str | Path) and is_trace(base):
+    if isinstance(base, str | Path) and is_kernel_trace(base):
         raise InputError(f"{base} is a trace: pass the scenario first, as in diff(scenario, {str(base)!r})")
-    if isinstance(other, ProfiledJob) or (isinstance(other, str | Path) and is_trace(other)):
+    if isinstance(other, ProfiledJob) or (isinstance(other, str | Path) and is_kernel_trace(other)):
         if isinstance(base, SavedResult) or (isinstance(base, str | Path) and str(base).endswith(".json")):
             raise InputError(
                 "a trace needs a scenario, or a result in memory, to compare with: a saved result has no spans"

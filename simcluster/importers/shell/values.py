@@ -1,4 +1,4 @@
-"""Expansion of words and evaluation of tests of a launch script, as far as values are known.
+"""Expansion of shell words and evaluation of tests in a launch script, as far as values are known.
 
 Read are ``$NAME``, arrays, defaults (``${X:-4}``, ``${X:+...}``), ``${X,,}`` and whole numbers. Any other expansion and
 command output stay unknown: ``$(what...:line)``.
@@ -13,8 +13,8 @@ import re
 from collections.abc import Callable, Iterator
 from itertools import groupby
 
-from simcluster.importers.shell.state import ShellValue, State, is_unset_value, join_value
-from simcluster.importers.shell.syntax import find_piece_end
+from simcluster.importers.shell.state import ScriptState, ShellValue, is_unset_value, join_value
+from simcluster.importers.shell.syntax import find_expansion_end
 
 _PARAMETER = re.compile(
     r"(\w+|[@*#?$-])(?:\[((?:\$\{[^}]*\}|\$\(\([^)]*\)\)|[^]])*)\])?(?:(:?[-=?+]|,,|\^\^)(.*))?", re.DOTALL
@@ -35,8 +35,8 @@ _OPERATORS: dict[type[ast.AST], Callable[[int, int], int]] = {
 }  # fmt: skip
 
 
-def expand_words(raw: str, state: State) -> list[str]:
-    """Expand a word as a shell does: to no words for an empty variable, several for an array."""
+def expand_words(raw: str, state: ScriptState) -> list[str]:
+    """Expand a shell word to words: none for an empty variable, several for an array."""
     parts: list[str | None] = []
     for content, kind in _expand_pieces(raw, state):
         if isinstance(content, list):  # elements of "${A[@]}"
@@ -49,31 +49,31 @@ def expand_words(raw: str, state: State) -> list[str]:
     return ["".join(part for part in group if part is not None) for is_word, group in groups if is_word]
 
 
-def expand_text(raw: str, state: State) -> str:
-    """Expand a word to one text, as in an assignment or a comparison."""
+def expand_text(raw: str, state: ScriptState) -> str:
+    """Expand a shell word to one text, as in an assignment or a comparison."""
     return "".join(join_value(content) for content, _ in _expand_pieces(raw, state))
 
 
-def expand_pattern(raw: str, state: State) -> str:
-    """Expand a word to a glob pattern in which quoted characters are literal."""
+def expand_pattern(raw: str, state: ScriptState) -> str:
+    """Expand a shell word to a glob pattern in which quoted characters are literal."""
     parts = ((join_value(content), kind) for content, kind in _expand_pieces(raw, state))
     return "".join(re.sub(r"([*?[])", r"[\1]", text) if kind == "quoted" else text for text, kind in parts)
 
 
-def expand_document(text: str, state: State) -> str:
-    """Return the body of a here-document with its variables expanded."""
+def expand_document(text: str, state: ScriptState) -> str:
+    """Return the body of a here-document with its shell variables expanded."""
     return "".join(join_value(content) for content, _ in _expand_pieces(text, state, quoted=True, escapes="\\$`"))
 
 
 def _expand_pieces(
-    raw: str, state: State, *, quoted: bool = False, escapes: str = '\\$`"'
+    raw: str, state: ScriptState, *, quoted: bool = False, escapes: str = '\\$`"'
 ) -> Iterator[tuple[str | list[str], str]]:
-    """Yield the parts of a word, each ``plain``, ``quoted`` or an ``expansion``, which a shell splits at spaces."""
+    """Yield the parts of a shell word, each marked ``plain``, ``quoted`` or ``expansion``."""
     place, kind = 0, "quoted" if quoted else "plain"
     while special := (_QUOTED_SPECIAL if quoted else _UNQUOTED_SPECIAL).search(raw, place):
         if special.start() > place:
             yield raw[place : special.start()], kind
-        char, place = special[0], find_piece_end(raw, special.start())
+        char, place = special[0], find_expansion_end(raw, special.start())
         piece = raw[special.start() : place]
         if char == "\\":
             kept = quoted and piece[1:] not in (*escapes, "\n")
@@ -85,7 +85,7 @@ def _expand_pieces(
         elif len(piece) == 1:
             yield piece, kind
         else:
-            content = _expand(piece, state)
+            content = _expand_piece(piece, state)
             if isinstance(content, list) and (not quoted or re.match(r"\$(?:\*|\{\w*\[?\*)", piece)):
                 content = " ".join(content)
             yield content, "quoted" if quoted else "expansion"
@@ -93,15 +93,15 @@ def _expand_pieces(
         yield raw[place:], kind
 
 
-def _expand(piece: str, state: State) -> ShellValue:
-    """Return the value of an expansion, a list for an array; unknown values contain no spaces."""
+def _expand_piece(piece: str, state: ScriptState) -> ShellValue:
+    """Return the value of a shell expansion, a list for an array."""
     state.count_step()
     if piece.startswith("$(("):
         plain = _substitute_numbers(piece[3:].removesuffix("))"), state)
         unknown, number = _UNREAD_PLACEHOLDER.search(plain), evaluate_expression(plain)
         return str(number) if number is not None else unknown[0] if unknown else "".join(piece.split())
     if piece.startswith(("$(", "`")):
-        return _command_output(piece[2:].removesuffix(")") if piece[0] == "$" else piece.strip("`"), state)
+        return _evaluate_command_output(piece[2:].removesuffix(")") if piece[0] == "$" else piece.strip("`"), state)
     inner = piece[2:].removesuffix("}") if piece.startswith("${") else piece[1:]
     match = _PARAMETER.fullmatch(inner)
     if not match:
@@ -113,13 +113,13 @@ def _expand(piece: str, state: State) -> ShellValue:
     if name in "@*" or subscript in ("@", "*"):
         value = [value] if isinstance(value, str) else value or []
     elif subscript is not None:
-        value = _array_element(name, value, subscript, state)
+        value = _expand_array_element(name, value, subscript, state)
     elif isinstance(value, list):
         value = value[0] if value else ""
-    return _apply_modifier(name, value, sign, rest, state) if sign else f"${name}" if value is None else value
+    return _apply_operator(name, value, sign, rest, state) if sign else f"${name}" if value is None else value
 
 
-def _array_element(name: str, value: ShellValue | None, subscript: str, state: State) -> ShellValue | None:
+def _expand_array_element(name: str, value: ShellValue | None, subscript: str, state: ScriptState) -> ShellValue | None:
     own, number = state.get(f"{name}[{expand_text(subscript, state)}]"), evaluate_number(subscript, state)
     if own is not None or not isinstance(value, list):
         return value if own is None else own
@@ -128,7 +128,7 @@ def _array_element(name: str, value: ShellValue | None, subscript: str, state: S
     return value[number] if -len(value) <= number < len(value) else ""
 
 
-def _apply_modifier(name: str, value: ShellValue | None, sign: str, rest: str, state: State) -> ShellValue:
+def _apply_operator(name: str, value: ShellValue | None, sign: str, rest: str, state: ScriptState) -> ShellValue:
     """Return a variable's value, or its substitute under ``:-``, ``:=``, ``:+``, ``:?``, ``,,`` or ``^^``."""
     unset = (
         is_unset_value(value) if sign[0] == ":" or isinstance(value, list) else value != "" and is_unset_value(value)
@@ -149,8 +149,8 @@ def _apply_modifier(name: str, value: ShellValue | None, sign: str, rest: str, s
     return default
 
 
-def _command_output(inner: str, state: State) -> str:
-    """Return a command's output if it is a sum, the folder or a GPU count; else a placeholder."""
+def _evaluate_command_output(inner: str, state: ScriptState) -> str:
+    """Return a command's output if it is a sum, the folder or a GPU count, or else a placeholder."""
     words = inner.split()
     number = evaluate_number(inner.strip()[4:], state) if words[:1] == ["expr"] else None
     if words == ["pwd"] or number is not None:
@@ -168,8 +168,8 @@ def _command_output(inner: str, state: State) -> str:
 # --- tests ------------------------------------------------------------------------------------------------------------
 
 
-def evaluate_test(words: list[str], state: State, *, double: bool) -> bool | None:
-    """Return whether a test holds; None if unknown. ``double``: it is between double brackets."""
+def evaluate_test(words: list[str], state: ScriptState, *, double: bool) -> bool | None:
+    """Return whether a shell test holds, or None if unknown (``double``: between double brackets)."""
     for signs, decides in ((("||", "-o"), True), (("&&", "-a"), False)):
         if place := next((place for place, word in enumerate(words) if word in signs and place), 0):
             left = evaluate_test(words[:place], state, double=double)
@@ -193,12 +193,12 @@ def evaluate_test(words: list[str], state: State, *, double: bool) -> bool | Non
         else [each for word in words for each in expand_words(word, state)]
     )
     if len(plain) > 2 and plain[1] in _TEST_OPERATORS:
-        return _compare(plain[0], plain[1], plain[2], state, double=double)
+        return _compare_texts(plain[0], plain[1], plain[2], state, double=double)
     text = state.remove_unset(" ".join(plain))
     return None if text is None else bool(text.strip())
 
 
-def _compare(left: str, sign: str, right: str, state: State, *, double: bool) -> bool | None:
+def _compare_texts(left: str, sign: str, right: str, state: ScriptState, *, double: bool) -> bool | None:
     equal = sign in ("=", "==", "!=")
     one = state.remove_unset(expand_text(left, state))
     other = state.remove_unset(expand_pattern(right, state) if double and equal else expand_text(right, state))
@@ -215,13 +215,13 @@ def _compare(left: str, sign: str, right: str, state: State, *, double: bool) ->
 # --- whole numbers, evaluated without a shell -------------------------------------------------------------------------
 
 
-def evaluate_number(text: str, state: State) -> int | None:
-    """Return the value of an arithmetic expression; None if a part of it is unknown."""
+def evaluate_number(text: str, state: ScriptState) -> int | None:
+    """Return the value of a shell arithmetic expression, or None if a part of it is unknown."""
     return evaluate_expression(_substitute_numbers(text, state))
 
 
-def _substitute_numbers(text: str, state: State) -> str:
-    """Return an arithmetic expression with its variables, also bare names, replaced by values."""
+def _substitute_numbers(text: str, state: ScriptState) -> str:
+    """Return a shell arithmetic expression with its variables replaced by values."""
 
     def number(found: re.Match[str]) -> str:
         value = join_value(state.get(found[0]) or "").strip()
@@ -232,7 +232,7 @@ def _substitute_numbers(text: str, state: State) -> str:
 
 
 def evaluate_expression(text: str) -> int | None:
-    """Evaluate an expression of whole numbers; None for anything else."""
+    """Return the value of an expression of whole numbers, or None for anything else."""
     condition, question, rest = text.partition("?")
     if question:
         chosen = evaluate_expression(condition)

@@ -1,15 +1,15 @@
-"""Commands of a script that start a program, a shell or another script, and files that it writes."""
+"""Recognition of commands that start a program, a shell or another script, and of files they write."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable
 
-from simcluster.importers.shell.state import State, is_unset_value
+from simcluster.importers.shell.state import ScriptState, is_unset_value
 from simcluster.importers.shell.syntax import Statement
-from simcluster.importers.shell.words import expand_document, expand_text, expand_words
+from simcluster.importers.shell.values import expand_document, expand_text, expand_words
 
-ScriptReader = Callable[[str, State], None]
+ScriptReader = Callable[[str, ScriptState], None]
 _SHELLS = frozenset(["bash", "sh", "zsh", "ksh"])
 _FILE_PROGRAMS = ("llamafactory-cli", "llamafactory.cli")
 """Programs whose options may all be in a file."""
@@ -18,8 +18,8 @@ _VARIABLE_OPTION = re.compile(r"--(?:export|env)=(.*)", re.DOTALL)
 """Variable options of sbatch and srun (``--export=ALL,TP=4``), docker and singularity (``--env=TP=4``)."""
 
 
-def record_command(words: list[str], state: State, read: ScriptReader) -> None:
-    """Record a command that runs a program; read the script that a shell is given to run."""
+def record_started_command(words: list[str], state: ScriptState, read: ScriptReader) -> None:
+    """Record a command that runs a program, or read the script that the command runs."""
     for place, word in enumerate(words):
         base, before, behind = word.rsplit("/", 1)[-1], words[:place], words[place + 1 :]
         text, arguments = None, list(state.positional)
@@ -48,7 +48,7 @@ def record_command(words: list[str], state: State, read: ScriptReader) -> None:
         state.commands.append((words, list(state.enclosing_words)))
 
 
-def _read_nested(text: str, before: list[str], arguments: list[str], state: State, read: ScriptReader) -> None:
+def _read_nested(text: str, before: list[str], arguments: list[str], state: ScriptState, read: ScriptReader) -> None:
     """Read a nested script with its arguments, and with words and variables of the enclosing command."""
     around, positional = len(state.enclosing_words), state.positional
     _pass_variables(before, state)
@@ -59,7 +59,7 @@ def _read_nested(text: str, before: list[str], arguments: list[str], state: Stat
     del state.enclosing_words[around:]
 
 
-def _pass_variables(words: list[str], state: State) -> None:
+def _pass_variables(words: list[str], state: ScriptState) -> None:
     """Set the variables that a command passes to its child (``env TP=4``, ``sbatch --export=ALL,TP=4``)."""
     for before, word in zip(["", *words], words, strict=False):
         listed = _VARIABLE_OPTION.fullmatch(word)
@@ -70,7 +70,7 @@ def _pass_variables(words: list[str], state: State) -> None:
                 state.assign(pair[1], pair[2])
 
 
-def read_here_document(commands: list[Statement], state: State, read: ScriptReader) -> bool:
+def read_here_document(commands: list[Statement], state: ScriptState, read: ScriptReader) -> bool:
     """Store a here-document written to a file, or read one given to a shell; return whether there is one."""
     redirects = [each for command in commands for each in command.redirects]
     body = next(((sign, text) for sign, text in redirects if sign in ("<<", "<<'")), None)

@@ -1,4 +1,4 @@
-"""Imported scenario document, and what became of every setting of the file."""
+"""Result of an import: the scenario, and how each setting of the file was treated."""
 
 from __future__ import annotations
 
@@ -30,24 +30,24 @@ _DEGREE = re.compile(r"parallel[-_](size|degree)$|(?:^|[-_])(?:pp|tp|etp|cp|ep|d
 
 
 def find_step_word(name: str) -> str:
-    """Return the part of a setting's name that suggests it determines the step time; empty if none does."""
+    """Return the word in a setting's name that suggests an effect on the step time, or an empty string."""
     found = _STEP_WORDS.search(name)
     return found[0].lower() if found else ""
 
 
 def is_off(name: str, value: str) -> bool:
-    """Return whether an unknown option has a value that disables it, such as a degree of 1."""
+    """Return whether an option's value disables the option, such as a parallel degree of 1."""
     return value.lower() in ("false", "no", "none") or (value == "1" and _DEGREE.search(name) is not None)
 
 
 def read_no_file(name: str) -> str | None:
-    """Return None: no other files are available."""
+    """Return None for any file name, for importers that may read no other files."""
     return None
 
 
 @dataclass(frozen=True)
-class Imported:
-    """A scenario document with the settings it came from, assumptions and unknown settings.
+class ImportResult:
+    """An imported scenario, with its assumptions and what became of each setting.
 
     ``assumed`` are sentences about what was not stated or is modelled differently; ``no_effect`` lists the settings
     that do not change the simulated step time; ``mapped`` those that are in the document; ``facts`` is further
@@ -62,8 +62,10 @@ class Imported:
     facts: tuple[str, ...] = ()
     unknown: tuple[str, ...] = ()
 
-    def with_all_settings(self, present: Iterable[str], became: Mapping[str, str] = MappingProxyType({})) -> Imported:
-        """Return a copy in which every setting of the file is in one of the lists, under its name in the file.
+    def with_all_settings(
+        self, present: Iterable[str], became: Mapping[str, str] = MappingProxyType({})
+    ) -> ImportResult:
+        """Return a copy that lists every setting of the file as mapped, without effect or unknown.
 
         ``became`` are the names that settings were translated to. A setting in no list and no sentence is unknown.
         """
@@ -83,8 +85,8 @@ class Imported:
             self, mapped=tuple(mapped), no_effect=tuple(no_effect), unknown=(*self.unknown, *unknown)
         )  # fmt: skip
 
-    def require_known(self, source: str, *, strict: bool, by_option: bool) -> None:
-        """Raise InputError if an unknown setting's name suggests that it determines the step, or if ``strict``.
+    def refuse_unknown(self, source: str, *, strict: bool, by_option: bool) -> None:
+        """Raise InputError for unknown settings that seem to determine the step, or for any if ``strict``.
 
         ``by_option``: the user can switch an option off on the command line.
         """
@@ -95,14 +97,14 @@ class Imported:
             off = f" (--arg={option}=none does this)" if by_option and option.startswith("--") else ""
             raise InputError(
                 f"{source}: unknown, and by its name it affects the step time: {', '.join(deciding)}; remove it to "
-                f"import the rest{off}, and set its effect on the scenario with --set"
+                f"import the rest{off}, then set what it does in the scenario with --set"
             )
         if strict and self.unknown:
-            what = f"unknown: {', '.join(self.unknown)}"
+            what = f"unknown settings: {', '.join(self.unknown)}"
             raise InputError(f"{source}: {what}; remove them, or omit --strict to ignore them")
 
-    def text(self, origin: str) -> str:
-        """Return the text of a scenario file, with the assumptions as comments at its head."""
+    def to_yaml_text(self, origin: str) -> str:
+        """Return the scenario as YAML text, with the assumptions as comments at its head."""
         lines = [f"# From {origin}.", *(f"# {fact}" for fact in self.facts)]
         lines += [*(f"# Assumed: {sentence}" for sentence in self.assumed)]
         if self.unknown:
@@ -113,8 +115,8 @@ class Imported:
         return f"{head}\n{to_yaml(self.document)}"
 
 
-class Settings(dict[str, Any]):
-    """Settings by name that record which of them are read; unread settings have no effect."""
+class TrackedSettings(dict[str, Any]):
+    """Mapping of settings that records which names are read."""
 
     def __init__(self, settings: Mapping[str, Any] = MappingProxyType({})) -> None:
         super().__init__(settings)
@@ -125,18 +127,18 @@ class Settings(dict[str, Any]):
         return super().__getitem__(name)
 
     def get(self, name: str, default: Any = None) -> Any:
-        """Return a setting, or the default if absent; it counts as read."""
+        """Return a setting's value, or the default if it is absent, and mark the name as read."""
         self._read.add(name)
         return super().get(name, default)
 
     @property
     def read_names(self) -> tuple[str, ...]:
-        """Names that were read or are switched off, in the order of the file."""
+        """Names of settings that were read or are switched off, in the order of the file."""
         return tuple(name for name, value in self.items() if name in self._read or value is False)
 
     @property
     def unread_names(self) -> tuple[str, ...]:
-        """Names that were neither read nor switched off."""
+        """Names of settings that were neither read nor switched off."""
         return tuple(name for name in self if name not in self.read_names)
 
 
@@ -146,14 +148,14 @@ def suggest_name(word: str, known: Iterable[str]) -> str:
     return f" (did you mean {near[0]!r}?)" if near else ""
 
 
-class Problems:
-    """Problems of a file, collected to be reported together."""
+class ProblemCollector:
+    """Collector of a file's problems, which are reported in one error."""
 
     def __init__(self, source: str, found: Iterable[str] = ()) -> None:
         self._source, self.found = source, list(found)
 
-    def add(self, problem: InputError) -> None:
-        """Record a problem; duplicates are reported once."""
+    def record(self, problem: InputError) -> None:
+        """Record a problem (duplicates are reported once)."""
         self.found.append(str(problem).removeprefix(f"{self._source}: "))
 
     def attempt(
@@ -163,7 +165,7 @@ class Problems:
         try:
             return make(*args, **more)
         except InputError as problem:
-            self.add(problem)
+            self.record(problem)
             return None
 
     def raise_all(self) -> None:
@@ -178,11 +180,11 @@ class Problems:
 
 
 class SettingClassifier:
-    """Classification of a file's settings that are not mapped to the scenario, with the problems found."""
+    """Sorter of a file's settings into refused, modelled differently, without effect and unknown."""
 
     def __init__(self, source: str, dashes: str = "", problems: Iterable[str] = ()) -> None:
         self.source, self._dashes = source, dashes
-        self.problems = Problems(source, problems)
+        self.problems = ProblemCollector(source, problems)
         self.no_effect: list[str] = []
         self.assumed: list[str] = []
         self.unknown: list[str] = []
@@ -195,9 +197,9 @@ class SettingClassifier:
         self, name: str, *, refused: str = "", otherwise: str = "", on: bool = True, idle: bool = False, way: str = "",
         known: Iterable[str] = (),
     ) -> None:  # fmt: skip
-        """Add a setting to its list; ``refused`` and ``otherwise`` give the reason and apply if it is ``on``."""
+        """Add a setting to the problems (``refused``), assumptions (``otherwise``), no_effect or unknown."""
         if refused and on:
-            self.problems.add(self.error(name, f"{refused}; remove it to import the rest{way}"))
+            self.problems.record(self.error(name, f"{refused}; remove it to import the rest{way}"))
         elif otherwise and on:
             self.assumed.append(f"{self._dashes}{name}: {otherwise}")
         elif refused or otherwise or idle:
