@@ -82,7 +82,7 @@ class _Block:
     choice: int
 
     def order(self, stage: int, num_microbatches: int) -> list[Action]:
-        """Return the F and I passes of all microbatches on a stage in the order of the repeated block."""
+        """Return the F and I passes of all microbatches on a stage, in the order of the repeated pattern."""
         begins = [0]
         for step, turn in zip(self.steps, self.turns, strict=False):
             begins.append(begins[-1] + step * (self.num_stages - 1) + turn)

@@ -40,7 +40,7 @@ class Interleaved(Spec):
     """Fuse forwards and backwards in pairs [F|B], which send at their end (--overlap-moe-expert-parallel-comm)."""
 
     def function(self, costs: Times | None = None, latency: Any = 0) -> ScheduleFunction:
-        """Return the function that makes the schedule; pass times do not change it."""
+        """Return the function that makes the schedule; the run's pass times do not change it."""
         return partial(interleaved, group_size=self.group_size, pairs=self.pairs)
 
 

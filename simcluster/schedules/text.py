@@ -11,7 +11,7 @@ _ACTIONS_AROUND = 8
 
 
 def order_lines(schedule: Schedule) -> list[str]:
-    """Return one line per stage, ``r0 F0 [F1|B0] B1``; ``F3.1`` is microbatch 3, chunk 1."""
+    """Return one line per stage, such as ``r0 F0 [F1|B0] B1``; ``F3.1`` is microbatch 3, chunk 1."""
     return [_stage_label(schedule, stage) + row for stage, row in enumerate(row_texts(schedule))]
 
 

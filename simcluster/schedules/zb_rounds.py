@@ -23,7 +23,7 @@ class HeuristicOptions:
 
 
 class _StageRow:
-    """Row of one stage under construction, with the ends of its passes and its bubble so far."""
+    """Builder of one stage's row, with the ends of its passes and its bubble so far."""
 
     def __init__(self, times: dict[Kind, Any], limit: int, weight_memory: float) -> None:
         self.times, self.limit, self._weight_memory = times, limit, weight_memory
