@@ -148,7 +148,7 @@ def test_the_54_days_state_their_restart_and_spares() -> None:
     assert run is not None
     assert run.restart == RESTART
     assert run.detection is not None
-    assert run.spares.stated
+    assert run.spares.has_count
 
 
 # --- a run in which nothing fails -------------------------------------------------------------------------------------

@@ -117,4 +117,4 @@ def test_a_long_text_takes_seconds(parser: str) -> None:
     found = parse_document(text, source="x")
     assert parser == "python" or time.process_time() - began < 2.0
     assert found.data["key_9"] == {"kind": "slow_gpu", "ranks": [9]}
-    assert found.mark(("key_9", "ranks", 0)).place == "x:10:33"
+    assert found.location_of(("key_9", "ranks", 0)).place == "x:10:33"

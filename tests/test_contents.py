@@ -147,12 +147,12 @@ def test_every_file_that_a_scenario_opens_is_in_its_key(reference: dict[str, Any
     own = {Path(each).resolve() for each in found if Path(each).resolve().is_relative_to(tmp_path.resolve())}
     own = {each for each in own if each.is_file()}
     keys = VariantKeys(Base(TINY))
-    before = keys.of(*tuple_of)
+    before = keys.key_of_changes(*tuple_of)
     assert own, "nothing was read"
     assert own <= {each.resolve() for each in keys.contents.files}
-    assert VariantKeys(Base(TINY)).of(*tuple_of) == before
+    assert VariantKeys(Base(TINY)).key_of_changes(*tuple_of) == before
     edit()
-    assert VariantKeys(Base(TINY)).of(*tuple_of) != before
+    assert VariantKeys(Base(TINY)).key_of_changes(*tuple_of) != before
     assert load(TINY, tuple_of).document() != scenario.document(), "the edit is one that changes the scenario"
 
 

@@ -166,7 +166,7 @@ def test_a_strange_value_of_a_profile_is_named(name: str, tmp_path: Path) -> Non
 )
 def test_a_formula_that_overflows_is_refused(text: str, words: str) -> None:
     with pytest.raises(InputError, match=words):
-        parse_formula(text).value({"a": 1e308, "b": 10**400})
+        parse_formula(text).evaluate({"a": 1e308, "b": 10**400})
 
 
 def test_ceil_takes_one_number() -> None:

@@ -99,8 +99,8 @@ def test_scalars(text: str, value: object) -> None:
 
 def test_places_are_lines_and_columns() -> None:
     document = parse_document("a: 1\nb:\n  - c: 2\n", source="x.yaml")
-    assert document.mark(("b", 0, "c")).place == "x.yaml:3:5"
-    assert document.mark(("b", 0, "missing")) == ("x.yaml:3:5", ("b", 0, "missing"))
+    assert document.location_of(("b", 0, "c")).place == "x.yaml:3:5"
+    assert document.location_of(("b", 0, "missing")) == ("x.yaml:3:5", ("b", 0, "missing"))
     assert str(document.error(("b", 0, "c"), "is wrong")) == "x.yaml:3:5: b.0.c: is wrong"
 
 
@@ -215,8 +215,8 @@ def test_a_plus_adds_to_the_list_that_is_there() -> None:
         "faults": [{"rank": 1}, {"rank": 2}, 7], "a": {"b": [1, 2, 3]}, "c": [{"d": [5, 6]}], "new": ["x"],
     }  # fmt: skip
     assert document.data == data == {"faults": [{"rank": 1}], "a": {"b": [1]}, "c": [{"d": [5]}]}
-    assert changed.mark(("faults", 0)).place == "x.yaml:1:1"
-    assert changed.mark(("faults", 1, "rank")) == Mark("override", ("faults", 1, "rank"))
+    assert changed.location_of(("faults", 0)).place == "x.yaml:1:1"
+    assert changed.location_of(("faults", 1, "rank")) == Mark("override", ("faults", 1, "rank"))
     with pytest.raises(InputError, match=r"override a\+: a is a mapping of 1 key, not a list"):
         apply_overrides(document, [("a+", 1)])
     with pytest.raises(InputError, match="is not an override"):

@@ -236,7 +236,7 @@ def test_muon_takes_no_more_iterations_than_anyone_uses() -> None:
 @given(every=st.integers(1, 60), parts=st.integers(1, 60), step=st.integers(0, 200))
 def test_parts_of_an_outer_step_are_counted_without_going_through_them(every: int, parts: int, step: int) -> None:
     outer = OuterUpdate(every, 4.0, parts, 0, lambda _: 0.0)
-    assert outer.due(step) == sum((step + 1 - part * every // parts) % every == 0 for part in range(parts))
+    assert outer.count_due_parts(step) == sum((step + 1 - part * every // parts) % every == 0 for part in range(parts))
 
 
 def test_an_outer_step_of_many_parts_costs_no_time() -> None:

@@ -31,13 +31,13 @@ def test_layers_with_experts_are_found_again(first: int, every: int, offset: int
         experts=2, top_k=1, expert_ffn_hidden_size=1,
         first_dense_layers=first, every=every, offset=offset % every,
     )  # fmt: skip
-    listed = [moe.is_in(layer) for layer in range(layers)]
-    assert moe.layers_of(layers) == sum(listed)
+    listed = [moe.is_moe_layer(layer) for layer in range(layers)]
+    assert moe.count_moe_layers(layers) == sum(listed)
     found = describe_expert_layers(listed)
     assert (found is None) == (not any(listed))
     if found is not None:
         again = Moe(experts=2, top_k=1, expert_ffn_hidden_size=1, **found)  # type: ignore[arg-type]
-        assert [again.is_in(layer) for layer in range(layers)] == listed
+        assert [again.is_moe_layer(layer) for layer in range(layers)] == listed
 
 
 @given(st.lists(st.booleans(), max_size=12))
@@ -45,7 +45,7 @@ def test_what_is_said_of_a_list_is_true_of_it(listed: list[bool]) -> None:
     found = describe_expert_layers(listed)
     if found is not None:
         moe = Moe(experts=2, top_k=1, expert_ffn_hidden_size=1, **found)  # type: ignore[arg-type]
-        assert [moe.is_in(layer) for layer in range(len(listed))] == listed
+        assert [moe.is_moe_layer(layer) for layer in range(len(listed))] == listed
     gaps = {b - a for a, b in zip(*[[n for n, here in enumerate(listed) if here][k:] for k in (0, 1)], strict=False)}
     assert len(gaps) < 2 or found is None
 

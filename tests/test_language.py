@@ -31,7 +31,7 @@ WORDS = {  # a house word, and what the field says: the most that are left in do
     r"\bgoes with\b|\bdo(?:es)? not go\b": ("is compatible with", 0),
     r"\bin the place of\b": ("instead of", 0),
     r"\b(?:by itself|by themselves|of its own|of their own)\b": ("alone, separate", 3),
-    r"\balike\b|\bof one kind\b": ("equal, identical", 11),
+    r"\balike\b|\bof one kind\b": ("equal, identical", 10),
     r"\b(?:whoever|somebody|nobody|anybody)\b": ("the actor", 2),
     r"\bone's own\b": ("your", 0),
     r"\b(?:short|quick) ways?\b": ("fast path", 1),
@@ -47,7 +47,7 @@ VAGUE = re.compile(
     "away|else|more|less|most|least|so|many|whole|part|way|ways|doors|trip|taste|again|ahead|apart|aside|"
     "around|once|ever|read|sent|gone|come|comes|goes|put|set_|laid"
 )
-NAMES = 188  # functions and classes with such a name
+NAMES = 164  # functions and classes with such a name
 
 
 @cache

@@ -62,7 +62,7 @@ def test_kernels_do_the_flops(model: Model, shape: RankShape) -> None:
     assert mla is not None
     flops, tokens = layer_flops(model, shape.micro_batch), shape.micro_batch * 128
     attention = flops.qkv + flops.core + flops.projection
-    again = 0.0 if shape.sequence_parallel else 2.0 * tokens * 512 * mla.down * (shape.tp - 1)
+    again = 0.0 if shape.sequence_parallel else 2.0 * tokens * 512 * mla.narrow_width * (shape.tp - 1)
     square = 2.0 if shape.attention == "unfused" else 1.0
     sections = (block.entry, block.body, block.exit)
     for half, whole, core in (

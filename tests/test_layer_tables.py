@@ -106,7 +106,7 @@ def blocks_of(model: Model, shape: RankShape) -> Iterator[Block]:
     yield lm_head_block(model, shape)
     if model.moe:
         yield LAYER_KINDS["mixture"].block(model, shape)
-    if model.predicting:
+    if model.prediction_layers:
         yield prediction_block(model, shape)
 
 

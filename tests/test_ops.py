@@ -169,7 +169,7 @@ def test_shortcuts_know_what_passes_are_made_of(work: Work) -> None:
 @every_kind
 def test_changes_of_works_keep_what_they_do_not_change(work: Work) -> None:
     free = work.free()
-    assert work.joins or (free.seconds == 0.0 and free.moves == "" and free.group(0) == work.group(0))
+    assert work.joins or (free.seconds == 0.0 and free.traffic_kind == "" and free.group(0) == work.group(0))
     assert work.shifted(0) == work
     assert work.shifted(2).group(3 if work.joins else 2) in (work.group(0), ("send", 2, 3))
     assert work.slowed(1.0) == work

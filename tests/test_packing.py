@@ -24,7 +24,7 @@ each = pytest.mark.parametrize("rule", PACKING.values(), ids=PACKING)
 
 
 def packed(rule: str, documents: np.ndarray, length: int, most: int = ENOUGH) -> PackingStatistics:
-    return PackingStatistics.of(PACKING[rule](documents, length, most), length)
+    return PackingStatistics.of_sequences(PACKING[rule](documents, length, most), length)
 
 
 def test_a_document_of_many_sequences_fills_the_empty_ones_in_order() -> None:
@@ -50,7 +50,7 @@ def test_the_worked_example(rule: str, sequences: int, utilization: float) -> No
 def test_first_fit_decreasing_packs_the_worked_example_as_by_hand() -> None:
     rows = PACKING["first_fit_decreasing"](EXAMPLE, 2048, ENOUGH)
     assert rows == [[2048], [1900, 100], [1200, 700], [600, 450, 300]]
-    assert PackingStatistics.of(rows, 2048).attention == pytest.approx(0.6197, abs=5e-5)
+    assert PackingStatistics.of_sequences(rows, 2048).attention == pytest.approx(0.6197, abs=5e-5)
 
 
 documents = st.lists(st.integers(1, 300), min_size=1, max_size=40).map(lambda each: np.array(each, dtype=float))
@@ -66,7 +66,7 @@ def test_every_rule_fills_no_sequence_too_full_and_makes_no_token(
     rows = rule(lengths, length, most)
     assert len(rows) <= most
     assert all(0 < sum(row) <= length and min(row) > 0 for row in rows)
-    found, given_tokens = PackingStatistics.of(rows, length), lengths.sum()
+    found, given_tokens = PackingStatistics.of_sequences(rows, length), lengths.sum()
     assert found.real <= given_tokens
     assert found.squares <= found.filled <= found.sequences * length**2
     if most == ENOUGH and rule is not PACKING["pad"]:
@@ -94,7 +94,7 @@ def test_what_padding_leaves_of_lognormal_documents(
     assert mean_of_padded(law, length) / length == pytest.approx(utilization, abs=5e-5)
     assert sigma != 1.6 or mean_of_padded(law, length) == pytest.approx(2167.0, abs=0.05)
     drawn = law.draw(np.random.default_rng(1), 20_000)
-    found = PackingStatistics.of(PACKING["pad"](drawn, length, ENOUGH), length)
+    found = PackingStatistics.of_sequences(PACKING["pad"](drawn, length, ENOUGH), length)
     error = np.minimum(drawn, length).std() / np.sqrt(len(drawn)) / length
     assert abs(found.utilization - mean_of_padded(law, length) / length) < 4 * error
 

@@ -253,8 +253,8 @@ def test_every_field_is_walked() -> None:
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"gpus": 4}, "gpus is the number of GPUs of count"),
-        ({"machines": 2}, "machines are in repair"),
+        ({"gpus": 4}, "gpus applies only with count"),
+        ({"machines": 2}, "machines applies only with repair"),
         ({"effect": "stop"}, "by is for effect: slow"),
         ({"effect": "alarm", "by": []}, "lasts is for effect"),
     ],

@@ -142,7 +142,7 @@ def test_every_key_says_what_it_is() -> None:
     assert [
         key.path for key in keys if not key.description.endswith((".", "?", "?)")) and "?" not in key.description
     ] == []
-    assert [key.path for key in keys if not key.takes] == []
+    assert [key.path for key in keys if not key.type_text] == []
 
 
 def test_a_word_that_is_offered_is_known() -> None:

@@ -318,7 +318,7 @@ def test_what_changes_the_step_takes_the_comparison_away(changes: dict[str, Any]
     except InputError:
         pytest.skip("no such scenario")
     assert found.measured_step_time is None
-    assert next(iter(changes)) in found.measured.of_another_run()
+    assert next(iter(changes)) in found.measured.why_not_compared()
     assert from_document(found.document()) == found
 
 
@@ -330,14 +330,14 @@ def test_what_changes_the_step_takes_the_comparison_away(changes: dict[str, Any]
 def test_what_leaves_the_step_alone_leaves_the_comparison(changes: dict[str, Any]) -> None:
     found = measured(changes)
     assert found.measured_step_time == (15.0 if "measured.step_time" in changes else 13.75)
-    assert found.measured.of_another_run() == ""
+    assert found.measured.why_not_compared() == ""
 
 
 def test_changes_of_a_changed_scenario_add_up() -> None:
     once = measured({"pipeline.schedule": "1f1b"})
     twice = from_document(once.document(), {"training.recompute": "full"})
     assert twice.measured.changed == ("pipeline.schedule", "training.recompute")
-    assert "a change of pipeline.schedule, training.recompute: not compared" in twice.measured.of_another_run()
+    assert "a change of pipeline.schedule, training.recompute: not compared" in twice.measured.why_not_compared()
 
 
 # --- equal rows -------------------------------------------------------------------------------------------------------

@@ -54,7 +54,7 @@ def test_a_layout_says_layers_chunks_and_schedule() -> None:
     assert load(made.document()) == made
     even = made.with_({"pipeline.layout": None, "pipeline.chunks": 2, "pipeline.schedule": "interleaved"})
     assert even.pipeline.layers_per_stage == "even"
-    assert made.with_(made.pipeline.recut("auto")).pipeline.layers_per_stage == "auto"
+    assert made.with_(made.pipeline.layers_changes("auto")).pipeline.layers_per_stage == "auto"
 
 
 EMPTY: list[dict[str, Any]] = [

@@ -74,7 +74,7 @@ class AttentionModel(Spec):
     sustained: Fraction = 1.0
 
     @model_validator(mode="after")
-    def _kernel_known(self) -> Self:
+    def _check_kernel(self) -> Self:
         if self.kernel not in self.kernels:
             raise InputError(
                 f"kernel {self.kernel!r} is not among the device's kernels{did_you_mean(self.kernel, self.kernels)}; "

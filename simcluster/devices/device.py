@@ -64,12 +64,12 @@ class Peak(Spec):
     source: str = ""
 
     @model_validator(mode="after")
-    def _not_empty(self) -> Self:
-        if not self.known():
+    def _require_rate(self) -> Self:
+        if not self.known_rates():
             raise InputError('no precision is given; set at least one, as in bf16: "312 TFLOP/s"')
         return self
 
-    def known(self) -> dict[str, float]:
+    def known_rates(self) -> dict[str, float]:
         """Return the peak FLOP/s of each precision that the device supports."""
         return {name: rate for name in _ELEMENT_BYTES if (rate := getattr(self, name)) is not None}
 
@@ -243,7 +243,7 @@ class Device(Spec):
     source: str = ""
 
     @model_validator(mode="after")
-    def _some_left(self) -> Self:
+    def _check_reserved(self) -> Self:
         if self.reserved >= self.multiprocessors:
             raise InputError(
                 f"reserved: {self.reserved} leaves none of {self.multiprocessors} multiprocessors; use fewer"
@@ -259,7 +259,7 @@ class Device(Spec):
         """Return the peak FLOP/s at a precision; raise InputError that lists the supported ones for any other."""
         rate: float | None = getattr(self.peak, precision) if precision in _ELEMENT_BYTES else None
         if rate is None:
-            known = self.peak.known()
+            known = self.peak.known_rates()
             raise InputError(
                 f"device {self.name} has no peak for precision {precision!r}{did_you_mean(precision, known)}; "
                 f"it has {listed(known)}"

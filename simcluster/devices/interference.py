@@ -125,6 +125,6 @@ class Interference:
         return isinstance(self.spec, MemoryBandwidth)
 
     @property
-    def drag(self) -> float:
+    def communication_slowdown(self) -> float:
         """Relative additional time of a communication that overlaps with computation."""
         return self.spec.communication if self.spec else 0.0

@@ -80,17 +80,17 @@ class _Reader:
         self._next()  # the start of the stream
         if isinstance(self._next(), self._events.StreamEndEvent):
             return None
-        data = self._value(self._next(), ())
+        data = self._read_value(self._next(), ())
         self._next()  # the end of the document
         if not isinstance(more := self._next(), self._events.StreamEndEvent):
-            raise InputError(f"{self._place(more)}: not valid YAML: {explain_yaml('expected a single document')}")
+            raise InputError(f"{self._location(more)}: not valid YAML: {explain_yaml('expected a single document')}")
         return data
 
-    def _place(self, event: Any) -> str:
+    def _location(self, event: Any) -> str:
         return f"{self._source}:{event.start_mark.line + 1}:{event.start_mark.column + 1}"
 
-    def _value(self, event: Any, path: KeyPath) -> Any:
-        place = self._place(event)
+    def _read_value(self, event: Any, path: KeyPath) -> Any:
+        place = self._location(event)
         if len(path) > MAX_DEPTH:
             raise InputError(
                 f"{place}: nested more than {MAX_DEPTH} levels deep; scenario and topology files are shallow: "
@@ -104,13 +104,13 @@ class _Reader:
             )
         tag = None if event.tag == "!" else event.tag
         if isinstance(event, self._events.MappingStartEvent) and tag in (None, f"{_TAG}map"):
-            return self._mapping(path)
+            return self._read_mapping(path)
         if isinstance(event, self._events.SequenceStartEvent) and tag in (None, f"{_TAG}seq"):
             items: list[Any] = []
             while not isinstance(item := self._next(), self._events.SequenceEndEvent):
                 here = (*path, len(items))
-                self.marks[here] = Mark(self._place(item), here)
-                items.append(self._value(item, here))
+                self.marks[here] = Mark(self._location(item), here)
+                items.append(self._read_value(item, here))
             return items
         if isinstance(event, self._events.ScalarEvent):
             if tag is None:
@@ -119,10 +119,10 @@ class _Reader:
             return _parse_scalar(tag.removeprefix(_TAG), event.value, place)
         raise _tag_error(str(tag), place)
 
-    def _mapping(self, path: KeyPath) -> dict[str, Any]:
+    def _read_mapping(self, path: KeyPath) -> dict[str, Any]:
         result: dict[str, Any] = {}
         while not isinstance(event := self._next(), self._events.MappingEndEvent):
-            place = self._place(event)
+            place = self._location(event)
             if not isinstance(event, self._events.ScalarEvent) or (event.implicit[0] and event.value == "<<"):
                 raise InputError(f"{place}: keys are plain words; lists, mappings and '<<' cannot be keys")
             here = (*path, event.value)
@@ -132,7 +132,7 @@ class _Reader:
                     "allowed once; keep one"
                 )
             self.marks[here] = Mark(place, here)
-            result[event.value] = self._value(self._next(), here)
+            result[event.value] = self._read_value(self._next(), here)
         return result
 
 

@@ -29,7 +29,7 @@ class Row:
     cells: Mapping[str, Cell]
     texts: Mapping[str, str]
 
-    def by_name(self) -> dict[str, Cell]:
+    def named_cells(self) -> dict[str, Cell]:
         """Return the row's cells by the names that formulas use for the columns."""
         return {formula_name(column): cell for column, cell in self.cells.items()}
 
@@ -70,7 +70,7 @@ def read_csv(path: Path) -> tuple[Row, ...]:
         other = next((sign for sign in ";\t|" if len(header) == 1 and sign in header[0]), "")
         if other:
             raise InputError(
-                f"{path}: its columns are separated by {shown(other)}, but must be separated by commas: save it so"
+                f"{path}: columns are separated by {shown(other)}; separate them by commas when you save the file"
             )
         if len(cells) != len(header):
             raise InputError(

@@ -176,7 +176,7 @@ def _format_flow(value: Any) -> str:
 def _describe_unknown_key(path: KeyPath, known: list[str], target: Any) -> str:
     key = path[-1]
     if str(key) in known:  # of another member of a union
-        return f"{key!r} is incompatible with the other keys here; remove it, or write all keys of one kind"
+        return f"{key!r} is incompatible with the other keys here; remove it, or the keys of the other kind"
     if joined := colon_hint(str(key)):
         return f"unknown key {key!r}{joined}"
     near = did_you_mean(key, known, cutoff=0.8)

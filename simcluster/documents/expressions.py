@@ -53,7 +53,7 @@ class Formula:
     text: str
     names: tuple[str, ...]
 
-    def value(self, cells: Mapping[str, Cell]) -> Cell:
+    def evaluate(self, cells: Mapping[str, Cell]) -> Cell:
         """Evaluate the formula for one table row; ``cells`` are keyed by the columns' names in formulas.
 
         Raises InputError for a name that the row lacks, an empty cell in arithmetic, text where a number is needed, and
@@ -66,7 +66,7 @@ class Formula:
         if isinstance(found, tuple):
             raise InputError(f"the formula {self.text!r} returns a list; one value is needed: change it")
         if isinstance(found, float) and not math.isfinite(found):
-            raise InputError(f"the formula {self.text!r} is {found}; are the numbers of this row too large?")
+            raise InputError(f"the formula {self.text!r} is {found} in this row, not finite: use smaller numbers")
         return int_if_whole(found)
 
 

@@ -31,9 +31,9 @@ class RegisteredModel:
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         """Return a pydantic schema that validates against the registry's current models."""
-        return core_schema.no_info_plain_validator_function(self._read)
+        return core_schema.no_info_plain_validator_function(self._validate)
 
-    def _read(self, value: object) -> object:
+    def _validate(self, value: object) -> object:
         return _union_adapter(self.models).validate_python(value)
 
 
@@ -50,9 +50,9 @@ class NameFromSet:
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         """Return a pydantic schema that requires one of the current names."""
-        return core_schema.no_info_before_validator_function(self._read, handler(source))
+        return core_schema.no_info_before_validator_function(self._require_name, handler(source))
 
-    def _read(self, value: object) -> object:
+    def _require_name(self, value: object) -> object:
         if value not in self.words:
             *some, last = self.words
             hint = did_you_mean(value, self.words)

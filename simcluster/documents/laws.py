@@ -32,7 +32,7 @@ class Histogram(Spec):
     """Measured value that counts as factor 1; with 250, durations of about 250 us become factors around 1."""
 
     @model_validator(mode="after")
-    def _as_many(self) -> Histogram:
+    def _check_weights(self) -> Histogram:
         if self.weights is not None and len(self.weights) != len(self.values):
             raise InputError(f"{len(self.values)} values have {len(self.weights)} weights; write one for each")
         if self.weights is not None and not sum(self.weights) > 0:

@@ -48,7 +48,7 @@ class Document:
     folder: Path
     marks: Mapping[KeyPath, Mark] = field(default_factory=dict)
 
-    def mark(self, path: KeyPath) -> Mark:
+    def location_of(self, path: KeyPath) -> Mark:
         """Return the location of the key at ``path``, or of its nearest parent that is in the document."""
         for length in range(len(path), 0, -1):
             if path[:length] in self.marks:
@@ -58,11 +58,11 @@ class Document:
 
     def error(self, path: KeyPath, message: str) -> InputError:
         """Return an InputError about the key at ``path``, with its location and ``message``."""
-        place, written = self.mark(path)
+        place, written = self.location_of(path)
         return InputError(": ".join(part for part in (place, format_path(written), message) if part))
 
     @contextmanager
-    def told_at(self, path: KeyPath) -> Iterator[None]:
+    def errors_at(self, path: KeyPath) -> Iterator[None]:
         """Add the location of the value at ``path`` to InputErrors raised inside the block."""
         try:
             yield

@@ -26,7 +26,7 @@ def builtin_path(kind: str, name: str) -> Path:
     if name not in known:
         hint = did_you_mean(name, known)
         every = f"simcluster list {kind} shows all {len(known)}"
-        raise InputError(f"no built-in one of the {kind} is called {name!r}{hint}; {every}: use one of those")
+        raise InputError(f"{name!r} is not one of the built-in {kind}{hint}; {every}: use one of those")
     return builtin_folder(kind) / f"{name}.yaml"
 
 
@@ -35,6 +35,6 @@ def reject_builtin_path(kind: str, path: Path) -> None:
     is_ours = path.suffix in ("", ".yaml", ".yml") and path.stem in builtin_names(kind)
     if is_ours and not path.exists():
         raise InputError(
-            f"{path}: no such file, but one of the built-in {kind} has that name: write {path.stem} alone, in any "
-            f"folder (simcluster show {path.stem} prints it)"
+            f"{path}: no such file; one of the built-in {kind} has that name: write {path.stem}, without a folder and "
+            f"ending (simcluster show {path.stem} prints it)"
         )

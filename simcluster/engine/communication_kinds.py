@@ -56,15 +56,15 @@ class CommunicationKinds:
         if interference and communication.interferes:
             hosts = self.communicators.hosts(number)
             sent = self._rate(number, work) if interference.by_rate else 0.0
-            beside = Communication(bool((hosts != hosts[0]).any()), sent, work.moves in RELAYED)
-            pressure, drag = interference.pressure(beside), interference.drag
+            beside = Communication(bool((hosts != hosts[0]).any()), sent, work.traffic_kind in RELAYED)
+            pressure, drag = interference.pressure(beside), interference.communication_slowdown
         ranks, parties = members if pressure or drag else (), work.parties(len(members))
-        if not work.moves:
+        if not work.traffic_kind:
             return CommunicationKind(parties, [Traffic((), 0.0, 1, work.seconds)], ranks, pressure, drag)
         if not (self.in_steps and work.axis):
             return CommunicationKind(parties, self.moved(number, communication), ranks, pressure, drag)
-        phases = self.communicators.phases(number, work.moves, work.size)
-        pace = self.communicators.method(number, work.moves, work.size).pace
+        phases = self.communicators.phases(number, work.traffic_kind, work.size)
+        pace = self.communicators.method(number, work.traffic_kind, work.size).pace
         gpus = self.communicators.ranks(number)
         hops, traffics = hop_rounds(self.fabric, gpus, phases, work.load * work.size, pace)
         return CommunicationKind(parties, traffics, ranks, pressure, drag, hops)
@@ -72,15 +72,15 @@ class CommunicationKinds:
     def moved(self, number: int, communication: GroupWork) -> tuple[Traffic, ...]:
         """Return what it moves over links if it is not simulated hop by hop, nothing if it takes a given time."""
         work, group = communication.work, self.classes.of_communicator[number]
-        if not work.moves:
+        if not work.traffic_kind:
             return ()
-        name = group, work.moves, work.size, work.load, work.bound
+        name = group, work.traffic_kind, work.size, work.load, work.bound
         if name not in self._moved:
             self._moved[name] = tuple(self._traffics(number, work, self.classes.quotient[group]))
         return self._moved[name]
 
     def _traffics(self, number: int, work: Work, usages: Sequence[Usage]) -> Sequence[Traffic]:
-        found = self.communicators.traffics(number, work.moves, work.size, usages)
+        found = self.communicators.traffics(number, work.traffic_kind, work.size, usages)
         if (work.load, work.bound) == (1.0, math.inf):
             return found
         return [
@@ -91,8 +91,8 @@ class CommunicationKinds:
         """Return B/s that a GPU sends while its group has all links for itself and no other group is active."""
         sent, alone = work.size, round_to_tick(work.seconds)
         if work.axis:
-            sent *= work.load * bus_factor(cast(Any, work.moves), len(self.communicators.ranks(number)))
-        if work.moves:
+            sent *= work.load * bus_factor(cast(Any, work.traffic_kind), len(self.communicators.ranks(number)))
+        if work.traffic_kind:
             traffics = self._traffics(number, work, self.communicators.usages(number))
             alone = sum(each.alone_seconds(cast(Sequence[float], self.rates.all)) for each in traffics)
         return float(sent / alone) if alone > 0 else 0.0

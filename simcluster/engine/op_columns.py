@@ -113,7 +113,7 @@ class Segments:
         if group is None:
             return self.shapes[number, lane, -1, -1, sensitivity, False, op.after]
         kind, pairs = self.groups[group], work.joins or work.parties(1) > 1
-        shared = -1 if work.joins else self.works[kind][GroupWork(work, work.presses(op.lane))]
+        shared = -1 if work.joins else self.works[kind][GroupWork(work, work.slows_compute(op.lane))]
         return self.shapes[number, lane, kind, shared, sensitivity, pairs, op.after]
 
 

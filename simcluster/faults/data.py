@@ -38,7 +38,7 @@ class SequenceLengths(FaultSpec):
 
     EXAMPLE: ClassVar = {"kind": "sequence_lengths", "documents": {"kind": "lognormal", "median": 40, "sigma": 1}}
     NEUTRAL: ClassVar = {"kind": "sequence_lengths", "documents": {"kind": "histogram", "values": [1e9]}}
-    ONCE: ClassVar = "the data have one law of lengths"
+    ONCE: ClassVar = "the data have one distribution of lengths"
 
     kind: Literal["sequence_lengths"]
     documents: Lengths
@@ -53,7 +53,7 @@ class SequenceLengths(FaultSpec):
 
     @model_validator(mode="before")
     @classmethod
-    def _understands_even(cls, document: Any) -> Any:
+    def _convert_even(cls, document: Any) -> Any:
         if isinstance(document, Mapping) and document.get("packing") == "even":
             return {**document, "packing": "in_order", "even": True}
         return document

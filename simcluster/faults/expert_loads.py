@@ -64,7 +64,7 @@ class ExpertLoads:
         self._known: dict[Hashable, tuple[list[float], float]] = {}
 
     @classmethod
-    def of(
+    def for_faults(
         cls,
         faults: Sequence[FaultSpec],
         plan: Plan,
@@ -107,28 +107,28 @@ class ExpertLoads:
         moment = (item.step, item.microbatch) if self.by_pass else ()
         name = (item.segment, self.colour(rank), *moment)
         if name not in self._routed:
-            self._routed[name] = self._segment(rank, item)
+            self._routed[name] = self._routed_segment(rank, item)
         return item._replace(segment=self._routed[name])
 
-    def _segment(self, rank: int, item: Item) -> Segment:
-        ops = [self._op(rank, item, op) for op in item.segment.ops]
+    def _routed_segment(self, rank: int, item: Item) -> Segment:
+        ops = [self._routed_op(rank, item, op) for op in item.segment.ops]
         same = all(new is old for new, old in zip(ops, item.segment.ops, strict=True))
         return item.segment if same else Segment(tuple(ops))
 
-    def _op(self, rank: int, item: Item, op: Op) -> Op:
+    def _routed_op(self, rank: int, item: Item, op: Op) -> Op:
         work = op.work
         if op.routed:
-            op = replace(op, memory=scale_memory(op.memory, op.routed, self._of(rank, item, op.layer)[0]))
+            op = replace(op, memory=scale_memory(op.memory, op.routed, self._rank_load(rank, item, op.layer)[0]))
         if op.name == EXPERTS:
-            return replace(op, work=work.slowed(self._of(rank, item, op.layer)[0]))
+            return replace(op, work=work.slowed(self._rank_load(rank, item, op.layer)[0]))
         if isinstance(work, Collective) and op.name in ROUTING and not (work.axis == "ep" and work.kind in _GLOBAL):
-            own, fullest = self._of(rank, item, op.layer)
+            own, fullest = self._rank_load(rank, item, op.layer)
             if work.axis == "ep":
-                own = self._of_copies(rank, item, op.layer) if work.kind in RELAYED else fullest
+                own = self._copy_load(rank, item, op.layer) if work.kind in RELAYED else fullest
             return replace(op, work=replace(work, load=own))
         return op
 
-    def _of(self, rank: int, item: Item, layer: int) -> tuple[float, float]:
+    def _rank_load(self, rank: int, item: Item, layer: int) -> tuple[float, float]:
         group, place = self._place[rank].tolist()
         moment = (layer, item.step, item.microbatch, group) if self.by_pass else (layer,)
         known = self._known.get(moment)
@@ -143,17 +143,17 @@ class ExpertLoads:
         tokens = RoutedTokens(self._routes, self._seed, layer, step, microbatch, group, self._capacity)
         return np.asarray(math.prod(fault.expert_loads(tokens, self._ep) for fault in self._faults))
 
-    def _of_copies(self, rank: int, item: Item, layer: int) -> float:
+    def _copy_load(self, rank: int, item: Item, layer: int) -> float:
         relay, group = self._relays[rank], int(self._place[rank, 0])
         moment = (item.step, item.microbatch, group) if self.by_pass else (0, 0, 0)
         name = relay.number, layer, *moment
         if name not in self._copies:
             tokens = RoutedTokens(self._routes, self._seed, layer, *moment, self._capacity)
-            fullest = (self._fullest(blocks, tokens) for blocks in (relay.machines, relay.ranks))
+            fullest = (self._max_copies(blocks, tokens) for blocks in (relay.machines, relay.ranks))
             self._copies[name] = relay.links.longer(*fullest)
         return self._copies[name]
 
-    def _fullest(self, blocks: Blocks, tokens: RoutedTokens) -> float:
+    def _max_copies(self, blocks: Blocks, tokens: RoutedTokens) -> float:
         copies = math.prod(fault.expert_copies(tokens, blocks) for fault in self._faults)
         even = np.array([self._routes.visits_any(block) for block in blocks])
         return float(np.minimum(copies, 1.0 / even).max())

@@ -137,16 +137,16 @@ class ExpertImbalance(FaultSpec):
         experts = tokens.routes.experts
         if ep < 1 or experts < 1 or experts % ep:
             raise InputError(f"expert_imbalance: {experts} experts are not divisible by ep {ep}; use a divisor")
-        return _rank_loads(self, self._drawn_for(tokens), ep)
+        return _rank_loads(self, self._drawing_moment(tokens), ep)
 
     def expert_copies(self, tokens: RoutedTokens, blocks: Blocks) -> Floats:
         """Return how many different tokens visit each block of experts, relative to the planned number.
 
         A block is what gets one copy of a token: a rank, or a node. Dropped tokens do not travel.
         """
-        return _block_copies(self, self._drawn_for(tokens), blocks)
+        return _block_copies(self, self._drawing_moment(tokens), blocks)
 
-    def _drawn_for(self, tokens: RoutedTokens) -> RoutedTokens:
+    def _drawing_moment(self, tokens: RoutedTokens) -> RoutedTokens:
         return tokens if self.by_pass else tokens._replace(step=0, microbatch=0, group=0)
 
     def asked(self, seed: int, routes: TokenRoutes, layer: int) -> float:

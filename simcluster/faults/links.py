@@ -54,7 +54,7 @@ class LinkFlap(OnLinks):
     """Time from one failure of the links to the next; default: they go down once."""
 
     @model_validator(mode="after")
-    def _comes_back(self) -> Self:
+    def _check_period(self) -> Self:
         if self.period is not None and self.period <= max(self.down, SHORTEST_PERIOD):
             down = f"the {self.down:g} s that the link is down" if self.down > SHORTEST_PERIOD else "1 us"
             raise InputError(f"period {self.period:g} s must be longer than {down}; use a longer one, as in 100 ms")
@@ -101,7 +101,7 @@ class BackgroundLoad(OnLinks, During):
     seed: Number | None = None
 
     @model_validator(mode="after")
-    def _amounts(self) -> Self:
+    def _check_amounts(self) -> Self:
         if (self.share is None) == (self.rate is None):
             raise InputError('set one of share: 0.3 (of each link) and rate: "10 GB/s" (per link), not both')
         if (self.on is None) != (self.off is None):

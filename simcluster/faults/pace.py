@@ -37,7 +37,7 @@ class PaceFault(FaultSpec):
 
     @model_validator(mode="before")
     @classmethod
-    def _one_pace(cls, document: Any) -> Any:
+    def _read_pace(cls, document: Any) -> Any:
         if not isinstance(document, Mapping):
             return document
         given = [name for name in PACE_KEYS if document.get(name) is not None]
@@ -46,17 +46,17 @@ class PaceFault(FaultSpec):
             raise RuleError([(tuple(given[1:2]), f"{what} one of slowdown: 1.2 (takes 1.2 times as long) or "
                                                  f"speed: 80 % (of its full speed)")])  # fmt: skip
         name = given[0]
-        value = cls._old(document[name]) if name == "factor" else _READERS[name](document[name])
+        value = cls._check_old_factor(document[name]) if name == "factor" else _READERS[name](document[name])
         factor = value if name in ("factor", cls.FACTOR) else 1.0 / value
         return {**{key: each for key, each in document.items() if key not in PACE_KEYS}, "factor": factor}
 
     @model_serializer(mode="wrap")
-    def _in_one_sense(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+    def _write_pace(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
         fields: dict[str, Any] = {name: value for name, value in write(self).items() if name not in _READERS}
         return {self.FACTOR if name == "factor" else name: value for name, value in fields.items()}
 
     @classmethod
-    def _old(cls, value: Any) -> Any:
+    def _check_old_factor(cls, value: Any) -> Any:
         if isinstance(value, str):
             senses = "slowdown: 20 % (takes 1.2 times as long) or speed: 20 % (a fifth)"
             what = f"must be a number, got {value!r}; a percentage is ambiguous here: write {senses}"

@@ -71,7 +71,7 @@ class RankPrograms:
         self._setting, self._attention = setting, acting_faults(faults, "attention")
         batch = setting.batch
         routes = batch.routes or TokenRoutes(batch.experts, 1)
-        self._experts = ExpertLoads.of(faults, setting.plan, setting.seed, routes, batch.capacity, setting)
+        self._experts = ExpertLoads.for_faults(faults, setting.plan, setting.seed, routes, batch.capacity, setting)
         self._others, self._retimes = (
             [(fault, frozenset(fault.chosen(setting.host_of))) for fault in acting_faults(faults, effect)]
             for effect in ("program", "retime")
@@ -96,7 +96,7 @@ class RankPrograms:
     def program(self, rank: int, program: StageProgram) -> StageProgram:
         """Return a stage's program changed for a rank; the same object if nothing changes."""
         if self._attention:
-            program = program.with_items(lambda item: self._weighed(rank, item))
+            program = program.with_items(lambda item: self._weigh_attention(rank, item))
         if self._experts:
             program = self._experts.program(rank, program)
         for fault, ranks in self._others:
@@ -113,7 +113,7 @@ class RankPrograms:
     def _loads(self) -> Floats:
         return attention_loads(self._attention, self._setting.seed, self._setting.batch, self._setting.plan.dp)
 
-    def _weighed(self, rank: int, item: Item) -> Item:
+    def _weigh_attention(self, rank: int, item: Item) -> Item:
         if item.microbatch < 0:
             return item
         load = float(self._loads[item.step, self._setting.worker[rank][0], item.microbatch])

@@ -32,7 +32,7 @@ class SlowGpu(PaceFault, OnRanks, During):
     """Slowdown, 1 or more; the key of earlier versions, now slowdown."""
 
     @model_validator(mode="after")
-    def _somewhere(self) -> Self:
+    def _check_ranks(self) -> Self:
         if self.named is None and self.node is None:
             raise InputError("rank is required: name the slow GPU; or set ranks, or node for all GPUs of a node")
         return self
@@ -69,7 +69,7 @@ class DeviceSpeeds(FaultSpec):
     seed: Number | None = None
 
     @model_validator(mode="after")
-    def _one_source(self) -> Self:
+    def _check_source(self) -> Self:
         if (self.law is None) == (self.table is None):
             both = f"law and table both set the speeds of {self.MANY}; keep one"
             what = both if self.law else f"the speed of each {self.ONE} is missing; set one"

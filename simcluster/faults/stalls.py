@@ -110,7 +110,7 @@ class HostStall(OnRanks):
         before: dict[int, list[Item]] = {}
         for number, stall in enumerate(self.stalls(rank, setting.seed, setting.batch.steps), first):
             item = _stall_item(stall.seconds, stall.cause, (_KEY, stall.step, number), stall.step)
-            before.setdefault(places.of(stall), []).append(item)
+            before.setdefault(places.item_index(stall), []).append(item)
         return _insert_items(program, before)
 
 
@@ -145,7 +145,7 @@ class StallPlaces:
             if item.microbatch >= 0:
                 self._passes.setdefault(item.step, []).append(index)
 
-    def of(self, stall: Stall) -> int:
+    def item_index(self, stall: Stall) -> int:
         """Return the item number before which a stall is inserted; after the last item for one at the end."""
         if stall.cause in _AT_THE_END:
             return self._behind[stall.step]

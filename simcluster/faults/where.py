@@ -31,7 +31,7 @@ class OnRanks(FaultSpec):
     """Number of a node; the fault is on all ranks of the job on it."""
 
     @model_validator(mode="after")
-    def _one_way(self) -> Self:
+    def _check_ranks_key(self) -> Self:
         named = [name for name in ("rank", "ranks", "node") if getattr(self, name) is not None]
         if len(named) > 1:
             raise InputError(f"{' and '.join(named)} both set the ranks; keep one")
@@ -82,7 +82,7 @@ class OnLinks(FaultSpec):
     """Number of a node; the fault is on all its links into the network."""
 
     @model_validator(mode="after")
-    def _one_place(self) -> Self:
+    def _check_links_key(self) -> Self:
         named = [name for name in ("between", "nic_of", "uplinks_of") if getattr(self, name) is not None]
         if len(named) != 1:
             what = f"{' and '.join(named)} are both set" if named else "no links are named"
@@ -178,7 +178,7 @@ class During(FaultSpec):
     """Share of every period, 0 to 1, for which the fault is present, from the period's beginning."""
 
     @model_validator(mode="after")
-    def _in_order(self) -> Self:
+    def _check_times(self) -> Self:
         if self.end is not None and self.end <= (self.start or 0.0):
             raise InputError(f"end {self.end:g} s must be later than start {self.start or 0.0:g} s")
         if (self.period is None) != (self.duty is None):

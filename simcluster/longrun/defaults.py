@@ -46,7 +46,7 @@ def build_spares(spec: SparesSpec, nodes: int, causes: Sequence[FailureMode]) ->
     known = spec.hot_ready, spec.warm_ready, spec.cold_ready
     ready = [default if stated is None else stated for stated, default in zip(known, READY, strict=True)]
     hot, warm, cold = spec.hot or 0, spec.warm or 0, spec.cold or 0
-    if not spec.stated and any(cause.repair is not None for cause in causes):
+    if not spec.has_count and any(cause.repair is not None for cause in causes):
         warm = math.ceil(nodes / NODES_PER_SPARE)
     return SpareNodes(hot, warm, cold, (ready[0], ready[1], ready[2]), spec.crews, spec.unlimited)
 
@@ -160,7 +160,7 @@ def _repair_assumptions(failures: FailuresSpec, spares: SparesSpec, run: LongRun
         yield f"a failed node is repaired in {mean} on average, as in {failures.of} ({_REPAIR})"
     if spares.unlimited:
         return
-    if not spares.stated:
+    if not spares.has_count:
         yield (
             f"{run.spares.count:,} spare node{'s' * (run.spares.count > 1)}, 1 per {NODES_PER_SPARE} of the job's "
             f"{run.machines:,} ({SPARES_SOURCE}; run.spares.warm)"

@@ -95,7 +95,7 @@ def unfused_core(shape: RankShape, local: LocalSizes) -> Section:
     square = batch * m * n
     drop = Section()
     if shape.dropout:
-        drop = dropout_section("probabilities_dropout", shape, square).each(mark_by_row)
+        drop = dropout_section("probabilities_dropout", shape, square).map_kernels(mark_by_row)
     scores = Section(
         forward=(matmul("scores", m, n, k, e, batch),),
         input_grad=(
@@ -203,7 +203,7 @@ class CpExchange:
         return self.ranks > 1 and (self.torch or self.method.keys == "ring")
 
     @property
-    def slowest(self) -> float:
+    def slowest_share(self) -> float:
         """Attention work of the slowest context-parallel rank, which all wait for, relative to the mean."""
         uneven = self.causal and not self.balanced
         return (2.0 * self.ranks - 1.0) / self.ranks if uneven else 1.0
@@ -216,7 +216,7 @@ class CpExchange:
         kernel.
         """
         if not self.in_pieces:
-            return [(replace(core, flops=core.flops * self.slowest),)]
+            return [(replace(core, flops=core.flops * self.slowest_share),)]
         back = core.name.endswith("_grad")
         others = self.keys_traded * (self.ranks - 1)  # keys and values of others
         others *= 2 if back else 1  # and their gradients
@@ -228,14 +228,14 @@ class CpExchange:
             later = replace(first, n=max(keys // 2, 1))  # half of the pairs, and no mask in it
         else:
             later = replace(first, flops=2.0 * first.flops)
-        merged = self._merged(back=back)
+        merged = self._merge_kernel(back=back)
         if not back:
             return [(first,), *repeat((later, merged), self.ranks - 1)]
         part = _HALVES if self.causal and self.balanced else 1.0
         before, behind = (replace(kernel, bytes=kernel.bytes * part) for kernel in self.passes)
         return [(first,), *repeat((before, later, behind, merged), self.ranks - 1)]
 
-    def _merged(self, *, back: bool) -> Kernel:
+    def _merge_kernel(self, *, back: bool) -> Kernel:
         name = "attention_merge_grad" if back else "attention_merge"
         partial = self.queries if back else self.outputs
         if not self.torch:

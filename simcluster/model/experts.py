@@ -32,7 +32,7 @@ class Experts(LayerKind):
     MODELLED_WITH: ClassVar[Mapping[str, AllowedValues]] = {
         "training.recompute": AllowedValues(
             ("none", "full", "selective"),
-            "operators keeps every second matmul of a plain layer, but the model has moe; use none, selective or full",
+            "operators is not supported with model.moe (only with plain layers); use none, selective or full",
         )
     }
 

@@ -75,8 +75,8 @@ def model_flops_per_sequence(model: Model, *, attention: float = 1.0) -> float:
     """
     layers = sum(count * _layer_flops(model, layer, attention).total.total for layer, count in distinct_layers(model))
     projection = 2.0 * model.sequence_length * 2 * model.hidden_size * model.hidden_size
-    projections = _weight_matmul(len(model.predicting) * projection)
-    return layers + (1 + len(model.predicting)) * lm_head_flops(model, 1).total + projections.total
+    projections = _weight_matmul(len(model.prediction_layers) * projection)
+    return layers + (1 + len(model.prediction_layers)) * lm_head_flops(model, 1).total + projections.total
 
 
 def _layer_flops(model: Model, layer: int, attention: float) -> LayerFlops:
@@ -112,7 +112,7 @@ def hardware_flops_per_sequence(
         raise InputError(f"recompute {recompute!r} is not one of {', '.join(again)}")
     if every < 1:
         raise InputError(f"every {every} must be at least 1: each layer, each second one, ...")
-    numbers = [model.kinds(layer) for layer in range(0, model.predicting.stop, every)]
+    numbers = [model.kinds(layer) for layer in range(0, model.prediction_layers.stop, every)]
     twice = sum(
         numbers.count(model.kinds(layer)) * again[recompute](layer, _layer_flops(model, layer, attention))
         for layer, _ in distinct_layers(model)

@@ -64,15 +64,15 @@ class Section:
     input_grad: tuple[Kernel, ...] = ()
     weight_grad: tuple[Kernel, ...] = ()
 
-    def forward_of(self, kind: str) -> tuple[Kernel, ...]:
+    def forward_kernels(self, kind: str) -> tuple[Kernel, ...]:
         """Return the section's kernels for ``kind`` "forward" or "recompute"."""
         return self.forward if kind == "forward" else self.recompute
 
-    def backward_of(self, kind: str) -> tuple[Kernel, ...]:
+    def backward_kernels(self, kind: str) -> tuple[Kernel, ...]:
         """Return the section's kernels of a full "backward", or of an "input_grad" without the weight gradients."""
         return self.input_grad + (self.weight_grad if kind == "backward" else ())
 
-    def each(self, change: Callable[[Kernel], Kernel]) -> Section:
+    def map_kernels(self, change: Callable[[Kernel], Kernel]) -> Section:
         """Return the section with every kernel replaced by ``change(kernel)``."""
         phases = (self.forward, self.recompute, self.input_grad, self.weight_grad)
         return Section(*(tuple(map(change, kernels)) for kernels in phases))

@@ -35,7 +35,7 @@ class LatentAttention(Attention):
     MODELLED_WITH: ClassVar[Mapping[str, AllowedValues]] = {
         "training.recompute": AllowedValues(
             ("none", "full", "selective"),
-            "operators keeps every second matmul of a plain layer, but the model has mla; use none, selective or full",
+            "operators is not supported with model.mla (only with plain layers); use none, selective or full",
         )
     }
 
@@ -105,9 +105,9 @@ class LatentAttention(Attention):
         found = [
             Tensor("attention", "latent_input", edge * model.hidden_size, read="W", in_fp8="cast",
                    freed_by=("layernorm",), moved_by="qkv_linear"),
-            Tensor("attention", "latent", edge * mla.down),
+            Tensor("attention", "latent", edge * mla.narrow_width),
             Tensor("attention", "latent_normed", edge * normed, read="W", in_fp8="cast", freed_by=("mla_up_proj",)),
-            Tensor("attention", "latent_output_grad", edge * mla.down, made="I", read="W", in_fp8="cast"),
+            Tensor("attention", "latent_output_grad", edge * mla.narrow_width, made="I", read="W", in_fp8="cast"),
         ]  # fmt: skip
         if shape.sequence_parallel and shape.tp > 1:
             found.append(Tensor("attention", "latent_gathered", tokens * gathered, made="I", read="W"))

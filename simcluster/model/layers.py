@@ -39,9 +39,11 @@ def kinds_of_layer(model: Model, layer: int) -> tuple[LayerKind, ...]:
 
 def distinct_layers(model: Model) -> list[tuple[int, int]]:
     """Return (number of the first layer, count of layers) for each kind of layer; those without experts come first."""
-    mixtures = model.moe_layers + sum(map(model.has_experts, model.predicting))
+    mixtures = model.moe_layers + sum(map(model.has_experts, model.prediction_layers))
     first = sorted(model.kinds_of_layers.values(), key=model.has_experts)
-    return [(layer, mixtures if model.has_experts(layer) else model.predicting.stop - mixtures) for layer in first]
+    return [
+        (layer, mixtures if model.has_experts(layer) else model.prediction_layers.stop - mixtures) for layer in first
+    ]
 
 
 def kinds_by_name(model: Model) -> dict[str, LayerKind]:
@@ -102,13 +104,13 @@ def parameters(model: Model) -> ParameterCount:
     table = model.vocab_size * model.hidden_size
     tables = table, position_parameters(model), 0 if model.tied_embeddings else table
     norms = model.norm_parameters, model.norm_parameters if model.embedding_norm else 0
-    total = active = sum(tables) + sum(norms) + len(model.predicting) * prediction_parameters(model)
+    total = active = sum(tables) + sum(norms) + len(model.prediction_layers) * prediction_parameters(model)
     for layer, count in distinct_layers(model):
         kinds = kinds_of_layer(model, layer)
         total += count * sum(kind.parameters(model) + kind.expert_parameters(model) for kind in kinds)
         active += count * sum(kind.parameters_used(model) for kind in kinds)
     mixer, *_ = kinds_of_layer(model, 0)
-    layers = model.predicting.stop * model.layer_norm_parameters
+    layers = model.prediction_layers.stop * model.layer_norm_parameters
     return ParameterCount(
         mixer.parameters(model), LAYER_KINDS["mlp"].parameters(model), model.layer_norm_parameters,
         *tables, *norms, total + layers, active + layers,

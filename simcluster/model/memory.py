@@ -26,7 +26,7 @@ def backward_tensors(model: Model, shape: RankShape) -> list[Tensor]:
     have it. Under sequence parallelism I leaves W what it has gathered over tp, whole.
     """
     layer = [tensor for kind in kinds_by_name(model).values() for tensor in kind.kept(model, shape)]
-    predicted = apply_kept_precision(prediction_tensors(model, shape), shape) if model.predicting else []
+    predicted = apply_kept_precision(prediction_tensors(model, shape), shape) if model.prediction_layers else []
     return [*layer, *embedding_tensors(model, shape), *predicted, *lm_head_tensors(model, shape)]
 
 

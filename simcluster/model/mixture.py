@@ -102,20 +102,20 @@ class Moe(Spec):
         return TokenRoutes(self.experts, self.top_k, self.groups, self.open_groups)
 
     @property
-    def most(self) -> float:
+    def capacity_shares(self) -> float:
         """Capacity of an expert, as a multiple of an even share of the tokens; infinite without a limit."""
         return math.inf if self.capacity_factor is None else self.capacity_factor
 
     @property
-    def counted(self) -> bool:
+    def waits_for_counts(self) -> bool:
         """Return whether the host waits for the row counts; if padded to capacity, it knows them in advance."""
         return not self.pad_to_capacity
 
-    def is_in(self, layer: int) -> bool:
+    def is_moe_layer(self, layer: int) -> bool:
         """Return whether the layer with this number (from 0) has a mixture of experts."""
         return layer >= self.first_dense_layers and (layer + 1 - self.offset) % self.every == 0
 
-    def layers_of(self, layers: int) -> int:
+    def count_moe_layers(self, layers: int) -> int:
         """Return how many of a model's first N ``layers`` have a mixture of experts."""
         before = min(self.first_dense_layers, layers)
         return (layers - self.offset) // self.every - (before - self.offset) // self.every
@@ -189,6 +189,6 @@ class Mla(Spec):
         return self.qk_nope_head_dim + self.qk_rope_head_dim
 
     @property
-    def down(self) -> int:
+    def narrow_width(self) -> int:
         """Total width of a token's narrow vectors: keys and values, the rotated part, and queries."""
         return self.kv_lora_rank + self.qk_rope_head_dim + (self.q_lora_rank or 0)

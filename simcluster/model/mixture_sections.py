@@ -201,7 +201,7 @@ def _expert_sections(model: Model, shape: RankShape, local: LocalSizes, there: R
     down = _expert_linears("experts_down", shape, there, there.ffn, there.hidden, bias=fused)
     rows = replace(local, tokens=there.rows, ffn=there.ffn)
     launches = there.experts if shape.experts.products == "sequential" else 1
-    active = fused_activation(model, shape, rows).each(
+    active = fused_activation(model, shape, rows).map_kernels(
         lambda kernel: replace(kernel, launches=launches, calls=launches)
     )
     active = rerun(
@@ -273,8 +273,8 @@ def _expert_linears(
         calls = launches if side == 1 else 1  # of a module for each expert, or of one for all
         return replace(kernel, flops=flops, bytes=size, batch=batch, streams=side, launches=launches, calls=calls)
 
-    return one.each(of_all)
+    return one.map_kernels(of_all)
 
 
 def _prefix_names(name: str, section: Section) -> Section:
-    return section.each(lambda kernel: replace(kernel, name=f"{name}_{kernel.name}"))
+    return section.map_kernels(lambda kernel: replace(kernel, name=f"{name}_{kernel.name}"))

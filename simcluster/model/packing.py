@@ -161,7 +161,7 @@ class HistogramLengths(Histogram):
     """A histogram of document lengths in tokens: ``values`` with their ``weights``, as in ``Histogram``."""
 
     @model_validator(mode="after")
-    def _whole(self) -> HistogramLengths:
+    def _check_whole(self) -> HistogramLengths:
         short = [value for value in self.values if value / self.typical < 1 or math.fmod(value / self.typical, 1)]
         if short:
             raise InputError(
@@ -190,7 +190,7 @@ class PackingStatistics:
     filled: float
 
     @classmethod
-    def of(cls, sequences: Sequences, length: int) -> PackingStatistics:
+    def of_sequences(cls, sequences: Sequences, length: int) -> PackingStatistics:
         """Return the packing statistics of these sequences of document lengths."""
         sums = np.array([sum(each) for each in sequences])
         squares = sum(float(np.dot(each, each)) for each in sequences)
@@ -204,14 +204,14 @@ class PackingStatistics:
     @property
     def attention(self) -> float:
         """Core attention within documents of l tokens, relative to n whole sequences of s: sum(l^2) / (n s^2)."""
-        return self._of_whole(self.squares)
+        return self._relative_to_whole(self.squares)
 
     @property
     def attention_of_real(self) -> float:
         """Core attention of tokens that are not padding, across documents, relative to whole sequences."""
-        return self._of_whole(self.filled)
+        return self._relative_to_whole(self.filled)
 
-    def _of_whole(self, squares: float) -> float:
+    def _relative_to_whole(self, squares: float) -> float:
         return squares / (self.sequences * float(self.length) ** 2) if self.sequences else 1.0
 
 

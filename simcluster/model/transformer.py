@@ -112,7 +112,7 @@ class Model(Spec):
         if self.parallel_residual and (self.moe or self.layer_norms == 4):
             what = "moe" if self.moe else "layer_norms 4"
             raise InputError(f"parallel_residual is not supported with {what}; remove one of them")
-        if self.moe and not self.moe.layers_of(self.layers):
+        if self.moe and not self.moe.count_moe_layers(self.layers):
             raise InputError(
                 f"none of the {self.layers} layers has experts: first_dense_layers {self.moe.first_dense_layers}, "
                 f"every {self.moe.every}; use fewer first_dense_layers, or remove moe"
@@ -162,16 +162,16 @@ class Model(Spec):
     @property
     def moe_layers(self) -> int:
         """Number of layers that have a mixture of experts."""
-        return self.moe.layers_of(self.layers) if self.moe else 0
+        return self.moe.count_moe_layers(self.layers) if self.moe else 0
 
     @property
-    def predicting(self) -> range:
+    def prediction_layers(self) -> range:
         """Layer numbers of the multi-token prediction layers, which follow the last layer."""
         return range(self.layers, self.layers + (self.mtp_layers or 0))
 
     def has_experts(self, layer: int) -> bool:
         """Return whether the layer with this number (from 0) has a mixture of experts."""
-        return self.moe is not None and self.moe.is_in(layer)
+        return self.moe is not None and self.moe.is_moe_layer(layer)
 
     def kinds(self, layer: int) -> tuple[str, str]:
         """Return the names of a layer's two kinds (attention, then MLP or mixture), by its number from 0."""
@@ -183,7 +183,7 @@ class Model(Spec):
     def kinds_of_layers(self) -> dict[tuple[str, str], int]:
         """First layer of each distinct pair of layer kinds, with multi-token prediction layers included."""
         all_sorts = self.moe.first_dense_layers + self.moe.every + 1 if self.moe else 1  # the first layers have them
-        return {self.kinds(layer): layer for layer in reversed(range(min(all_sorts, self.predicting.stop)))}
+        return {self.kinds(layer): layer for layer in reversed(range(min(all_sorts, self.prediction_layers.stop)))}
 
     @property
     def causal_factor(self) -> float:
@@ -194,7 +194,7 @@ class Model(Spec):
         """
         if not self.causal:
             return 1.0
-        if self.attention_window is None or not (windowed := self._windowed_layers):
+        if self.attention_window is None or not (windowed := self._num_windowed_layers):
             return 0.5
         part = self.attention_window / self.sequence_length
         return ((self.layers - windowed) * 0.5 + windowed * part * (1 - part / 2)) / self.layers
@@ -202,10 +202,10 @@ class Model(Spec):
     @property
     def mask_edges(self) -> float:
         """Mean number of edges of the attention mask per query: 1 if causal, 2 in a window."""
-        return (self.layers + self._windowed_layers) / self.layers
+        return (self.layers + self._num_windowed_layers) / self.layers
 
     @property
-    def _windowed_layers(self) -> int:
+    def _num_windowed_layers(self) -> int:
         if self.attention_window is None or self.attention_window >= self.sequence_length:
             return 0
         full = self.layers // self.full_attention_every if self.full_attention_every else 0

@@ -99,11 +99,11 @@ class BoundaryBuilder:
         found: dict[int, int] = {}
         position = 0
         while self._job.rendezvous and position < len(row):
-            found[position] = 1 + (position in halves or self._alternates(row, position))
+            found[position] = 1 + (position in halves or self._is_exchanged(row, position))
             position += found[position]
         return found
 
-    def _alternates(self, row: Sequence[Action], position: int) -> bool:
+    def _is_exchanged(self, row: Sequence[Action], position: int) -> bool:
         """Return whether a forward and another microbatch's backward are exchanged at one rendezvous."""
         one, *others = row[position : position + 3]
         if self._job.schedule.num_chunks == 1 or one.kind != "F" or not others or others[0].kind not in ("B", "I"):
@@ -141,7 +141,7 @@ class BoundaryBuilder:
 
         segment = self._lanes.segment((lane, kind, work), make)
         sent = (f"send {kind}", *key[1:])
-        self._lanes.put(lane, Item(segment, sent, needs, step, action.chunk, action.microbatch))
+        self._lanes.append_item(lane, Item(segment, sent, needs, step, action.chunk, action.microbatch))
         return (Need(self._stage, sent),)
 
     def _transfer(self, target: int, key: Key) -> Transfer:
@@ -160,7 +160,9 @@ class BoundaryBuilder:
         op = Op(Receive(hop[0]), "pp", "recv", _tensor_name(kind), lane=lane)
         segment = self._lanes.segment((lane, kind, hop[0]), lambda: Segment((op,)))
         (need,) = self.needs(action, step)
-        self._lanes.put(lane, Item(segment, ("receive", need.key), needs, step, action.chunk, action.microbatch))
+        self._lanes.append_item(
+            lane, Item(segment, ("receive", need.key), needs, step, action.chunk, action.microbatch)
+        )
 
     def _comes_from(self, action: Action) -> Hop | None:
         hop = self._way(action).source

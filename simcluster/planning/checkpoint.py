@@ -44,7 +44,7 @@ class SavedParts:
     writing: float = -1.0
     to: Direction = STORAGE
 
-    def put(self, lanes: ProgramBuilder, step: int) -> None:
+    def add_checkpoint(self, lanes: ProgramBuilder, step: int) -> None:
         """Add the checkpoint's ops of a stage's ranks after this step, if it is the step to save."""
         if step != self.after:
             return
@@ -54,21 +54,21 @@ class SavedParts:
         if self.stall:
             key = (CHECKPOINT, "stall", step)
             segment = Segment((Op(HostWork(self.stall), "host", CHECKPOINT, "save", lane=CHECKPOINT),))
-            lanes.put(CHECKPOINT, Item(segment, key, done, step))
+            lanes.append_item(CHECKPOINT, Item(segment, key, done, step))
             held.append(Need(stage, key))
         if not self.blocking:
             copies = [Copy("d2h", size, self.copying) for size in self.sizes[stage]]
-            held += self._copy(lanes, "d2h", copies, done, step)
+            held += self._add_copies(lanes, "d2h", copies, done, step)
         bound = self.bounds[stage]
         writes = [Copy(self.to, self.written * size, self.writing, bound) for size in self.sizes[stage]]
-        written = self._copy(lanes, STORAGE, writes, done if self.blocking else tuple(held), step)
+        written = self._add_copies(lanes, STORAGE, writes, done if self.blocking else tuple(held), step)
         held += written if self.blocking else []
         wait = Op(
             FixedCollective("world", 0.0) if len(self.saves) > 1 else HostWork(0.0), "host", CHECKPOINT, "barrier"
         )
-        lanes.put(MAIN, Item(Segment((wait,)), (CHECKPOINT, step), tuple(held), step))
+        lanes.append_item(MAIN, Item(Segment((wait,)), (CHECKPOINT, step), tuple(held), step))
 
-    def _copy(
+    def _add_copies(
         self, lanes: ProgramBuilder, way: Direction, works: Sequence[Copy], needs: tuple[Need, ...], step: int
     ) -> list[Need]:  # fmt: skip
         ops = [
@@ -78,7 +78,7 @@ class SavedParts:
         ]
         if not ops:
             return []
-        lanes.put(way, Item(Segment(tuple(ops)), (CHECKPOINT, way, step), needs, step))
+        lanes.append_item(way, Item(Segment(tuple(ops)), (CHECKPOINT, way, step), needs, step))
         return [Need(lanes.stage, (CHECKPOINT, way, step))]
 
     @property
@@ -97,10 +97,10 @@ class SavedParts:
             return program
         lanes = dict(program.lanes)
         for way in ("d2h", STORAGE):
-            lanes[way] = [self._without(item, spared) for item in lanes.get(way, ())]
+            lanes[way] = [self._drop_parts(item, spared) for item in lanes.get(way, ())]
         return StageProgram(program.stage, {lane: items for lane, items in lanes.items() if items})
 
-    def _without(self, item: Item, parts: Sequence[str]) -> Item:
+    def _drop_parts(self, item: Item, parts: Sequence[str]) -> Item:
         if item.segment.ops[0].kind != CHECKPOINT:
             return item
 

@@ -64,11 +64,11 @@ class ExpertDispatch(Spec):
         """Number of SMs that a dispatch occupies; those of NCCL are modelled as interference."""
         return _DEFAULT_SMS[self.kind] if self.sms is None else self.sms
 
-    def out(self, there: RoutedRows, ranks: int, element_bytes: float) -> TokenTransfer:
+    def dispatch_transfer(self, there: RoutedRows, ranks: int, element_bytes: float) -> TokenTransfer:
         """Return the collective that brings tokens, or gradients of expert outputs, to the ``ranks`` of an ep group."""
         return self._travel(there, ranks, _element_bytes(self.dtype, element_bytes), ("all_gather", DISPATCH))
 
-    def back(self, there: RoutedRows, ranks: int, element_bytes: float) -> TokenTransfer:
+    def combine_transfer(self, there: RoutedRows, ranks: int, element_bytes: float) -> TokenTransfer:
         """Return the collective that brings expert outputs, or gradients of tokens, back."""
         return self._travel(
             there, ranks, _element_bytes(self.combine_dtype, element_bytes), ("reduce_scatter", COMBINE)

@@ -121,7 +121,7 @@ class StageCosts:
         blocking = math.fsum(each.grad_reduce for each in here if not each.grad_buckets)
         return blocking, math.fsum(each.optimizer for each in here)
 
-    def bucket(self, stage: int, chunk: int) -> tuple[int, float]:
+    def chunk_buckets(self, stage: int, chunk: int) -> tuple[int, float]:
         """Return a chunk's number of overlapped gradient buckets, and the time (s) of each; (0, 0) for none."""
         costs = self.costs_of(stage, chunk)
         if not costs.grad_buckets or not costs.grad_reduce:

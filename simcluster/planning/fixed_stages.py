@@ -130,18 +130,18 @@ class FixedStage:
         self._parts: dict[tuple[str, int, int], _ActionTemplate] = {}
         gradients = {action.chunk: place for place, action in enumerate(schedule.rows[stage]) if action.kind in "BW"}
         self._reducing = {
-            place: chunk for chunk, place in gradients.items() if plan.dp > 1 and costs.bucket(stage, chunk)[0]
+            place: chunk for chunk, place in gradients.items() if plan.dp > 1 and costs.chunk_buckets(stage, chunk)[0]
         }
         self._reduced: tuple[Need, ...] = ()
 
     def program(self, steps: int) -> StageProgram:
         """Return the ops of the stage for all steps."""
         for step in range(steps):
-            self._pipeline(step)
-            self._finish(step)
+            self._add_row(step)
+            self._add_step_end(step)
         return self._lanes.program()
 
-    def _pipeline(self, step: int) -> None:
+    def _add_row(self, step: int) -> None:
         """Add the actions of the stage's row of the schedule, in order.
 
         In a fused pair [F|B] the first half waits for what both need; the outputs of both exist at the end of the
@@ -150,13 +150,13 @@ class FixedStage:
         row, firsts = self._schedule.rows[self._stage], frozenset(self._schedule.fused_at(self._stage))
         begin = step * len(_ENDS) * self._slices * self._schedule.num_microbatches
         parts, route_of, meetings = self._parts, self._schedule.route_of, self._meetings
-        put = partial(self._lanes.put, MAIN) if meetings else self._lanes.appender(MAIN)
+        put = partial(self._lanes.append_item, MAIN) if meetings else self._lanes.appender(MAIN)
         meets = meetings.rendezvous(row, [*firsts]) if meetings else {}
         reducing = self._reducing
         halves: list[tuple[_ActionTemplate, Action]] = []
         for position, action in enumerate(row):
             kind, microbatch, chunk = action
-            part = parts.get((kind, chunk, route_of[microbatch])) or self._make(action)
+            part = parts.get((kind, chunk, route_of[microbatch])) or self._make_template(action)
             at = begin + microbatch
             if meetings and not halves:
                 if position in meets:
@@ -166,7 +166,7 @@ class FixedStage:
                 )
             if position in firsts:
                 other = row[position + 1]
-                others = parts.get((other.kind, other.chunk, route_of[other.microbatch])) or self._make(other)
+                others = parts.get((other.kind, other.chunk, route_of[other.microbatch])) or self._make_template(other)
                 needs = _needs_of(part, at) + _needs_of(others, begin + other.microbatch)
                 put(Item(part.segment, part.half + at, needs, step, chunk, microbatch))
                 halves.append((part, action))
@@ -175,20 +175,20 @@ class FixedStage:
                 first, done = halves.pop()
                 also = (first.key + begin + done.microbatch,)
                 put(Item(part.segment, part.key + at, (), step, chunk, microbatch, also))
-                self._send(first, step, begin, done)
+                self._add_send(first, step, begin, done)
                 for place in (position - 1, position):
                     if place in reducing:
-                        self._reduce(step, reducing[place], [part.key + at])
+                        self._add_reductions(step, reducing[place], [part.key + at])
             elif position in reducing:
-                self._reduce(step, chunk, self._in_pieces(part, action, step, at))
+                self._add_reductions(step, chunk, self._add_pieces(part, action, step, at))
             else:
                 put(_item((part.segment, part.key + at, _needs_of(part, at), step, chunk, microbatch, ())))
             if part.send or meetings:
-                self._send(part, step, begin, action)
+                self._add_send(part, step, begin, action)
         if meetings:
             meetings.add_rendezvous((), step)
 
-    def _make(self, action: Action) -> _ActionTemplate:
+    def _make_template(self, action: Action) -> _ActionTemplate:
         schedule, stage, made = self._schedule, self._stage, "B" if action.kind == "I" else action.kind
         here = schedule.virtual_stage(action.microbatch, stage, action.chunk)
         source, _ = _neighbours(schedule, stage, action)
@@ -202,50 +202,51 @@ class FixedStage:
         if source is not None and action.kind != "W" and not (self._meetings and source[0] != stage):
             # W: what it makes itself is made there first
             whence, there = source[0], here + (-1 if made == "F" else 1)
-            wanted = self._end_of(made if whence == stage else f"send {made}", there)
+            wanted = self._end_number(made if whence == stage else f"send {made}", there)
         part = _ActionTemplate(
-            self._pass(action), self._end_of(made, here), self._end_of(f"half {made}", here), whence, wanted,
-            send, self._end_of(f"send {made}", here) if send else -1, self._lanes.appender(lane if send else MAIN),
+            self._pass_segment(action), self._end_number(made, here), self._end_number(f"half {made}", here), whence,
+            wanted, send,
+            self._end_number(f"send {made}", here) if send else -1, self._lanes.appender(lane if send else MAIN),
         )  # fmt: skip
         self._parts[action.kind, action.chunk, schedule.route_of[action.microbatch]] = part
         return part
 
-    def _end_of(self, what: str, place: int) -> int:
+    def _end_number(self, what: str, place: int) -> int:
         return (_ENDS.index(what) * self._slices + place) * self._schedule.num_microbatches
 
-    def _seconds(self, action: Action) -> float:
+    def _pass_seconds(self, action: Action) -> float:
         seconds = self._costs.seconds(action.kind, self._stage, action.chunk)
         sends = _receiving_stage(self._schedule, self._stage, action) is not None
         return seconds + self._costs.costs_of(self._stage, action.chunk).send_launch if sends else seconds
 
-    def _pass(self, action: Action) -> Segment:
+    def _pass_segment(self, action: Action) -> Segment:
         kind, chunk = action.kind, action.chunk
-        seconds = self._seconds(action)
+        seconds = self._pass_seconds(action)
         costs = self._costs.costs_of(self._stage, chunk)
         return self._lanes.segment((kind, chunk, seconds), lambda: make_pass(kind, seconds, costs, self._plan.tp))
 
-    def _in_pieces(self, part: _ActionTemplate, action: Action, step: int, at: int) -> list[Hashable]:
+    def _add_pieces(self, part: _ActionTemplate, action: Action, step: int, at: int) -> list[Hashable]:
         kind, microbatch, chunk = action
-        count, _ = self._costs.bucket(self._stage, chunk)
-        seconds = self._seconds(action)
+        count, _ = self._costs.chunk_buckets(self._stage, chunk)
+        seconds = self._pass_seconds(action)
         costs = self._costs.costs_of(self._stage, chunk)
-        put, ends = partial(self._lanes.put, MAIN), list[Hashable]()
+        put, ends = partial(self._lanes.append_item, MAIN), list[Hashable]()
         for number, segment in enumerate(make_pass_pieces(kind, seconds, costs, self._plan.tp, count), 1):
             ends.append(part.key + at if number == count else ("piece", step, chunk, number))
             put(Item(segment, ends[-1], () if number > 1 else _needs_of(part, at), step, chunk, microbatch))
         return ends
 
-    def _reduce(self, step: int, chunk: int, ends: list[Hashable]) -> None:
+    def _add_reductions(self, step: int, chunk: int, ends: list[Hashable]) -> None:
         """Add the reductions of a chunk's gradient buckets, each after the piece that completes it."""
-        count, seconds = self._costs.bucket(self._stage, chunk)
+        count, seconds = self._costs.chunk_buckets(self._stage, chunk)
         segment = self._lanes.segment(("reduce", seconds), lambda: make_reduction(seconds, _REDUCTIONS))
         for number in range(count):
             made = ends[min(number, len(ends) - 1)]
             key = ("reduced", step, chunk, number)
-            self._lanes.put(_REDUCTIONS, Item(segment, key, (Need(self._stage, made),), step, chunk))
+            self._lanes.append_item(_REDUCTIONS, Item(segment, key, (Need(self._stage, made),), step, chunk))
             self._reduced = (Need(self._stage, key),)
 
-    def _send(self, part: _ActionTemplate, step: int, begin: int, done: Action) -> None:
+    def _add_send(self, part: _ActionTemplate, step: int, begin: int, done: Action) -> None:
         if self._meetings:
             self._meetings.send(done, step)
         elif part.send is not None:
@@ -254,19 +255,23 @@ class FixedStage:
             needs = (_need((self._stage, part.key + at)),)
             part.leave(_item((part.send, part.sent + at, needs, step, chunk, microbatch, ())))
 
-    def _finish(self, step: int) -> None:
+    def _add_step_end(self, step: int) -> None:
         grad_reduce, optimizer = self._costs.seconds_after_pipeline(self._stage)
         self._lanes.delay_next_item(self._reduced)
         if self._plan.dp > 1 and grad_reduce:
-            self._block("grad_reduce", Op(FixedCollective("dp", grad_reduce), "dp", "all_reduce", "gradients"), step)
+            self._add_blocking(
+                "grad_reduce", Op(FixedCollective("dp", grad_reduce), "dp", "all_reduce", "gradients"), step
+            )
         if self._end is not None:
             stream = "pp" if self._plan.pp > 1 else "tp"
-            self._block("sync", Op(FixedCollective("model", self._end), stream, "all_reduce", "gradient_norm"), step)
+            self._add_blocking(
+                "sync", Op(FixedCollective("model", self._end), stream, "all_reduce", "gradient_norm"), step
+            )
         if optimizer or self._reduced:  # where the next step's forward would wait for gradients, too
-            self._block("optimizer", Op(Compute(optimizer), "compute", "optimizer", "optimizer"), step)
+            self._add_blocking("optimizer", Op(Compute(optimizer), "compute", "optimizer", "optimizer"), step)
 
-    def _block(self, key: str, op: Op, step: int) -> None:
-        self._lanes.put(MAIN, Item(self._lanes.segment(key, lambda: Segment((op,))), (key, step), (), step))
+    def _add_blocking(self, key: str, op: Op, step: int) -> None:
+        self._lanes.append_item(MAIN, Item(self._lanes.segment(key, lambda: Segment((op,))), (key, step), (), step))
 
 
 def _needs_of(part: _ActionTemplate, at: int) -> tuple[Need, ...]:

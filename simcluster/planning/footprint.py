@@ -170,8 +170,8 @@ def _offload_profiles(blocks: Residencies, whole: Pass, kind: str, offload: Offl
     pieces = windows.cut(whole) if windows.sizes else [whole]
     found = []
     for piece in pieces if kind == "F" else pieces[::-1]:
-        over = windows.left_by(piece, whole.layers[-1]) if kind == "F" and windows.sizes else -1
-        top = windows.after(piece.layers[-1]) if windows.sizes and kind != "F" and piece.layers else 0
+        over = windows.copy_before(piece, whole.layers[-1]) if kind == "F" and windows.sizes else -1
+        top = windows.mark_index(piece.layers[-1]) if windows.sizes and kind != "F" and piece.layers else 0
         if windows.sizes and kind != "F" and piece is pieces[-1] and not piece.lm_head:
             found.append(_level_change(-windows.sizes[-1]))
         found += (

@@ -49,9 +49,9 @@ class MixtureOps:
         self._recomputed = edges(model, shape), make_mixture(model, shape)
         self._visited_again = shape.recompute == "full" or shape.reruns("moe")
         there = routed_rows(model, shape)
-        self._counted = model.moe is not None and model.moe.counted and shape.ep * shape.expert_tp > 1
+        self._counted = model.moe is not None and model.moe.waits_for_counts and shape.ep * shape.expert_tp > 1
         how = dispatch or ExpertDispatch()
-        out, back = (way(there, shape.ep, shape.element_bytes) for way in (how.out, how.back))
+        out, back = (way(there, shape.ep, shape.element_bytes) for way in (how.dispatch_transfer, how.combine_transfer))
         self._travels = dict.fromkeys(_OUT, out) | dict.fromkeys(_BACK, back)
         gathered = shape.ep * shape.expert_tp * there.tokens  # all of all ranks
         self._there = there.row_bytes * (gathered if how.kind == "allgather" else there.rows)
@@ -82,65 +82,65 @@ class MixtureOps:
         def shared() -> None:
             if parts.shared.forward:
                 self._gathered(ops, "shared", layer)
-                ops.compute(parts.shared.forward_of(kind), kind, "shared", layer)
-                self._scattered(ops, "shared", layer)
+                ops.compute(parts.shared.forward_kernels(kind), kind, "shared", layer)
+                self._add_scatter(ops, "shared", layer)
 
-        ops.compute(edges.entry.forward_of(kind) + parts.router.forward_of(kind), kind, "router", layer)
+        ops.compute(edges.entry.forward_kernels(kind) + parts.router.forward_kernels(kind), kind, "router", layer)
         if not self._overlap:
             shared()
-        ops.compute(parts.dispatch.forward_of(kind), kind, "dispatch", layer)
+        ops.compute(parts.dispatch.forward_kernels(kind), kind, "dispatch", layer)
         if self._counted:  # how many rows go to each rank: the sizes of the all-to-all are the host's to give
             ops.wait_for_counts(layer)
-        self._to_experts(ops, "dispatch", layer, shared)
-        ops.compute(parts.experts.forward_of(kind), kind, EXPERTS, layer)
-        self._from_experts(ops, "combine", layer)
-        ops.compute(parts.combine.forward_of(kind) + edges.exit.forward_of(kind), kind, "combine", layer)
+        self._send_to_experts(ops, "dispatch", layer, shared)
+        ops.compute(parts.experts.forward_kernels(kind), kind, EXPERTS, layer)
+        self._send_back(ops, "combine", layer)
+        ops.compute(parts.combine.forward_kernels(kind) + edges.exit.forward_kernels(kind), kind, "combine", layer)
 
     def _backward(self, ops: SegmentBuilder, edges: Block, parts: Mixture, kind: str, layer: int) -> None:
         def shared() -> None:
             if parts.shared.forward:
                 self._gathered(ops, "shared_grad", layer)
                 self._gathered(ops, "shared_input", layer)
-                ops.compute(parts.shared.backward_of(kind), kind, "shared", layer)
-                self._scattered(ops, "shared_grad", layer)
+                ops.compute(parts.shared.backward_kernels(kind), kind, "shared", layer)
+                self._add_scatter(ops, "shared_grad", layer)
 
         def weights() -> None:
             ops.compute(parts.experts.weight_grad if kind == "backward" else (), kind, EXPERTS, layer)
 
         if not self._visited_again:
-            self._again(ops, edges, parts, layer)
-        ops.compute(edges.exit.backward_of(kind) + parts.combine.backward_of(kind), kind, "combine", layer)
-        self._to_experts(ops, "combine_grad", layer, shared)
+            self._add_recompute(ops, edges, parts, layer)
+        ops.compute(edges.exit.backward_kernels(kind) + parts.combine.backward_kernels(kind), kind, "combine", layer)
+        self._send_to_experts(ops, "combine_grad", layer, shared)
         ops.compute(
-            parts.experts.input_grad if self._overlap else parts.experts.backward_of(kind), kind, EXPERTS, layer
+            parts.experts.input_grad if self._overlap else parts.experts.backward_kernels(kind), kind, EXPERTS, layer
         )
-        self._from_experts(ops, "dispatch_grad", layer, weights)
-        ops.compute(parts.dispatch.backward_of(kind), kind, "dispatch", layer)
+        self._send_back(ops, "dispatch_grad", layer, weights)
+        ops.compute(parts.dispatch.backward_kernels(kind), kind, "dispatch", layer)
         if not self._overlap:
             shared()
-        ops.compute(parts.router.backward_of(kind) + edges.entry.backward_of(kind), kind, "router", layer)
+        ops.compute(parts.router.backward_kernels(kind) + edges.entry.backward_kernels(kind), kind, "router", layer)
 
-    def _again(self, ops: SegmentBuilder, edges: Block, parts: Mixture, layer: int) -> None:
+    def _add_recompute(self, ops: SegmentBuilder, edges: Block, parts: Mixture, layer: int) -> None:
         ops.compute(edges.entry.recompute, "recompute", "router", layer)
         if parts.shared.recompute:
             self._gathered(ops, "shared_again", layer)
             ops.compute(parts.shared.recompute, "recompute", "shared", layer)
-            self._scattered(ops, "shared_again", layer)
+            self._add_scatter(ops, "shared_again", layer)
         ops.compute(parts.experts.recompute, "recompute", EXPERTS, layer)
 
-    def _to_experts(self, ops: SegmentBuilder, name: str, layer: int, meanwhile: Callable[[], None]) -> None:
-        self._travel(ops, name, layer, meanwhile)
+    def _send_to_experts(self, ops: SegmentBuilder, name: str, layer: int, meanwhile: Callable[[], None]) -> None:
+        self._add_transfer(ops, name, layer, meanwhile)
         if self._shape.expert_tp > 1:
             ops.collective("all_gather", name, self._there, layer, self._split)
 
-    def _from_experts(
+    def _send_back(
         self, ops: SegmentBuilder, name: str, layer: int, meanwhile: Callable[[], None] | None = None
     ) -> None:  # fmt: skip
         if self._shape.expert_tp > 1:
             ops.collective("reduce_scatter", name, self._there, layer, self._split)
-        self._travel(ops, name, layer, meanwhile)
+        self._add_transfer(ops, name, layer, meanwhile)
 
-    def _travel(self, ops: SegmentBuilder, name: str, layer: int, meanwhile: Callable[[], None] | None) -> None:
+    def _add_transfer(self, ops: SegmentBuilder, name: str, layer: int, meanwhile: Callable[[], None] | None) -> None:
         travel = self._travels[name]
         if self._overlap and meanwhile:
             ops.add_overlapped(travel.kind, name, travel.size, layer, "ep")
@@ -153,6 +153,6 @@ class MixtureOps:
         if self._shape.tp > 1:
             ops.collective("all_gather", name, self._whole, layer)
 
-    def _scattered(self, ops: SegmentBuilder, name: str, layer: int) -> None:
+    def _add_scatter(self, ops: SegmentBuilder, name: str, layer: int) -> None:
         if self._shape.tp > 1:
             ops.collective("reduce_scatter", name, self._whole, layer)

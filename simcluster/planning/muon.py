@@ -78,8 +78,8 @@ class MuonOptimizer(Optimizer):
         seconds, calls = 0.0, list[tuple[str, float]]()
         orthogonalized = cache(self._orthogonalized_seconds)
         for mine in self.held(layers):
-            ranks, split, axis, over = self._group(mine)
-            own, whole = self._own(mine, ranks), float(_count_elements(mine))
+            ranks, split, axis, over = self._rank_groups(mine)
+            own, whole = self._own_matrices(mine, ranks), float(_count_elements(mine))
             counted = whole / (1 if self.distribute == "none" else ranks)
             if self.distribute == "gather" and ranks > 1:
                 calls.append((over, _BF16 * whole))
@@ -98,9 +98,9 @@ class MuonOptimizer(Optimizer):
         """Return the bytes of moments that Muon saves on a rank, less what whole matrices exceed an even share."""
         found, moment = 0.0, self.job.recipe.moment
         for mine in self.held(layers):
-            ranks = self._group(mine)[0]
+            ranks = self._rank_groups(mine)[0]
             even = _count_elements(mine) / (1 if self.distribute == "none" else ranks)
-            kept = _count_elements(self._own(mine, ranks)) if self.distribute == "layers" else even
+            kept = _count_elements(self._own_matrices(mine, ranks)) if self.distribute == "layers" else even
             found += even * moment - (kept - even) * (moment + _FP32)
         return found
 
@@ -116,7 +116,7 @@ class MuonOptimizer(Optimizer):
         passes += [weight + recipe.weight] if recipe.master else []
         return math.fsum(self.job.pass_seconds(elements * size) for size in passes)
 
-    def _group(self, mine: Sequence[WeightMatrix]) -> tuple[int, int, str, str]:
+    def _rank_groups(self, mine: Sequence[WeightMatrix]) -> tuple[int, int, str, str]:
         """Return the numbers of ranks that hold matrices and that split one, and the axes of the latter and former."""
         plan = self.job.plan
         if mine[0].experts and plan.experts_apart:
@@ -124,7 +124,7 @@ class MuonOptimizer(Optimizer):
             return plan.expert_replicas, plan.expert_tp, axis, "edp"
         return plan.replicas, plan.tp, "tp", "dp"
 
-    def _own(self, held: Sequence[WeightMatrix], ranks: int) -> list[WeightMatrix]:
+    def _own_matrices(self, held: Sequence[WeightMatrix], ranks: int) -> list[WeightMatrix]:
         if self.distribute == "none" or ranks == 1:
             return list(held)
         if self.distribute == "layers":

@@ -74,34 +74,38 @@ class OffloadedActivations:
         self._returns: dict[Action, ActivationOffload] = {}
         self._used: dict[Action, ActivationOffload] = {}
         for trip in plan_offloads(row, job.schedule.fused_at(lanes.stage), job.offload.ahead):
-            if self._bytes(row[trip.out]):
+            if self._kept_bytes(row[trip.out]):
                 self._leaves[row[trip.out]] = self._returns[row[trip.call]] = self._used[row[trip.use]] = trip
 
     def needs(self, action: Action, step: int) -> tuple[Need, ...]:
         """Return the copies from the host that an action waits for."""
         trip = self._used.get(action)
-        return () if trip is None else (self._need("back", self._row[trip.out], step),)
+        return () if trip is None else (self._need_copy("back", self._row[trip.out], step),)
 
-    def after(self, action: Action, step: int) -> None:
+    def add_copies_after(self, action: Action, step: int) -> None:
         """Add the copies that begin when an action ends: its activations to the host, earlier ones back."""
         stage = self._lanes.stage
         if action in self._leaves:
-            self._copy("d2h", action, ("away", *self._key(action, step)), (Need(stage, self._key(action, step)),), step)
+            self._add_copy(
+                "d2h", action, ("away", *self._key(action, step)), (Need(stage, self._key(action, step)),), step
+            )
         if action in self._returns:
             made = self._row[self._returns[action].out]
-            needs = self._need("away", made, step), Need(stage, self._key(action, step))
-            self._copy("h2d", made, ("back", *self._key(made, step)), needs, step)
+            needs = self._need_copy("away", made, step), Need(stage, self._key(action, step))
+            self._add_copy("h2d", made, ("back", *self._key(made, step)), needs, step)
 
-    def _need(self, what: str, made: Action, step: int) -> Need:
+    def _need_copy(self, what: str, made: Action, step: int) -> Need:
         return Need(self._lanes.stage, (what, *self._key(made, step)))
 
-    def _copy(self, way: Direction, made: Action, key: tuple[object, ...], needs: tuple[Need, ...], step: int) -> None:
-        size = self._bytes(made)
+    def _add_copy(
+        self, way: Direction, made: Action, key: tuple[object, ...], needs: tuple[Need, ...], step: int
+    ) -> None:
+        size = self._kept_bytes(made)
         memory = MemoryChange("activations", 0.0, -size) if way == "d2h" else MemoryChange("activations", size, 0.0)
         segment = make_copy(self._lanes, way, "activations", size, (memory,))
-        self._lanes.put(way, Item(segment, key, needs, step, made.chunk, made.microbatch))
+        self._lanes.append_item(way, Item(segment, key, needs, step, made.chunk, made.microbatch))
 
-    def _bytes(self, made: Action) -> float:
+    def _kept_bytes(self, made: Action) -> float:
         offload = self._job.offload
         return offload.activations * offload.kept(self._job.whole(self._lanes.stage, made.chunk).layers)
 
@@ -137,10 +141,10 @@ def add_stream_update(job: Job, lanes: ProgramBuilder, step: int, parameters: fl
         free = (Need(stage, ("state out", number - offload.buffers)),) if number >= offload.buffers else ()
         done = ("optimizer", step) if index == count - 1 else ("update", step, index)
         inside = make_copy(lanes, "h2d", "optimizer_state", size)
-        lanes.put("h2d", Item(inside, ("state in", number), (begin, *free), step))
-        lanes.put(MAIN, Item(update, done, (Need(stage, ("state in", number)),), step))
+        lanes.append_item("h2d", Item(inside, ("state in", number), (begin, *free), step))
+        lanes.append_item(MAIN, Item(update, done, (Need(stage, ("state in", number)),), step))
         outside = make_copy(lanes, "d2h", "optimizer_state", size)
-        lanes.put("d2h", Item(outside, ("state out", number), (Need(stage, done),), step))
+        lanes.append_item("d2h", Item(outside, ("state out", number), (Need(stage, done),), step))
 
 
 def add_host_update(
@@ -157,15 +161,15 @@ def add_host_update(
     for index, part in enumerate(_split_into_buckets(job, reduced)):
         key = (step, index)
         down = make_copy(lanes, "d2h", "gradients", part.parameters * offload.gradient_bytes)
-        lanes.put("d2h", Item(down, ("gradients down", *key), part.needs, step))
+        lanes.append_item("d2h", Item(down, ("gradients down", *key), part.needs, step))
         seconds = part.parameters * offload.update_bytes / offload.host_rate
         segment = lanes.segment((HOST, seconds), partial(_host_segment, seconds))
-        lanes.put(HOST, Item(segment, ("updated", *key), (Need(stage, ("gradients down", *key)), *ready), step))
+        lanes.append_item(HOST, Item(segment, ("updated", *key), (Need(stage, ("gradients down", *key)), *ready), step))
         up = make_copy(lanes, "h2d", "parameters", part.parameters * offload.weight_bytes)
-        lanes.put("h2d", Item(up, ("weights up", *key), (Need(stage, ("updated", *key)),), step))
+        lanes.append_item("h2d", Item(up, ("weights up", *key), (Need(stage, ("updated", *key)),), step))
         last = (Need(stage, ("weights up", *key)),)
     zero = lanes.segment("zero", lambda: Segment((Op(Compute(zeroed), "compute", "optimizer", "zero_gradients"),)))
-    lanes.put(MAIN, Item(zero, ("optimizer", step), last, step))
+    lanes.append_item(MAIN, Item(zero, ("optimizer", step), last, step))
 
 
 def _split_into_buckets(job: Job, reduced: Sequence[ReducedGradients]) -> list[ReducedGradients]:

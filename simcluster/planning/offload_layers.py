@@ -59,15 +59,15 @@ class LayerWindows(NamedTuple):
         found[0] = replace(found[0], embedding=work.embedding)
         return found
 
-    def after(self, layer: int) -> int:
+    def mark_index(self, layer: int) -> int:
         """Return the number of the mark at a layer; -1 if the layer has none."""
         return self.marks.index(layer) if layer in self.marks else -1
 
-    def left_by(self, piece: Pass, last: int) -> int:
+    def copy_before(self, piece: Pass, last: int) -> int:
         """Return the copy that must end before a forward piece begins, -1 for none; ``last`` is the last layer."""
         if not piece.layers and not piece.lm_head:
             return -1
-        return max(self.after(piece.layers[0] - 1 if piece.layers else last) - 1, -1)
+        return max(self.mark_index(piece.layers[0] - 1 if piece.layers else last) - 1, -1)
 
 
 def find_adjacent(row: Sequence[Action], halves: Sequence[int]) -> set[tuple[int, int]]:
@@ -117,7 +117,7 @@ class LayerOffload:
         self._left = [] if windows is None else self._pieces(action, step, parts, windows)
         if not self._left:
             return parts
-        self._bring(action, step, self._lanes.last_end())
+        self._bring_back(action, step, self._lanes.last_end())
         return [piece.part for piece in self._left]
 
     def after(self, action: Action, step: int, part: ActionPart, made: tuple[object, ...]) -> None:
@@ -126,9 +126,9 @@ class LayerOffload:
             return self._replicas.after(action, step, part, made)
         piece, needs = self._left.pop(0), (Need(self._lanes.stage, made),)
         if piece.away >= 0:
-            self._copy("d2h", action, step, piece.away, needs)
+            self._add_copy("d2h", action, step, piece.away, needs)
         if self._left:
-            self._bring(action, step, needs)
+            self._bring_back(action, step, needs)
         if piece.whole:
             self._replicas.after(action, step, piece.whole, made)
         return None
@@ -146,57 +146,59 @@ class LayerOffload:
                 own = ActionPart(work, part.needs if first else (), part.bucket, memory)
                 whole = part if last else None
                 if action.kind == "F":
-                    found.append(self._forward(action, step, own, windows, whole))
+                    found.append(self._forward_piece(action, step, own, windows, whole))
                 else:
-                    found.append(self._backward(action, step, own, windows, whole, begins=not found))
+                    found.append(self._backward_piece(action, step, own, windows, whole, begins=not found))
         return found
 
-    def _forward(
+    def _forward_piece(
         self, action: Action, step: int, part: ActionPart, windows: LayerWindows, whole: ActionPart | None
     ) -> _Piece:
         chunk = self._wholes[action.chunk]
-        over = windows.left_by(part.work, chunk.layers[-1])
-        end = windows.after(part.work.layers[-1]) if part.work.layers else -1
+        over = windows.copy_before(part.work, chunk.layers[-1])
+        end = windows.mark_index(part.work.layers[-1]) if part.work.layers else -1
         away = end if end < len(windows.sizes) else -1
-        return _Piece(self._freed(action, step, part, windows, over), whole, away=away)
+        return _Piece(self._wait_for_copy(action, step, part, windows, over), whole, away=away)
 
-    def _backward(
+    def _backward_piece(
         self, action: Action, step: int, part: ActionPart, windows: LayerWindows, whole: ActionPart | None,
         *, begins: bool,
     ) -> _Piece:  # fmt: skip
         """Return a piece of B or I, which waits for its activations to be copied back."""
         count = len(windows.sizes)
-        top = windows.after(part.work.layers[-1]) if part.work.layers else -1
+        top = windows.mark_index(part.work.layers[-1]) if part.work.layers else -1
         if begins and not part.work.lm_head:  # F has no piece that waits for the last copy
-            part = self._freed(action, step, part, windows, count - 1)
+            part = self._wait_for_copy(action, step, part, windows, count - 1)
         back = top if 0 <= top < count else -1
         if back >= 0:
-            part = replace(part, needs=(*part.needs, self._need("back", action, step, back)))
+            part = replace(part, needs=(*part.needs, self._need_copy("back", action, step, back)))
         return _Piece(part, whole, brings=top - 1 if top >= 1 else -1)
 
-    def _freed(self, action: Action, step: int, part: ActionPart, windows: LayerWindows, over: int) -> ActionPart:
+    def _wait_for_copy(
+        self, action: Action, step: int, part: ActionPart, windows: LayerWindows, over: int
+    ) -> ActionPart:
         if over < 0:
             return part
         freed = MemoryChange("activations", -windows.sizes[over], 0.0)
-        needs = (*part.needs, self._need("away", action, step, over))
+        needs = (*part.needs, self._need_copy("away", action, step, over))
         return replace(part, needs=needs, memory=(*part.memory, freed))
 
-    def _bring(self, action: Action, step: int, needs: tuple[Need, ...]) -> None:
+    def _bring_back(self, action: Action, step: int, needs: tuple[Need, ...]) -> None:
         number = self._left[0].brings
         if number >= 0:
-            self._copy("h2d", action, step, number, (*needs, self._need("away", action, step, number)))
+            self._add_copy("h2d", action, step, number, (*needs, self._need_copy("away", action, step, number)))
 
-    def _need(self, what: str, action: Action, step: int, number: int) -> Need:
+    def _need_copy(self, what: str, action: Action, step: int, number: int) -> Need:
         forward = action._replace(kind="F")
         return Need(self._lanes.stage, (what, *self._key(forward, step), number))
 
-    def _copy(self, way: Direction, action: Action, step: int, number: int, needs: tuple[Need, ...]) -> None:
+    def _add_copy(self, way: Direction, action: Action, step: int, number: int, needs: tuple[Need, ...]) -> None:
         windows = self._windows[action.microbatch, action.chunk]
         size = windows.sizes[number]
         memory = (MemoryChange("activations", size, 0.0),) if way == "h2d" else ()
         segment = make_copy(self._lanes, way, "activations", size, memory)
-        key = self._need("away" if way == "d2h" else "back", action, step, number).key
-        self._lanes.put(way, Item(segment, key, needs, step, action.chunk, action.microbatch))
+        key = self._need_copy("away" if way == "d2h" else "back", action, step, number).key
+        self._lanes.append_item(way, Item(segment, key, needs, step, action.chunk, action.microbatch))
 
 
 def moves_activations(job: Job) -> bool:

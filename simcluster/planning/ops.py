@@ -45,7 +45,7 @@ class Work:
         return -1.0
 
     @property
-    def moves(self) -> str:
+    def traffic_kind(self) -> str:
         """Kind of traffic that the work puts on links; "" for none."""
         return self.kind if self.seconds < 0 else ""
 
@@ -57,7 +57,7 @@ class Work:
         """Return how many of a group's ops must have arrived before the work begins."""
         return members
 
-    def presses(self, lane: str) -> bool:
+    def slows_compute(self, lane: str) -> bool:
         """Return whether the work, on this lane, slows down concurrent computation."""
         return self.axis != "" and lane != MAIN
 

@@ -50,32 +50,32 @@ class OuterUpdate:
     beside: int
     seconds: Callable[[float], float]
 
-    def due(self, step: int) -> int:
+    def count_due_parts(self, step: int) -> int:
         """Return how many parts of the parameters are summed after a step; part p is due at p * every // parts."""
         due = (step + 1) % self.every
         return -due * self.parts // self.every - -(due + 1) * self.parts // self.every
 
-    def put(self, lanes: ProgramBuilder, step: int, parameters: float, gathered: float) -> None:
+    def add_outer_step(self, lanes: ProgramBuilder, step: int, parameters: float, gathered: float) -> None:
         """Add the outer step at the end of a step, on a rank with ``parameters`` of its DiLoCo worker.
 
         Replicas that each hold all of them whole then gather ``gathered`` bytes of what the others updated.
         """
-        share = self.due(step) / self.parts
+        share = self.count_due_parts(step) / self.parts
         if share:
             lane = OUTER_LANE if self.beside else MAIN
             calls = [("outer", parameters * self.bytes * share)]
             summed = lanes.collectives("all_reduce", "pseudo_gradients", calls, lane)
-            lanes.put(lane, Item(summed, ("outer", step), lanes.last_end() if self.beside else (), step))
+            lanes.append_item(lane, Item(summed, ("outer", step), lanes.last_end() if self.beside else (), step))
         late = step - self.beside
-        share = self.due(late) / self.parts if late >= 0 else 0.0
+        share = self.count_due_parts(late) / self.parts if late >= 0 else 0.0
         if share:
             needs = (Need(lanes.stage, ("outer", late)),) if self.beside else ()
             ops = (Op(Compute(self.seconds(parameters * share)), "compute", "optimizer", "outer_optimizer"),)
-            lanes.put(MAIN, Item(Segment(ops), ("outer_optimizer", step), needs, step))
+            lanes.append_item(MAIN, Item(Segment(ops), ("outer_optimizer", step), needs, step))
             if gathered:
                 calls = [("dp", gathered * share)]
                 gather = lanes.collectives("all_gather", "outer_parameters", calls)
-                lanes.put(MAIN, Item(gather, ("outer_parameters", step), (), step))
+                lanes.append_item(MAIN, Item(gather, ("outer_parameters", step), (), step))
 
 
 @dataclass(frozen=True, slots=True)

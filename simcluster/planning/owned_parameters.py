@@ -140,5 +140,5 @@ def parameters_of_prediction(model: Model, plan: Plan, *, first: bool) -> OwnedP
     tied).
     """
     table = 0 if first or model.tied_embeddings else lm_head_parameters_per_tp_rank(model, plan.tp)
-    own = table + len(model.predicting) * prediction_parameters(model, plan.tp)
-    return parameters_of_layers(model, plan, model.predicting) + OwnedParameters(own)
+    own = table + len(model.prediction_layers) * prediction_parameters(model, plan.tp)
+    return parameters_of_layers(model, plan, model.prediction_layers) + OwnedParameters(own)

@@ -20,7 +20,7 @@ class ProgramBuilder:
         self._segments: dict[Hashable, Segment] = {}
         self._holding_up: tuple[Need, ...] = ()
 
-    def put(self, lane: str, item: Item) -> None:
+    def append_item(self, lane: str, item: Item) -> None:
         """Append an item to a lane."""
         if lane == MAIN and self._holding_up:
             item = item._replace(needs=item.needs + self._holding_up)

@@ -47,7 +47,7 @@ def add_step_end(
     """
     data, stage = job.data_parallel, lanes.stage
     held = [job.whole(stage, chunk) for chunk in range(job.schedule.num_chunks)]
-    shared = job.model.tied_embeddings or job.model.predicting  # these read the embedding, too
+    shared = job.model.tied_embeddings or job.model.prediction_layers  # these read the embedding, too
     if shared and any(part.embedding for part in held) != any(part.lm_head for part in held):
         size = lm_head_parameters_per_tp_rank(job.model, job.plan.tp) * data.gradient_bytes / share
         add_blocking(lanes, step, "all_reduce", "embedding_gradients", [("embedding", size)], needs)
@@ -57,7 +57,7 @@ def add_step_end(
     parts = reduced or [ReducedGradients(parameters, (*needs, *lanes.last_end()))]
     seconds = data.norm_seconds(parameters) + (data.buffer_seconds(whole) if whole else 0.0)
     squares = Segment((Op(Compute(seconds), "compute", "optimizer", "gradient_norm"),))
-    lanes.put(MAIN, Item(squares, ("norm", step), needs, step))
+    lanes.append_item(MAIN, Item(squares, ("norm", step), needs, step))
     for index, axis in enumerate(norm):
         add_blocking(lanes, step, "all_reduce", "gradient_norm", [(axis, _NORM_BYTES)], part=norm[:index])
     if job.offload.optimizer == "stream":
@@ -76,11 +76,13 @@ def add_step_end(
     ops += [Op(Compute(made.seconds), "compute", "optimizer", made.name)] if made.seconds > 0 else []
     update = Segment(tuple(ops))
     if data.outer is None:
-        return lanes.put(MAIN, Item(update, ("optimizer", step), (), step))
-    lanes.put(MAIN, Item(update, ("inner_optimizer", step), (), step))
+        return lanes.append_item(MAIN, Item(update, ("optimizer", step), (), step))
+    lanes.append_item(MAIN, Item(update, ("inner_optimizer", step), (), step))
     shares = 1 if data.zero else job.replicas  # of one worker, who hold the same
-    data.outer.put(lanes, step, parameters / shares, parameters * data.parameter_bytes if shares > 1 else 0.0)
-    return lanes.put(
+    data.outer.add_outer_step(
+        lanes, step, parameters / shares, parameters * data.parameter_bytes if shares > 1 else 0.0
+    )
+    return lanes.append_item(
         MAIN, Item(Segment((Op(HostWork(0.0), "host", "optimizer", "outer"),)), ("optimizer", step), (), step)
     )
 
@@ -91,7 +93,7 @@ def add_blocking(
 ) -> None:  # fmt: skip
     """Add collectives of (axis, bytes), one after the other, that the main lane waits for."""
     segment = lanes.collectives(kind, name, calls, memory=memory)
-    lanes.put(MAIN, Item(segment, (name, kind, step, *part), needs, step))
+    lanes.append_item(MAIN, Item(segment, (name, kind, step, *part), needs, step))
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +146,7 @@ class ReplicaBuilder:
                 calls = buckets[bucket][1].calls(self._job.plan, self._data.parameter_bytes)
                 segment = self._lanes.collectives("all_gather", "parameters", calls, "dp")
                 key = ("gathered", step, self._place[chunk], bucket)
-                self._lanes.put("dp", Item(segment, key, needs, step, chunk))
+                self._lanes.append_item("dp", Item(segment, key, needs, step, chunk))
 
     def parts(self, action: Action, step: int) -> list[ActionPart]:
         """Return an action in one part, or one per bucket of gathered parameters or reduced gradients."""
@@ -157,15 +159,15 @@ class ReplicaBuilder:
                 )
                 for bucket in reversed(range(len(buckets)))
             ]
-        if self._reduces_beside and self._reduced_after(action):
-            return [self._bucket(action, step, bucket) for bucket in range(len(buckets))]
+        if self._reduces_beside and self._is_reduced_after(action):
+            return [self._bucket_part(action, step, bucket) for bucket in range(len(buckets))]
         if self._data.zero != 2:
             return [self._whole[chunk]]
-        return [replace(self._whole[chunk], memory=self._comes(action, [held for _, held in buckets]))]
+        return [replace(self._whole[chunk], memory=self._gradient_memory(action, [held for _, held in buckets]))]
 
     def after(self, action: Action, step: int, part: ActionPart, made: tuple[object, ...]) -> None:
         """Add the reduction of a part's gradients if they are complete; ``made`` is the key of the part's end."""
-        if self._data.zero == 2 and not self._reduces_beside and self._reduced_after(action):
+        if self._data.zero == 2 and not self._reduces_beside and self._is_reduced_after(action):
             held = sum((held for _, held in self._buckets[action.chunk]), OwnedParameters())
             place = (action.chunk, action.microbatch)
             memory = (MemoryChange("gradients", 0.0, -held.total * self._data.gradient_bytes),)
@@ -183,13 +185,13 @@ class ReplicaBuilder:
         if self._job.plan.copies:
             self._behind.append((-self._place[action.chunk], part.bucket, item))
         else:
-            self._lanes.put("dp", item)
+            self._lanes.append_item("dp", item)
 
     def finish(self, step: int) -> None:
         """Add everything between a step's last backward and the next step: reductions, norm, optimizer."""
         job, data = self._job, self._data
         for *_, item in sorted(self._behind, key=lambda each: each[:2]):
-            self._lanes.put("dp", item)
+            self._lanes.append_item("dp", item)
         self._behind = []
         needs: tuple[Need, ...] = ()
         if self._reduces_beside:
@@ -205,7 +207,7 @@ class ReplicaBuilder:
         ranks = job.plan.num_ranks if everyone == "world" else job.plan.tp * job.plan.pp
         norm = (everyone,) if ranks > 1 else ()
         reduced = self._reduced_parts(step) if self._reduces_beside and job.offload.optimizer == "host" else ()
-        parameters = self._own(self._parameters)
+        parameters = self._num_updated(self._parameters)
         whole = self._parameters.total if data.zero < 2 else 0.0
         add_step_end(job, self._lanes, step, needs, share=1, parameters=parameters, norm=norm, reduced=reduced,
                      whole=whole)  # fmt: skip
@@ -214,12 +216,15 @@ class ReplicaBuilder:
             add_blocking(self._lanes, step, "all_gather", "parameters", calls)
         self._sent = []
 
-    def _own(self, held: OwnedParameters) -> float:
+    def _num_updated(self, held: OwnedParameters) -> float:
         return held.per_replica(self._job.plan) if self._data.zero else held.total
 
     def _reduced_parts(self, step: int) -> list[ReducedGradients]:
         found = {
-            self._reduced(self._last_gradient[chunk], step, number): (self._own(held), work.embedding or work.lm_head)
+            self._reduced(self._last_gradient[chunk], step, number): (
+                self._num_updated(held),
+                work.embedding or work.lm_head,
+            )
             for chunk, buckets in self._buckets.items()
             for number, (work, held) in enumerate(buckets)
         }
@@ -229,7 +234,7 @@ class ReplicaBuilder:
             for key in sorted(found, key=order.__getitem__)
         ]
 
-    def _reduced_after(self, action: Action) -> bool:
+    def _is_reduced_after(self, action: Action) -> bool:
         if action.kind not in ("B", "W") or self._job.without_replicas:
             return False
         each = self._data.zero == 2 and self._data.sharding.every_microbatch
@@ -239,15 +244,17 @@ class ReplicaBuilder:
         microbatch = (action.microbatch,) if self._data.zero == 2 else ()
         return ("reduced", step, self._place[action.chunk], bucket, *microbatch)
 
-    def _bucket(self, action: Action, step: int, bucket: int) -> ActionPart:
+    def _bucket_part(self, action: Action, step: int, bucket: int) -> ActionPart:
         work, held = self._buckets[action.chunk][bucket]
         before = self._sent[-2:-1]
         self._sent.append(self._reduced(action, step, bucket))
         if self._data.zero != 2:
             return ActionPart(work, (), bucket)
-        return ActionPart(work, tuple(Need(self._stage, key) for key in before), bucket, self._comes(action, [held]))
+        return ActionPart(
+            work, tuple(Need(self._stage, key) for key in before), bucket, self._gradient_memory(action, [held])
+        )
 
-    def _comes(self, action: Action, held: Iterable[OwnedParameters]) -> tuple[MemoryChange, ...]:
+    def _gradient_memory(self, action: Action, held: Iterable[OwnedParameters]) -> tuple[MemoryChange, ...]:
         """Return the memory of gradients that exist only until they are reduced, under ZeRO 2."""
         if action.kind not in ("B", "W") or self._job.without_replicas:
             return ()

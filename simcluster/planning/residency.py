@@ -108,7 +108,7 @@ class Residencies:
         """Return the memory of a block in the layer of this number."""
         return (self.recomputed if self.shape.recomputes(layer) else self.plain)[block]
 
-    def kept(self, layer: int) -> float:
+    def kept_bytes(self, layer: int) -> float:
         """Return the bytes that the forward of a layer keeps per microbatch."""
         return sum(self.residency_of(block, layer).kept for block in self.layers[layer])
 
@@ -124,7 +124,7 @@ class Residencies:
         Blocks of a layer whose forward runs again do so before the layer's backward. In front of the LM head are the
         layers of multi-token prediction, each preceded by a projection block, and another pass of the LM head for each.
         """
-        behind = tuple(self.model.predicting) if lm_head else ()
+        behind = tuple(self.model.prediction_layers) if lm_head else ()
         first, last = [("embedding", -1)] * embedding, [("lm_head", -1)] * (lm_head * (1 + len(behind)))
         if kind == "F":
             body = [(block, layer) for layer in layers for block in self.layers[layer]]
@@ -144,7 +144,7 @@ class Residencies:
 def block_residencies(model: Model, shape: RankShape) -> Residencies:
     """Return the memory of all blocks of a model on a rank, cached for all stages and passes."""
     layers = tuple(
-        tuple(kind.name for kind in kinds_of_layer(model, layer)) for layer in range(model.predicting.stop)
+        tuple(kind.name for kind in kinds_of_layer(model, layer)) for layer in range(model.prediction_layers.stop)
     )  # fmt: skip
     return Residencies(
         model,

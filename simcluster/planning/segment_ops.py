@@ -70,7 +70,7 @@ class SegmentBuilder:
 
     def end_forward(self) -> None:
         """Add the host time to average and scale the loss before a backward can begin."""
-        self._idle(self._issue.loss, "loss")
+        self._add_idle(self._issue.loss, "loss")
 
     def wait_for_counts(self, layer: int) -> None:
         """Make the host wait for counts from the GPU, such as rows per expert.
@@ -80,9 +80,9 @@ class SegmentBuilder:
         if self._issue == NO_HOST_COSTS or not self._ops:
             return
         if self._issued:
-            self._ops.append(self._launching())
+            self._ops.append(self._host_op())
             self._joining += (len(self._ops) - 1,)
-        self._add(HostWork(self._issue.sync), "host", "launch", "counts", layer)
+        self._add_main(HostWork(self._issue.sync), "host", "launch", "counts", layer)
         self._issued, self._begun = 0.0, self._main
 
     def compute(self, kernels: Sequence[Kernel], kind: str, name: str, layer: int) -> None:
@@ -95,18 +95,18 @@ class SegmentBuilder:
             work = self._work(kernels)
             if self._issue.gap:
                 work = replace(work, seconds=work.seconds + launches * self._issue.gap)
-            self._add(work, "compute", kind, name, layer)
+            self._add_main(work, "compute", kind, name, layer)
 
     def add_empty_pass(self, kind: str) -> None:
         """Add a pass without layers, which takes no time."""
-        self._add(Compute(0.0), "compute", kind, "empty", -1)
+        self._add_main(Compute(0.0), "compute", kind, "empty", -1)
 
     def collective(self, kind: str, name: str, size: float, layer: int = -1, axis: str = "tp") -> None:
         """Add a collective of ``size`` bytes over an axis, which the main lane waits for."""
         self._issued += self._issue.collective
         stream = get_communicator(axis).stream
-        self._idle(self._issue.late if stream == "tp" else 0.0, "late", layer)
-        self._add(Collective(kind, axis, size), stream, kind, name, layer)
+        self._add_idle(self._issue.late if stream == "tp" else 0.0, "late", layer)
+        self._add_main(Collective(kind, axis, size), stream, kind, name, layer)
 
     def add_overlapped(self, kind: str, name: str, size: float, layer: int, axis: str = "tp") -> None:
         """Add a collective on its stream's lane, which begins after the last op of the main lane.
@@ -115,7 +115,7 @@ class SegmentBuilder:
         """
         stream = get_communicator(axis).stream
         if self._main < 0 and stream != "tp":
-            self._add(HostWork(0.0), "host", "launch", "begin", layer)
+            self._add_main(HostWork(0.0), "host", "launch", "begin", layer)
         self._issued += self._issue.collective
         after = (self._main,) if self._main >= 0 else ()
         self._ops.append(Op(Collective(kind, axis, size), stream, kind, name, layer, stream, after))
@@ -187,18 +187,16 @@ class SegmentBuilder:
         """
         own = range(begin, len(self._ops))
         if not own:
-            self._remember(
-                self._main, [MemoryChange(change.pool, 0.0, change.start + change.end) for change in changes]
-            )
+            self._attach(self._main, [MemoryChange(change.pool, 0.0, change.start + change.end) for change in changes])
             return
         main = [index for index in own if self._ops[index].name == name and self._ops[index].stream == "compute"]
         first = main[0] if main else begin
-        self._remember(first, *([MemoryChange(each.pool, each.start, 0.0) for each in part if each.start]
+        self._attach(first, *([MemoryChange(each.pool, each.start, 0.0) for each in part if each.start]
                                 for part in (changes, routed)))  # fmt: skip
-        self._remember(self._main, *([MemoryChange(each.pool, 0.0, each.end) for each in part if each.end]
+        self._attach(self._main, *([MemoryChange(each.pool, 0.0, each.end) for each in part if each.end]
                                      for part in (changes, routed)))  # fmt: skip
 
-    def _remember(self, index: int, changes: Sequence[MemoryChange], routed: Sequence[MemoryChange] = ()) -> None:
+    def _attach(self, index: int, changes: Sequence[MemoryChange], routed: Sequence[MemoryChange] = ()) -> None:
         if changes:
             op = self._ops[index]
             self._ops[index] = replace(op, memory=(*op.memory, *changes), routed=(*op.routed, *routed))
@@ -208,28 +206,28 @@ class SegmentBuilder:
 
     def segment(self) -> Segment:
         """Return the segment of all ops so far."""
-        return Segment(tuple(self._ops if self._issued == 0 else self._with_host()))
+        return Segment(tuple(self._ops if self._issued == 0 else self._add_host_op()))
 
-    def _with_host(self) -> list[Op]:
+    def _add_host_op(self) -> list[Op]:
         first, last = self._ops[0], self._ops[-1]
         if len(self._ops) == 1:
             assert isinstance(first.work, Compute), first
             return [replace(first, work=replace(first.work, seconds=max(first.work.seconds, self._issued)))]
         if self._begun == len(self._ops) - 1:  # nothing came behind what it waited for
             return self._ops
-        return [*self._ops[:-1], self._launching(), replace(last, after=(*last.after, len(self._ops) - 1))]
+        return [*self._ops[:-1], self._host_op(), replace(last, after=(*last.after, len(self._ops) - 1))]
 
-    def _launching(self) -> Op:
+    def _host_op(self) -> Op:
         first = self._ops[self._begun].work
         done = 0.0 if first.sensitivity is None else first.seconds
         left = HostWork(max(self._issued - done, 0.0))
         return Op(left, "host", "launch", "launch", lane="host", after=(self._begun,))
 
-    def _idle(self, seconds: float, name: str, layer: int = -1) -> None:
+    def _add_idle(self, seconds: float, name: str, layer: int = -1) -> None:
         if seconds:
-            self._add(HostWork(seconds), "host", "launch", name, layer)
+            self._add_main(HostWork(seconds), "host", "launch", name, layer)
 
-    def _add(self, work: Compute | Collective | HostWork, stream: str, kind: str, name: str, layer: int) -> None:
+    def _add_main(self, work: Compute | Collective | HostWork, stream: str, kind: str, name: str, layer: int) -> None:
         self._ops.append(Op(work, stream, kind, name, layer, MAIN, self._joining))
         self._joining = ()
         self._main = len(self._ops) - 1

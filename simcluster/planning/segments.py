@@ -117,8 +117,8 @@ class Passes:
         self.activation_bytes = shape.element_bytes * tokens * model.hidden_size
         self._token_bytes = _LOSS_BYTES * tokens
         self._kinds = kinds_by_name(model)
-        self._recomputed = self._blocks(model, shape)
-        self._plain = self._blocks(model, replace(shape, recompute="none"))
+        self._recomputed = self._make_blocks(model, shape)
+        self._plain = self._make_blocks(model, replace(shape, recompute="none"))
         self._shape = shape
         self.casts = shape.weight_cast_bytes > 0
         contexts = ((name, kind.context(model, shape)) for name, kind in self._kinds.items() if shape.cp > 1)
@@ -143,7 +143,7 @@ class Passes:
         alike = [(self._residencies.layers[layer], self._shape.recomputes(layer)) for layer in part.layers]
         name = kind, tuple(alike), part.embedding, part.lm_head, part.boundary, part.begins, part.casts
         if name not in self._made:
-            self._made[name] = part, self._ops(kind, part).segment()
+            self._made[name] = part, self._build_ops(kind, part).segment()
         made, segment = self._made[name]
         if made.layers == part.layers:
             return segment
@@ -151,9 +151,9 @@ class Passes:
 
     def launched(self, kind: str, part: Pass) -> list[LaunchedKernels]:
         """Return the kernels of a pass F, B, I or W of these layers, op by op."""
-        return self._ops(kind, part).launched
+        return self._build_ops(kind, part).launched
 
-    def _ops(self, kind: str, part: Pass) -> SegmentBuilder:
+    def _build_ops(self, kind: str, part: Pass) -> SegmentBuilder:
         ops = SegmentBuilder(self._work, self._issue)
         if kind == "F" and part.begins and self._issue.microbatch:
             ops.begin_microbatch()
@@ -170,7 +170,7 @@ class Passes:
             if name in self._routed:
                 self._routed[name].visit(ops, phase, layer)
             else:
-                self._visit(ops, phase, block, layer)
+                self._add_visit(ops, phase, block, layer)
             held, split = self._residencies.residency_of(name, layer), kind in ("I", "W")
             routed = held.routed.changes(phase, split=split) if held.routed else ()
             ops.attach_memory(begin, main, held.changes(phase, split=split), routed)
@@ -180,12 +180,12 @@ class Passes:
             ops.add_empty_pass({"F": "forward", "B": "backward", "I": "input_grad", "W": "weight_grad"}[kind])
         return ops
 
-    def _visit(self, ops: SegmentBuilder, phase: Phase, block: Block, layer: int) -> None:
+    def _add_visit(self, ops: SegmentBuilder, phase: Phase, block: Block, layer: int) -> None:
         match phase:
             case "forward" | "recompute":
                 self._forward(ops, block, layer, phase)
             case "weight_grad":
-                self._weight_grad(ops, block, layer)
+                self._add_weight_grad(ops, block, layer)
             case "backward" | "input_grad":
                 if phase == "backward" or block.name != "embedding":
                     self._backward(ops, block, layer, phase)
@@ -194,25 +194,25 @@ class Passes:
             case _:
                 assert_never(phase)
 
-    def _weight_grad(self, ops: SegmentBuilder, block: Block, layer: int) -> None:
+    def _add_weight_grad(self, ops: SegmentBuilder, block: Block, layer: int) -> None:
         kernels = block.exit.weight_grad + block.body.weight_grad + block.entry.weight_grad
         if block.name == "embedding":  # its input has no gradient: whatever is left of B is here
             kernels = block.exit.input_grad + block.body.input_grad + kernels
         ops.compute(kernels, "weight_grad", f"{block.name}_weight_grad", layer)
 
     def _forward(self, ops: SegmentBuilder, block: Block, layer: int, kind: str) -> None:
-        ops.compute(block.entry.forward_of(kind), kind, f"{block.name}_norm", layer)
-        gathers = self._split and not self._shares(block, "embedding", "input")
-        reduces = self._tp > 1 and not self._shares(block, "lm_head", "output")
+        ops.compute(block.entry.forward_kernels(kind), kind, f"{block.name}_norm", layer)
+        gathers = self._split and not self._needs_no_exchange(block, "embedding", "input")
+        reduces = self._tp > 1 and not self._needs_no_exchange(block, "lm_head", "output")
         if kind == "recompute" and self._shape.stops_early and block.name == "mlp":
             reduces = False  # nobody reads it again
-        size = self._gathered(block) if gathers else 0.0
-        self._body(ops, block.body.forward_of(kind), kind, block.name, layer, gathers=size, reduces=reduces)
-        ops.compute(block.exit.forward_of(kind), kind, f"{block.name}_add", layer)
+        size = self._gathered_bytes(block) if gathers else 0.0
+        self._add_body(ops, block.body.forward_kernels(kind), kind, block.name, layer, gathers=size, reduces=reduces)
+        ops.compute(block.exit.forward_kernels(kind), kind, f"{block.name}_add", layer)
         if self._tp > 1 and block.name == "lm_head":
-            self._share_loss(ops)
+            self._add_loss_exchange(ops)
 
-    def _share_loss(self, ops: SegmentBuilder) -> None:
+    def _add_loss_exchange(self, ops: SegmentBuilder) -> None:
         if self._shape.logits == "gathered":
             size = local_sizes(self._model, self._shape).vocab * self._tp * self._shape.element_bytes
             return ops.collective("all_gather", "logits", size * self._token_bytes / _LOSS_BYTES)
@@ -220,7 +220,7 @@ class Passes:
             ops.collective("all_reduce", name, self._token_bytes)
         return None
 
-    def _body(
+    def _add_body(
         self,
         ops: SegmentBuilder,
         kernels: Sequence[Kernel],
@@ -258,7 +258,7 @@ class Passes:
         elif reduces:
             ops.collective(self._reduction, name, self.activation_bytes, layer)
 
-    def _shares(self, block: Block, never: str, what: str) -> bool:
+    def _needs_no_exchange(self, block: Block, never: str, what: str) -> bool:
         """Return whether a block has no tensor of this kind to gather or sum: it is ``never``, or shares the other's.
 
         The two blocks of a parallel residual give one "output", whose "grad" both get; with one norm they have one
@@ -269,10 +269,10 @@ class Passes:
         parallel = self._model.parallel_residual and (what in ("output", "grad") or self._model.layer_norms == 1)
         return block.name == never or bool(parallel and block.name == mate)
 
-    def _gathered(self, block: Block) -> float:
+    def _gathered_bytes(self, block: Block) -> float:
         return self.activation_bytes * (block.gathered / self._model.hidden_size if block.gathered else 1.0)
 
-    def _leave(
+    def _add_backward_end(
         self, ops: SegmentBuilder, own: Sequence[Kernel], weight: Sequence[Kernel], kind: str, block: Block, layer: int
     ) -> None:
         """Add the end of a block's backward: gradients of the column-parallel matmul, and their sum over tp.
@@ -280,11 +280,11 @@ class Passes:
         What the weight gradient needs is gathered during the input gradient; the sum overlaps with the weight gradient
         if that is asked for, and piece by piece after the input gradient's pieces.
         """
-        name, size = block.name, self._gathered(block)
+        name, size = block.name, self._gathered_bytes(block)
         called = f"{name}_input_grad"
         reduction = (self._reduction, f"{name}_grad", size)
-        gathers = self._split and not self._shares(block, "", "input_again")
-        reduces = self._tp > 1 and not self._shares(block, "", "input_grad")
+        gathers = self._split and not self._needs_no_exchange(block, "", "input_again")
+        reduces = self._tp > 1 and not self._needs_no_exchange(block, "", "input_grad")
         if gathers:
             ops.add_overlapped("all_gather", f"{name}_input", size, layer)
         if self._pieces > 1 and reduces:
@@ -310,22 +310,24 @@ class Passes:
             if self._split and self._shape.recompute == "operators" and body.recompute:
                 ops.collective("all_gather", f"{name}_again", self.activation_bytes, layer)
             ops.compute(block.entry.recompute, "recompute", f"{name}_norm", layer)
-            self._body(ops, body.recompute, "recompute", name, layer, gathers=0.0)
-        ops.compute(block.exit.backward_of(kind), kind, f"{name}_add", layer)
-        gathers = self.activation_bytes if self._split and not self._shares(block, "lm_head", "grad") else 0.0
+            self._add_body(ops, body.recompute, "recompute", name, layer, gathers=0.0)
+        ops.compute(block.exit.backward_kernels(kind), kind, f"{name}_add", layer)
+        gathers = (
+            self.activation_bytes if self._split and not self._needs_no_exchange(block, "lm_head", "grad") else 0.0
+        )
         if name == "embedding":
-            self._body(ops, body.backward_of(kind), kind, name, layer, gathers=gathers)
+            self._add_body(ops, body.backward_kernels(kind), kind, name, layer, gathers=gathers)
             return
         first = body.forward[0].name  # the column-parallel product: its gradients come last
         own_input = tuple(kernel for kernel in body.input_grad if kernel.name == f"{first}_input_grad")
         weights = body.weight_grad if kind == "backward" else ()
         own_weight = tuple(kernel for kernel in weights if kernel.name.startswith(f"{first}_"))
-        rest = tuple(kernel for kernel in body.backward_of(kind) if kernel not in own_input + own_weight)
-        self._body(ops, rest, kind, name, layer, gathers=gathers)
-        self._leave(ops, own_input, own_weight, kind, block, layer)
-        ops.compute(block.entry.backward_of(kind), kind, f"{name}_norm", layer)
+        rest = tuple(kernel for kernel in body.backward_kernels(kind) if kernel not in own_input + own_weight)
+        self._add_body(ops, rest, kind, name, layer, gathers=gathers)
+        self._add_backward_end(ops, own_input, own_weight, kind, block, layer)
+        ops.compute(block.entry.backward_kernels(kind), kind, f"{name}_norm", layer)
 
-    def _blocks(self, model: Model, shape: RankShape) -> dict[str, Block]:
-        ends = [embedding_block, *([prediction_block] if model.predicting else []), lm_head_block]
+    def _make_blocks(self, model: Model, shape: RankShape) -> dict[str, Block]:
+        ends = [embedding_block, *([prediction_block] if model.prediction_layers else []), lm_head_block]
         own = {name: kind.block(model, shape) for name, kind in self._kinds.items()}
         return own | {block.name: block for block in (end(model, shape) for end in ends)}

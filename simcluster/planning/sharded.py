@@ -68,7 +68,7 @@ class FsdpBuilder:
         """Add the gathers of a step's first FSDP units, which begin when the optimizer has updated them."""
         needs = (Need(self._stage, ("optimizer", step - 1)),) if step else ()
         for use in range(min(self._window, len(self._uses))):
-            self._gather(use, step, needs)
+            self._add_gather(use, step, needs)
 
     def parts(self, action: Action, step: int) -> list[ActionPart]:
         """Return an action in one part per FSDP unit, each with the gather and reduction that it waits for."""
@@ -86,13 +86,15 @@ class FsdpBuilder:
                 if use.gathered and self._shards > 1:
                     needs.append(("gathered", step, number))
                 if use.freed and self._shards > 1:
-                    memory.append(MemoryChange("parameters", 0.0, -self._bytes(use.unit, self._data.parameter_bytes)))
+                    memory.append(
+                        MemoryChange("parameters", 0.0, -self._unit_bytes(use.unit, self._data.parameter_bytes))
+                    )
             needs += self._reductions[-2:-1] if self._data.overlap_reduce and makes else ()
             needs += self._reductions[-1:] if not self._data.overlap_reduce else ()
-            if makes and self._shards > 1 and self._is_new(action, stretch):
-                memory.append(MemoryChange("gradients", self._bytes(stretch.unit, self._data.gradient_bytes), 0.0))
+            if makes and self._shards > 1 and self._allocates_gradients(action, stretch):
+                memory.append(MemoryChange("gradients", self._unit_bytes(stretch.unit, self._data.gradient_bytes), 0.0))
             if self._is_reduced(action, stretch):
-                self._reductions.append(self._reduced(action, step, index))
+                self._reductions.append(self._reduction_key(action, step, index))
             found.append(ActionPart(stretch.work, tuple(Need(self._stage, key) for key in needs), index, tuple(memory)))
         return found
 
@@ -102,9 +104,9 @@ class FsdpBuilder:
             return
         stretch = unit_parts(self._units, action)[part.bucket]
         if self._is_reduced(action, stretch):
-            self._reduce(action, step, part.bucket, stretch, Need(self._stage, made))
+            self._add_reduction(action, step, part.bucket, stretch, Need(self._stage, made))
         if action.kind != "W":
-            self._gather(self._first_use[action] + part.bucket + self._window, step, (Need(self._stage, made),))
+            self._add_gather(self._first_use[action] + part.bucket + self._window, step, (Need(self._stage, made),))
 
     def finish(self, step: int) -> None:
         """Add everything between a step's last backward and the next step: norm and optimizer."""
@@ -118,83 +120,83 @@ class FsdpBuilder:
         add_step_end(self._job, self._lanes, step, needs, share=self._shards, parameters=parameters, norm=norm)
         self._reductions = []
 
-    def _gather(self, number: int, step: int, needs: tuple[Need, ...]) -> None:
+    def _add_gather(self, number: int, step: int, needs: tuple[Need, ...]) -> None:
         if self._shards == 1 or number >= len(self._uses) or not self._uses[number].gathered:
             return
         unit = self._uses[number].unit
-        chunk, layer = self._place(unit)
-        memory = (MemoryChange("parameters", self._bytes(unit, self._data.parameter_bytes), 0.0),)
-        calls = self._calls(unit, "shard", self._experts_axis, self._data.parameter_bytes)
+        chunk, layer = self._find_unit(unit)
+        memory = (MemoryChange("parameters", self._unit_bytes(unit, self._data.parameter_bytes), 0.0),)
+        calls = self._collective_calls(unit, "shard", self._experts_axis, self._data.parameter_bytes)
         if self._uses[number].backward and self._data.sharding.again:
             calls += calls[:-1]
         segment = self._lanes.collectives(
             "all_gather", "parameters", calls, "dp", layer=layer, memory=memory, issue=self._issue
         )  # fmt: skip
-        self._lanes.put("dp", Item(segment, ("gathered", step, number), needs, step, chunk))
+        self._lanes.append_item("dp", Item(segment, ("gathered", step, number), needs, step, chunk))
 
-    def _reduce(self, action: Action, step: int, index: int, stretch: UnitPart, need: Need) -> None:
-        size = self._bytes(stretch.unit, self._data.gradient_bytes)
-        key = self._reduced(action, step, index)
-        _, layer = self._place(stretch.unit)
+    def _add_reduction(self, action: Action, step: int, index: int, stretch: UnitPart, need: Need) -> None:
+        size = self._unit_bytes(stretch.unit, self._data.gradient_bytes)
+        key = self._reduction_key(action, step, index)
+        _, layer = self._find_unit(stretch.unit)
         copies = self._job.replicas // self._shards
         if seconds := self._data.copy_seconds(self._units.sizes[stretch.unit]):
             name = (*key, "copied")
             kind = "backward" if action.kind == "B" else "weight_grad"
             copied = Segment((Op(Compute(seconds), "compute", kind, "gradient_copies", layer),))
-            self._lanes.put(MAIN, Item(copied, name, (need,), step, action.chunk))
+            self._lanes.append_item(MAIN, Item(copied, name, (need,), step, action.chunk))
             need = Need(self._stage, name)
         if self._shards > 1:
             memory = (MemoryChange("gradients", 0.0, -size),)
-            calls = self._calls(stretch.unit, self._axis, self._experts_reduced, self._data.gradient_bytes)
+            calls = self._collective_calls(stretch.unit, self._axis, self._experts_reduced, self._data.gradient_bytes)
             segment = self._lanes.collectives(
                 "reduce_scatter", "gradients", calls, self._lane, layer=layer, memory=memory, issue=self._issue
             )  # fmt: skip
             scattered = (*key, "scattered") if copies > 1 else key
-            self._lanes.put(self._lane, Item(segment, scattered, (need,), step, action.chunk))
+            self._lanes.append_item(self._lane, Item(segment, scattered, (need,), step, action.chunk))
         if copies > 1:
             segment = self._lanes.collectives(
-                "all_reduce", "gradients", self._summed(stretch.unit, size), self._lane, layer=layer
+                "all_reduce", "gradients", self._sum_calls(stretch.unit, size), self._lane, layer=layer
             )  # fmt: skip
-            self._lanes.put(self._lane, Item(segment, key, (need,), step, action.chunk))
+            self._lanes.append_item(self._lane, Item(segment, key, (need,), step, action.chunk))
 
-    def _is_new(self, action: Action, stretch: UnitPart) -> bool:
-        if not self._each_microbatch(stretch) and self._first_gradient[action.chunk] != action:
+    def _allocates_gradients(self, action: Action, stretch: UnitPart) -> bool:
+        if not self._reduces_each_microbatch(stretch) and self._first_gradient[action.chunk] != action:
             return False
         return stretch.unit != self._units.root or stretch.work.lm_head
 
     def _is_reduced(self, action: Action, stretch: UnitPart) -> bool:
         if action.kind not in ("B", "W") or not self._units.sizes[stretch.unit]:
             return False
-        if not self._each_microbatch(stretch) and self._last_gradient[action.chunk] != action:
+        if not self._reduces_each_microbatch(stretch) and self._last_gradient[action.chunk] != action:
             return False
         return stretch.unit != self._units.root or stretch.work.embedding
 
-    def _each_microbatch(self, stretch: UnitPart) -> bool:
+    def _reduces_each_microbatch(self, stretch: UnitPart) -> bool:
         apart = stretch.unit == self._units.root and len(self._units.chunks) > 1
         return self._data.sharding.every_microbatch and not apart
 
     @staticmethod
-    def _reduced(action: Action, step: int, index: int) -> Key:
+    def _reduction_key(action: Action, step: int, index: int) -> Key:
         return ("reduced", step, action.chunk, index, action.microbatch)
 
-    def _calls(self, unit: int, axis: str, of_experts: str, each: float) -> list[tuple[str, float]]:
+    def _collective_calls(self, unit: int, axis: str, of_experts: str, each: float) -> list[tuple[str, float]]:
         """Return (axis, bytes) of gathering or reducing a unit: common parameters over ``axis``, experts separately."""
         held, plan = self._units.held[unit], self._job.plan
         experts = held.experts > 0 and plan.expert_shard_size > 1
         common = [(axis, parameters * each) for parameters in self._units.matrices[unit]]
         return [*common, *([(of_experts, held.experts * each)] if experts else [])]
 
-    def _summed(self, unit: int, size: float) -> list[tuple[str, float]]:
+    def _sum_calls(self, unit: int, size: float) -> list[tuple[str, float]]:
         held, plan = self._units.held[unit], self._job.plan
         if not held.experts:
             return [("replica", size / self._shards)]
         each, experts = self._data.gradient_bytes, held.experts / plan.expert_shard_size
         return [("replica", held.common / self._shards * each), ("edp_replica", experts * each)]
 
-    def _bytes(self, unit: int, each: float) -> float:
+    def _unit_bytes(self, unit: int, each: float) -> float:
         return self._units.sizes[unit] * each
 
-    def _place(self, unit: int) -> tuple[int, int]:
+    def _find_unit(self, unit: int) -> tuple[int, int]:
         for chunk, stretches in enumerate(self._units.chunks):
             for stretch in stretches:
                 if stretch.unit == unit:

@@ -47,14 +47,14 @@ class _Stage:
     def program(self) -> StageProgram:
         for step in range(self._job.steps):
             self._replicas.before(step)
-            self._pipeline(step)
+            self._add_row(step)
             if self._job.trains:
                 self._replicas.finish(step)
             if self._job.saved:
-                self._job.saved.put(self._lanes, step)
+                self._job.saved.add_checkpoint(self._lanes, step)
         return self._lanes.program()
 
-    def _pipeline(self, step: int) -> None:
+    def _add_row(self, step: int) -> None:
         """Add the actions of the stage's row of the schedule, in order.
 
         The first half of a fused pair waits for the inputs of both; the outputs of both exist when the second half
@@ -70,13 +70,13 @@ class _Stage:
                 held = [action]
                 continue
             if held:
-                self._pair(held[0], action, step)
+                self._add_pair(held[0], action, step)
             else:
-                self._act(action, step, self._needs(action, step), self._boundaries.key(action, step), ())
+                self._add_action(action, step, self._needs(action, step), self._boundaries.key(action, step), ())
             for done in (*held, action):
                 self._boundaries.send(done, step)
                 if self._offloaded:
-                    self._offloaded.after(done, step)
+                    self._offloaded.add_copies_after(done, step)
             held = []
         if meets:
             self._boundaries.add_rendezvous((), step)
@@ -85,31 +85,33 @@ class _Stage:
         needs = self._boundaries.needs(action, step)
         return needs + self._offloaded.needs(action, step) if self._offloaded else needs
 
-    def _pair(self, first: Action, second: Action, step: int) -> None:
+    def _add_pair(self, first: Action, second: Action, step: int) -> None:
         keys = [self._boundaries.key(action, step) for action in (first, second)]
         needs = self._needs(first, step) + self._needs(second, step)
         if self._job.overlap_pairs:
             actions = first, second
-            self._pairs.put(actions, [self._parts(action, step) for action in actions], step, needs, keys)
+            self._pairs.add_pair(
+                actions, [self._action_segments(action, step) for action in actions], step, needs, keys
+            )
         else:
-            self._act(first, step, needs, ("half", *keys[0]), ())
-            self._act(second, step, (), keys[1], (keys[0],))
+            self._add_action(first, step, needs, ("half", *keys[0]), ())
+            self._add_action(second, step, (), keys[1], (keys[0],))
 
-    def _act(
+    def _add_action(
         self, action: Action, step: int, needs: tuple[Need, ...], key: tuple[object, ...], also: tuple[Key, ...]
     ) -> None:
-        parts = self._parts(action, step)
+        parts = self._action_segments(action, step)
         for index, (part, segment) in enumerate(parts):
             final = index == len(parts) - 1
             name = key if final else (*key, index)
             item = Item(
                 segment, name, needs + part.needs, step, action.chunk, action.microbatch, also if final else ()
             )  # fmt: skip
-            self._lanes.put(MAIN, item)
+            self._lanes.append_item(MAIN, item)
             needs = ()
             self._replicas.after(action, step, part, name)
 
-    def _parts(self, action: Action, step: int) -> list[tuple[ActionPart, Segment]]:
+    def _action_segments(self, action: Action, step: int) -> list[tuple[ActionPart, Segment]]:
         split = self._boundaries.arrives_split(action)
         return [
             (part, self._segment(action, part, boundary=split and index == 0, begins=index == 0))
@@ -179,12 +181,12 @@ class PairBuilder:
         self._lanes, self._after = lanes, after
         self._pieces: dict[Segment, tuple[PairPiece, ...]] = {}
 
-    def put(
+    def add_pair(
         self, actions: Sequence[Action], parts: Sequence[Parts], step: int, needs: tuple[Need, ...],
         keys: Sequence[Key],
     ) -> None:  # fmt: skip
         """Add a fused pair piece by piece, given what both halves need and the keys of their outputs."""
-        halves = [self._half(own) for own in parts]
+        halves = [self._make_half(own) for own in parts]
         order = list(interleave_halves([half.pieces for half in halves]))
         for turn, index in order:
             action, half = actions[turn], halves[turn]
@@ -200,12 +202,12 @@ class PairBuilder:
             needs += half.needs.get(index, ()) + tuple([Need(self._lanes.stage, each) for each in others])
             if lane != MAIN and not waits:
                 needs += self._lanes.last_end()
-            self._lanes.put(lane, Item(segment, name, needs, step, action.chunk, action.microbatch, also))
+            self._lanes.append_item(lane, Item(segment, name, needs, step, action.chunk, action.microbatch, also))
             needs = ()
             if index in half.ends:
                 self._after(action, step, half.ends[index], name)
 
-    def _half(self, parts: Parts) -> PairHalf:
+    def _make_half(self, parts: Parts) -> PairHalf:
         half = PairHalf([], {}, {})
         for part, segment in parts:
             if segment not in self._pieces:

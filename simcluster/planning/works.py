@@ -70,7 +70,7 @@ class Transfer(Work):
     def parties(self, members: int) -> int:
         return 1 + self.rendezvous
 
-    def presses(self, lane: str) -> bool:
+    def slows_compute(self, lane: str) -> bool:
         return True
 
     def shifted(self, stages: int) -> Transfer:

@@ -78,7 +78,7 @@ class GroupsAndRoutes:
 
     def traffics(self, work: Work, members: tuple[int, ...]) -> tuple[Traffic, ...]:
         """Return the transfers of a communication among these members, in the order in which they run."""
-        if not work.moves:
+        if not work.traffic_kind:
             return (Traffic((), 0.0, 1, work.seconds),)
         if (work, members) not in self._traffics:
             self._traffics[work, members] = self._make_traffics(work, members)
@@ -90,37 +90,39 @@ class GroupsAndRoutes:
             copied = copy_pattern(self._cluster, members[0], way[1]).traffic(work.size)
             return (replace(copied, bound=min(copied.bound, work.bound)),)
         group = group_of(self._cluster, members)
-        method = self._methods.of(group, work.moves, work.size)
+        method = self._methods.of(group, work.traffic_kind, work.size)
         found = make_activities(
-            patterns(self._cluster, members, phases_of(method, group, work.moves)), work.size, method
+            patterns(self._cluster, members, phases_of(method, group, work.traffic_kind)), work.size, method
         )
         return tuple(replace(traffic, round_bytes=work.load * traffic.round_bytes) for traffic in found)
 
     def rounds(self, work: Work, members: tuple[int, ...]) -> RoundPlan:
         """Return a collective's phases, bytes and hop times, for simulating it round by round."""
         group = group_of(self._cluster, members)
-        method = self._methods.of(group, work.moves, work.size)
-        phases = phases_of(method, group, work.moves)
+        method = self._methods.of(group, work.traffic_kind, work.size)
+        phases = phases_of(method, group, work.traffic_kind)
         return RoundPlan(phases, work.load * work.size, method.pace and round_pace(phases, method.pace))
 
     def pressure(self, op: Op, members: tuple[int, ...]) -> float:
         """Return how much an op's communication slows concurrent compute of sensitivity 1 (0.1: 10 %)."""
         work, interference = op.work, self._interference
-        if interference is None or not work.presses(op.lane):
+        if interference is None or not work.slows_compute(op.lane):
             return 0.0
         hosts = {self._cluster.host_of[rank] for rank in members}
         sent = self._sent(work, members) if interference.by_rate else 0.0
-        return interference.pressure(Communication(len(hosts) > 1, sent, work.moves in RELAYED))
+        return interference.pressure(Communication(len(hosts) > 1, sent, work.traffic_kind in RELAYED))
 
     def drag(self, op: Op) -> float:
         """Return how much longer a round of an op's communication takes while a member computes (0.1: 10 %)."""
-        return self._interference.drag if self._interference and op.work.presses(op.lane) else 0.0
+        return (
+            self._interference.communication_slowdown if self._interference and op.work.slows_compute(op.lane) else 0.0
+        )
 
     def _sent(self, work: Work, members: tuple[int, ...]) -> float:
         """Return the rate (B/s) at which a GPU sends if no other traffic uses the group's links."""
         size, alone = work.size, self.alone_seconds(work, members)
         if work.axis:
-            size *= work.load * bus_factor(cast(Any, work.moves), len(members))
+            size *= work.load * bus_factor(cast(Any, work.traffic_kind), len(members))
         return size / alone if alone > 0 else 0.0
 
     def alone_seconds(self, work: Work, members: tuple[int, ...]) -> float:

@@ -192,7 +192,7 @@ class StepSimulation:
             _, key = key  # it names its send
         meeting = self.meetings.setdefault((members, key, index), CommunicationMeeting(self._env.event()))
         meeting.arrived.append(node)
-        if self._in_steps and work.axis and work.moves and meeting.steps is None:
+        if self._in_steps and work.axis and work.traffic_kind and meeting.steps is None:
             rounds = self._communication.rounds(work, members)
             meeting.steps = CollectiveInRounds(self._env, self._network, self._cluster, members, rounds)
         steps = meeting.steps

@@ -78,7 +78,7 @@ def _make_ops(
         op, work = node.op, node.op.work
         if work.joins:
             return -1
-        traffics = communication.traffics(work, communication.members(node)) if work.moves else ()
+        traffics = communication.traffics(work, communication.members(node)) if work.traffic_kind else ()
         if (id(op), id(traffics)) not in known:
             label = Label(
                 op.stream, op.kind, op.name, op.layer, work.axis, work.size * work.load, op.memory, traffics,

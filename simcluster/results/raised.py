@@ -243,8 +243,10 @@ def explain_scale_limit(scenario: Scenario, run: Run) -> str:
 def explain_topology_limit(scenario: Scenario, run: Run) -> str:
     """Return a line on what limits a run whose scenario raises link rates of its topology; "" if nothing does."""
     origin = scenario.origin
-    changed = [path for path in find_link_changes(origin.written, RATES) if path[1] != "topology"]
-    return _explain_limit(origin.without(changed), scenario, run, [*map(format_path, changed)]) if changed else ""
+    changed = [path for path in find_link_changes(origin.written_document, RATES) if path[1] != "topology"]
+    return (
+        _explain_limit(origin.without_values(changed), scenario, run, [*map(format_path, changed)]) if changed else ""
+    )
 
 
 def _explain_limit(before: Scenario, after: Scenario, run: Run, changed: Sequence[str]) -> str:

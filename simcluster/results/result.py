@@ -280,7 +280,7 @@ class Result(Run, FlatNumbers):
     @cached_property
     def assumed(self) -> tuple[str, ...]:
         """Assumptions of the step that neither the scenario nor its model's config.json states."""
-        return model_assumptions(self.scenario.origin.written)
+        return model_assumptions(self.scenario.origin.written_document)
 
     def notes(self) -> list[OverlapNote | PlainNote]:
         """Return notes on disabled overlap that costs a notable part of the step, and on fields without effect."""

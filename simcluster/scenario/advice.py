@@ -79,7 +79,7 @@ def _warn_activations(scenario: Scenario, schedule: Schedule) -> Iterator[str]:
 
 
 def _warn_full_experts(scenario: Scenario, moe: Moe) -> Iterator[str]:
-    first = next((layer for layer in range(scenario.model.layers) if moe.is_in(layer)), 0)
+    first = next((layer for layer in range(scenario.model.layers) if moe.is_moe_layer(layer)), 0)
     for fault in (each for each in scenario.faults if isinstance(each, ExpertImbalance)):
         asked = fault.asked(scenario.seed, moe.routes, first)
         if asked > 1:

@@ -148,7 +148,7 @@ def _count_held(model: Model, plan: Plan, schedule: Schedule, slices: Slices, st
     layers = [layer for number in held for layer in slices.layers_of(number)]
     first, last = 0 in held, len(slices.counts) - 1 in held
     owned = parameters_of_stage(model, plan, layers, first=first, last=last)
-    twice = model.tied_embeddings or bool(model.predicting)
+    twice = model.tied_embeddings or bool(model.prediction_layers)
     again = twice and last and not first  # the first stage writes the table
     return OwnedParameters(owned.common - again * lm_head_parameters_per_tp_rank(model, plan.tp), owned.experts)
 

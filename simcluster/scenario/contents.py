@@ -44,7 +44,7 @@ class Contents:
 
     def digest(self, value: object, folder: Path = Path()) -> str:
         """Return one digest of all files that texts in ``value`` name, directly or through other files; "" if none."""
-        found = self._reached(list(self._named(value, folder)))
+        found = self._follow_names(list(self._find_named(value, folder)))
         return hashlib.sha256("".join(map(self._digest, found)).encode()).hexdigest() if found else ""
 
     @property
@@ -60,12 +60,12 @@ class Contents:
                 "finished rows are stored: run the same command again"
             )
 
-    def _reached(self, paths: list[Path]) -> list[Path]:
+    def _follow_names(self, paths: list[Path]) -> list[Path]:
         seen = dict.fromkeys(paths)
         while paths:
             path = paths.pop()
             if path not in self._below:
-                self._below[path] = list(self._below_one(path))
+                self._below[path] = list(self._find_in_file(path))
             paths += [each for each in self._below[path] if each not in seen]
             seen.update(dict.fromkeys(self._below[path]))
         return list(seen)
@@ -80,25 +80,25 @@ class Contents:
                 self._digests[path] = _UNREADABLE
         return self._digests[path]
 
-    def _named(self, value: object, folder: Path) -> Iterator[Path]:
+    def _find_named(self, value: object, folder: Path) -> Iterator[Path]:
         if isinstance(value, Mapping):
             for inner in value.values():
-                yield from self._named(inner, folder)
+                yield from self._find_named(inner, folder)
         elif isinstance(value, list | tuple):
             for inner in value:
-                yield from self._named(inner, folder)
+                yield from self._find_named(inner, folder)
         elif isinstance(value, str | Path):
             key = str(value), folder
             if key not in self._texts:
                 self._texts[key] = list(_find_files(*key))
             yield from self._texts[key]
 
-    def _below_one(self, path: Path) -> Iterator[Path]:
+    def _find_in_file(self, path: Path) -> Iterator[Path]:
         if path.suffix == ".py":
             yield from _find_imports(path)
         elif path.suffix in _NAMING and path.parent not in map(builtin_folder, _SHIPPED):
             try:
-                yield from self._named(read_document(path).data, path.parent)
+                yield from self._find_named(read_document(path).data, path.parent)
             except InputError:
                 return  # whoever reads it says what is wrong
 
@@ -119,9 +119,9 @@ class VariantKeys:
 
     def key(self, variant: Variant) -> str:
         """Return the cache key of a variant of the base scenario."""
-        return self.of(*variant.changes)
+        return self.key_of_changes(*variant.changes)
 
-    def of(self, *changes: object) -> str:
+    def key_of_changes(self, *changes: object) -> str:
         """Return the cache key of the base scenario with changes (dotted path, value)."""
         return _hash([self._base, changes, [self._digest(each) for each in changes]])
 

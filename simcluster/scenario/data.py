@@ -57,7 +57,7 @@ class LoaderSpec(Spec):
     """Distribution of random factors on the load time of each batch on each host."""
 
     @model_validator(mode="after")
-    def _one_time(self) -> LoaderSpec:
+    def _check_one_rate(self) -> LoaderSpec:
         given = [name for name in ("batch", "rate") if getattr(self, name) is not None]
         if len(given) != 1:
             raise InputError(
@@ -75,7 +75,7 @@ class LoaderSpec(Spec):
         """Return the time (s) in which one worker loads a batch of ``tokens`` tokens."""
         return tokens / self.rate if self.rate is not None else float(self.batch or 0.0)
 
-    def takes(self, tokens: Floats, count: int, seed: int) -> Floats:
+    def load_times(self, tokens: Floats, count: int, seed: int) -> Floats:
         """Return the load times (s) of ``count`` batches on each host, [host, batch]."""
         mean = np.array([self.seconds(each) for each in tokens.tolist()])
         found = np.repeat(mean[:, None], count, axis=1)
@@ -84,7 +84,7 @@ class LoaderSpec(Spec):
                 own *= self.jitter.draw(_STREAMS(seed, "loader", host), count)
         return found
 
-    def in_words(self) -> str:
+    def describe(self) -> str:
         """Describe the loader in one line: "loader 1 worker, 0.8 s a batch, 2 ahead"."""
         what = f"{self.rate:,.0f} tokens/s each" if self.rate else f"{format_seconds(float(self.batch or 0.0))} a batch"
         ahead = "nothing ahead" if not self.prefetch else f"{self.prefetch} ahead"
@@ -109,7 +109,7 @@ class Data(Spec):
     """The data loader of each host; default: batches are always ready."""
 
     @model_validator(mode="after")
-    def _of_documents(self) -> Data:
+    def _check_documents(self) -> Data:
         fields = type(self).model_fields
         idle = [name for name in ("packing", "mask", "seed") if getattr(self, name) != fields[name].default]
         if idle and self.documents is None:
@@ -117,7 +117,7 @@ class Data(Spec):
         return self
 
     @property
-    def without_chance(self) -> Data:
+    def without_jitter(self) -> Data:
         """Return the section with a loader whose load times are not random."""
         loader = self.loader and self.loader.model_copy(update={"jitter": None})
         return self.model_copy(update={"loader": loader})
@@ -125,10 +125,10 @@ class Data(Spec):
     @property
     def lengths(self) -> SequenceLengths | None:
         """Return the sequence lengths that attention is computed on; None if it covers whole sequences."""
-        return {"document": self.drawn, "none": None}[self.mask]
+        return {"document": self.document_lengths, "none": None}[self.mask]
 
     @property
-    def drawn(self) -> SequenceLengths | None:
+    def document_lengths(self) -> SequenceLengths | None:
         """Return the distribution of document lengths and their packing, whatever the attention mask is."""
         if self.documents is None:
             return None
@@ -144,13 +144,13 @@ class Data(Spec):
             return tuple(given)
         return (*given, mine)
 
-    def packed(self, seed: int, batch: Batch, dp: int) -> PackingStatistics:
+    def packing_statistics(self, seed: int, batch: Batch, dp: int) -> PackingStatistics:
         """Return statistics of the sequences that are packed in all steps."""
         count = batch.microbatches * batch.micro_batch * dp
-        if self.drawn is None:
+        if self.document_lengths is None:
             return UNPACKED
-        rows = [self.drawn.sequences(seed, step, count, batch.length) for step in range(batch.steps)]
-        return PackingStatistics.of([row for rows_of_step in rows for row in rows_of_step], batch.length)
+        rows = [self.document_lengths.sequences(seed, step, count, batch.length) for step in range(batch.steps)]
+        return PackingStatistics.of_sequences([row for rows_of_step in rows for row in rows_of_step], batch.length)
 
 
 def have_equal_documents(one: SequenceLengths, other: SequenceLengths) -> bool:
@@ -181,7 +181,7 @@ class Measured(Spec):
     it."""
 
     @model_validator(mode="after")
-    def _one_of_them(self) -> Self:
+    def _check_one_value(self) -> Self:
         if (self.step_time is None) == (self.tokens_per_s is None):
             both = "both are set" if self.step_time is not None else "neither is"
             raise InputError(f'set one of step_time (as in "7.5 s") and tokens_per_s (of all GPUs); {both}')
@@ -193,7 +193,7 @@ class Measured(Spec):
         """Return the measured step time (s) for a step of ``tokens`` tokens."""
         return self.step_time if self.step_time is not None else tokens / (self.tokens_per_s or 1.0)
 
-    def of_another_run(self) -> str:
+    def why_not_compared(self) -> str:
         """Return why the measurement is not compared with the simulation; "" if both are of one run.
 
         "13.75 s (arXiv:2205.05198 table 5) is of the run without a change of pipeline.schedule: not compared".

@@ -37,7 +37,7 @@ def estimate_seconds(scenario: ScenarioFields, *, unlike: int = 0) -> float:
 
     ``unlike`` is the number of simulated ranks, if known.
     """
-    parallel, layers = scenario.parallel, scenario.model.predicting.stop
+    parallel, layers = scenario.parallel, scenario.model.prediction_layers.stop
     pp, pieces = parallel.pp, scenario.overlap.tensor_pieces
     passes = scenario.steps * (scenario.microbatches or 1)
     planned = _PLANNED_PIECE * layers * pieces + _PLANNED_PAIR * layers**2 / pp
@@ -62,7 +62,7 @@ def estimate_seconds(scenario: ScenarioFields, *, unlike: int = 0) -> float:
 
 def _count_buckets(scenario: ScenarioFields) -> float:
     offload, parallel = scenario.memory.offload, scenario.parallel
-    if offload.optimizer == "none" or scenario.model.predicting.stop > _MOST_LAYERS:
+    if offload.optimizer == "none" or scenario.model.prediction_layers.stop > _MOST_LAYERS:
         return 0.0
     shards = (scenario.gpus or 1) / parallel.pp if parallel.zero else parallel.tp
     return parameters(scenario.model).total / shards / offload.bucket
@@ -71,9 +71,9 @@ def _count_buckets(scenario: ScenarioFields) -> float:
 def count_fault_changes(scenario: ScenarioFields) -> float:
     """Return the expected number of fault starts and ends in all steps, estimated from the steps' FLOP."""
     coming = any(fault.times_within(1.0) for fault in scenario.faults)
-    if not coming or scenario.model.predicting.stop > _MOST_LAYERS:
+    if not coming or scenario.model.prediction_layers.stop > _MOST_LAYERS:
         return 0.0
-    rates = scenario.cluster.device.peak.known()
+    rates = scenario.cluster.device.peak.known_rates()
     flops = model_flops_per_sequence(scenario.model) * scenario.training.global_batch * scenario.steps
     seconds = flops / (_MFU * rates.get("bf16", max(rates.values())) * (scenario.gpus or 1))
     return sum(fault.times_within(seconds) for fault in scenario.faults)

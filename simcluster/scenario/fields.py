@@ -65,12 +65,12 @@ class ClusterSpec(Spec):
     @cached_property
     def built(self) -> Cluster:
         """Return the built cluster with the speed factors applied."""
-        return self.scale.cluster(self.unscaled)
+        return self.scale.scaled_cluster(self.unscaled)
 
     @cached_property
     def device(self) -> Device:
         """Return the cluster's GPU; raise InputError for a name that is not in the catalogue."""
-        return self.scale.device(load_device(self.topology.device))
+        return self.scale.scaled_device(load_device(self.topology.device))
 
 
 class ScenarioFields(Spec):

@@ -60,7 +60,7 @@ def resolve_scenario(document: Document, overrides: Iterable[tuple[str, Any]] = 
 
 
 def _base_folder(document: Document, where: KeyPath) -> Path:
-    return Path() if document.mark(where).place == "override" else document.folder
+    return Path() if document.location_of(where).place == "override" else document.folder
 
 
 # --- the cluster ----------------------------------------------------------------------------------------------------
@@ -86,7 +86,7 @@ def _resolve_cluster(document: Document) -> Document:
     where: KeyPath = ("cluster", "topology")
     marks = dict(document.marks)
     if isinstance(topology, str):
-        with document.told_at(where):
+        with document.errors_at(where):
             by_path = _is_path(topology, _TOPOLOGY_ENDINGS)
             file = (
                 _read_topology(_base_folder(document, where) / topology)
@@ -165,7 +165,7 @@ def load_topology(name: str | Path | Mapping[str, Any], overrides: Iterable[tupl
     changed = apply_overrides(document, overrides)
     whole = _with_device(changed.data, _base_folder(changed, ("device",)))
     topology = validate(_TOPOLOGY, expand_import(replace(changed, data=whole)))
-    with changed.told_at(("device",)):
+    with changed.errors_at(("device",)):
         load_device(topology.device)
     too_large = explain_oversize(topology)
     if too_large:
@@ -215,7 +215,7 @@ def _resolve_model(document: Document) -> Document:
     preset = section["preset"]
     if not isinstance(preset, str):
         raise document.error(where, f"must be the name of a model or the path of a config.json, got {shown(preset)}")
-    with document.told_at(where):
+    with document.errors_at(where):
         path = _base_folder(document, where) / preset
         by_path = _is_path(preset, (".json",))
         if by_path and not path.exists() and path.suffix != ".json" and (near := find_model_preset(preset)):
@@ -224,7 +224,7 @@ def _resolve_model(document: Document) -> Document:
                 "all presets; for another model name the path of its config.json"
             )
         fields = _read_config(path, given) if by_path else model_document(preset)
-    place = document.mark(where).place
+    place = document.location_of(where).place
     inherited: dict[KeyPath, Mark] = {("model", key): Mark(place, ("model", key)) for key in fields if key not in given}
     return replace(
         document, data={**document.data, "model": {**fields, **given}}, marks={**document.marks, **inherited}
@@ -269,7 +269,7 @@ def _resolve_schedule(document: Document) -> Document:
     path = _base_folder(document, where) / name
     schedule: Any = TrustedText(path) if isinstance(name, TrustedText) else str(path)
     if is_csv(name):
-        with document.told_at(where):
+        with document.errors_at(where):
             schedule = Rows.of(read_csv_schedule(path)[0]).model_dump(mode="json", exclude_none=True)
     assert isinstance(section, Mapping)
     return replace(document, data={**document.data, "pipeline": {**section, "schedule": schedule}})
@@ -297,7 +297,7 @@ def _last_pace(document: Document, place: int, fault: Any) -> Any:
     if not isinstance(fault, Mapping):
         return fault
     own = [name for name in PACE_KEYS if name in fault]
-    new = [name for name in own if document.mark(("faults", place, name)).place == "override"]
+    new = [name for name in own if document.location_of(("faults", place, name)).place == "override"]
     gone = [name for name in own if name not in new] if new else []
     return {key: value for key, value in fault.items() if key not in gone}
 
@@ -311,7 +311,7 @@ def _with_speeds(document: Document, place: int, fault: Any) -> Any:
     if named is None or not isinstance(fault.get("table"), str):
         return fault
     where: KeyPath = ("faults", place, "table")
-    with document.told_at(where):
+    with document.errors_at(where):
         return {**fault, "table": read_speeds(_base_folder(document, where) / fault["table"], named)}
 
 
@@ -326,7 +326,7 @@ def _with_tables(document: Document, where: KeyPath, section: Any, keys: Iterabl
             raise document.error(file, f"must be the path of a CSV file, got {shown(law['file'])}")
         if "values" in law or "weights" in law:
             raise document.error(file, "has values and weights already; remove those, or the file")
-        with document.told_at(file):
+        with document.errors_at(file):
             table = read_histogram(_base_folder(document, file) / law["file"])
         read[key] = {**{name: value for name, value in law.items() if name != "file"}, **table}
     return read

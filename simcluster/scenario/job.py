@@ -145,7 +145,7 @@ def real_tokens_per_step(scenario: Scenario) -> float:
 def _real_shares(scenario: Scenario, attention: float) -> tuple[float, float]:
     if scenario.data is None or scenario.data.documents is None:
         return 1.0, attention
-    packed = scenario.data.packed(scenario.seed, batch_of(scenario), scenario.dp)
+    packed = scenario.data.packing_statistics(scenario.seed, batch_of(scenario), scenario.dp)
     masked = {"document": True, "none": False}[scenario.data.mask]
     return packed.utilization, attention if masked else packed.attention_of_real
 
@@ -192,7 +192,7 @@ def batch_of(scenario: Scenario) -> Batch:
         scenario.model.sequence_length,
         experts=moe.experts if moe else 0,
         routes=moe.routes if moe else None,
-        capacity=moe.most if moe else math.inf,
+        capacity=moe.capacity_shares if moe else math.inf,
     )
 
 

@@ -205,7 +205,7 @@ class ScenarioKey:
         return union_fragment(own if each is ... else form_fragment(each) for each in more.forms()) if more else own
 
     @property
-    def takes(self) -> str:
+    def type_text(self) -> str:
         """Type of the key in words."""
         return describe_fragment(self.fragment)
 

@@ -99,7 +99,7 @@ class StudyErrors:
 
 def run_kind_of(scenario: Scenario, model_flops: float) -> RunKind:
     """Return the features of a run that decide its accuracy; a step has ``model_flops`` FLOP."""
-    peaks = scenario.cluster.device.peak.known()
+    peaks = scenario.cluster.device.peak.known_rates()
     peak = max(peaks.get("bf16", 0.0), peaks.get("fp16", 0.0)) or max(peaks.values())
     generation = next((name for name, low, high in _GENERATIONS if low < peak < high), "")
     visits = scenario.microbatches * scenario.model.layers / scenario.parallel.pp

@@ -38,7 +38,7 @@ class Loading:
         """Mean time (s) that a step waits for the data of the slowest host."""
         return float(np.array(self.late).max(axis=0).mean())
 
-    def on(self, scenario: Scenario) -> Scenario:
+    def delayed_scenario(self, scenario: Scenario) -> Scenario:
         """Return the scenario to simulate: without its data loader, and with late batches as a fault."""
         place = {host: number for number, host in enumerate(self.hosts)}
         late = tuple(self.late[place[host]] for host in scenario.cluster.built.host_of[: scenario.gpus])
@@ -49,17 +49,17 @@ class Loading:
         """Return the loader's effect as in the result JSON."""
         return {"step_s": self.step, "batch_s": self.batch, "workers": self.workers, "exposed_s": self.exposed}
 
-    def lines(self) -> list[str]:
+    def summary_lines(self) -> list[str]:
         """Return the lines about the data loader in a run's summary."""
         together = f", {self.workers} workers {format_seconds(self.batch / self.workers)}" if self.workers > 1 else ""
         exposed = f"{format_seconds(self.exposed)} exposed" if self.exposed > 0 else "all hidden"
         return [
             f"  loader       {format_seconds(self.batch)} per batch and worker{together}; the step without it "
-            f"takes {format_seconds(self.step)}: {exposed}{self._remedy}"
+            f"takes {format_seconds(self.step)}: {exposed}{self._remedy_hint}"
         ]
 
     @property
-    def _remedy(self) -> str:
+    def _remedy_hint(self) -> str:
         enough = math.ceil(self.batch / self.step * (1 - 1e-9))
         if self.exposed == 0 or (self.ahead and enough <= self.workers):
             return ""

@@ -200,7 +200,7 @@ def offload_of(scenario: Scenario) -> Offload:
     def kept(layers: Sequence[int]) -> float:
         if chosen.modules:
             return sum(offloaded_bytes(model, shape, layer, chosen.modules) for layer in layers)
-        return sum(map(blocks.kept, layers))
+        return sum(map(blocks.kept_bytes, layers))
 
     boxes = Counter(cluster.box_of(rank) for rank in range(scenario.gpus)) if chosen.optimizer == "host" else {}
     return Offload(
@@ -225,7 +225,11 @@ def footprints_of(scenario: Scenario, job: Job) -> tuple[Footprint, ...]:
     """
     shape, recipe, overheads = shape_of(scenario), recipe_of(scenario), overheads_of(scenario, job.plan)
     moe = scenario.model.moe
-    experts = ExpertLoads.of(scenario.faults, job.plan, scenario.seed, moe.routes, moe.most) if moe else None
+    experts = (
+        ExpertLoads.for_faults(scenario.faults, job.plan, scenario.seed, moe.routes, moe.capacity_shares)
+        if moe
+        else None
+    )
     return tuple(
         replace(
             stage_footprint(

@@ -55,7 +55,7 @@ def _check_recompute(scenario: ScenarioFields) -> Iterator[Complaint]:
     absent = absent_modules(
         experts=moe is not None,
         shared=moe is not None and moe.shared_width > 0,
-        dense=moe is None or not all(moe.is_in(layer) for layer in range(model.layers)),
+        dense=moe is None or not all(moe.is_moe_layer(layer) for layer in range(model.layers)),
         latent=model.mla is not None,
     )
     for name in training.recompute_modules:
@@ -214,12 +214,12 @@ def check_order(scenario: ScenarioFields) -> Iterator[Complaint]:
     if scenario.overlap.pairs:
         yield from _check_pairs(scenario, schedule)
     ends = schedule.routes[0][0][0], schedule.routes[0][-1][0]
-    shared = scenario.model.tied_embeddings or scenario.model.predicting
+    shared = scenario.model.tied_embeddings or scenario.model.prediction_layers
     if shared and ends[0] != ends[1] and not _ends_share_stages(schedule, copies):
         what = f"{schedule.name} has the embedding on stage {ends[0]} and the LM head on stage {ends[1]}"
         yield (
             ("pipeline", "schedule"),
-            f"{what}; tied ones (with mtp_layers any) must be on the first and the last stage, or on one",
+            f"{what}; tied embeddings, and any with mtp_layers, need the first and last stage, or one of both: 1f1b",
         )
     try:
         slices_of(scenario, schedule)

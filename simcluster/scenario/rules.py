@@ -152,7 +152,7 @@ def _check_recipe(training: Training, name: str, device: Device) -> Iterator[Com
     if precision in (recipe := RECIPES[name]).precisions:
         return
     fix = f"use {listed(other.name for other in RECIPES.values() if precision in other.precisions)}"
-    peaks = device.peak.known()
+    peaks = device.peak.known_rates()
     if there := [other for other in recipe.precisions if other.removesuffix("-mixed") in peaks]:
         fix = f"set precision to {listed(there)}, or {fix}"
     what = f"{name} keeps weights in {recipe.weights}, which matmuls with training.precision {precision} do not read"

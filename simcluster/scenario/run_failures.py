@@ -79,7 +79,7 @@ class BadBatch(Spec):
     """Duration of a permanent replacement of a node; default: as for a repair."""
 
     @model_validator(mode="after")
-    def _whole(self) -> BadBatch:
+    def _check_retirement(self) -> BadBatch:
         if self.within == 0 or (self.rule == "fading" and self.within is None):
             count = "is a time above 0, in which failures count for rule: fading; write it, as in 7 d"
             raise RuleError([(("within",), count)])
@@ -140,7 +140,7 @@ class FailureSpec(Spec):
     source: str = ""
 
     @model_validator(mode="after")
-    def _whole(self) -> FailureSpec:
+    def _check_rate(self) -> FailureSpec:
         rates = {
             "mtbf": self.mtbf,
             "per_1000_node_days": self.per_1000_node_days,
@@ -195,8 +195,11 @@ class FailureSpec(Spec):
 
 
 _UNUSED: Mapping[str, tuple[Callable[[FailureSpec], bool], str]] = {
-    "gpus": (lambda spec: spec.count is None, "is the number of GPUs of count, and there is no count"),
-    "machines": (lambda spec: spec.repair is None and spec.of != "rack", "are in repair, and there is no repair"),
+    "gpus": (lambda spec: spec.count is None, "applies only with count, which is not set"),
+    "machines": (
+        lambda spec: spec.repair is None and spec.of != "rack",
+        "applies only with repair or of: rack, and neither is set",
+    ),
     "by": (lambda spec: spec.effect != "slow", "is for effect: slow"),
     "left": (lambda spec: spec.effect != "slow", "is for effect: slow"),
     "lasts": (lambda spec: spec.effect in ("stop", "alarm"), "is for effect: slow, pause, silent"),

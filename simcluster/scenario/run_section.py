@@ -200,7 +200,7 @@ class SparesSpec(Spec):
     """Price of spare nodes in dollars per GPU-hour; default: the job's price, if the number of spares is set."""
 
     @property
-    def stated(self) -> bool:
+    def has_count(self) -> bool:
         """Whether the document sets the number of spare nodes."""
         return self.unlimited or any(count is not None for count in (self.hot, self.warm, self.cold))
 
@@ -214,7 +214,7 @@ class MaintenanceSpec(Spec):
     """Duration of a planned interruption, without the restart after it."""
 
     @model_validator(mode="after")
-    def _rare(self) -> MaintenanceSpec:
+    def _check_times(self) -> MaintenanceSpec:
         if self.every < 600:
             raise RuleError([(("every",), f"{self.every:g} s must be at least 10 min; write as in 24 h")])
         if self.lasts >= self.every:
@@ -301,7 +301,7 @@ class RunSpec(Spec):
 
     @model_validator(mode="before")
     @classmethod
-    def _ends(cls, document: Any) -> Any:
+    def _check_end(cls, document: Any) -> Any:
         if isinstance(document, Mapping):
             ends = [name for name in ("days", "steps", "tokens", "loss") if document.get(name) is not None]
             if len(ends) != 1:
@@ -312,7 +312,7 @@ class RunSpec(Spec):
         return document
 
     @model_validator(mode="after")
-    def _follow(self) -> RunSpec:
+    def _check_stages(self) -> RunSpec:
         if self.stages:
             tokens_of_stages(self.stages, self.tokens)
         return self

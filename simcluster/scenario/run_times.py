@@ -43,7 +43,7 @@ class TimeSpec(Spec):
         def mean(self) -> float:
             """Mean duration (s)."""
 
-    def on(self, gpus: int) -> TimeSpec:
+    def for_gpus(self, gpus: int) -> TimeSpec:
         """Return the distribution for a job of ``gpus`` GPUs."""
         return self
 
@@ -73,7 +73,7 @@ class FixedTime(TimeSpec):
         """Mean duration (s)."""
         return self.seconds
 
-    def on(self, gpus: int) -> TimeSpec:
+    def for_gpus(self, gpus: int) -> TimeSpec:
         """Return the duration with the additional time per GPU included."""
         return FixedTime(seconds=_seconds_text(self.seconds + gpus * self.per_gpu))
 
@@ -148,7 +148,7 @@ class UniformTime(TimeSpec):
     """Longest duration."""
 
     @model_validator(mode="after")
-    def _ordered(self) -> UniformTime:
+    def _check_order(self) -> UniformTime:
         if self.high < self.low:
             raise InputError(f"high ({self.high:g} s) is below low ({self.low:g} s); swap them")
         return self
@@ -175,26 +175,26 @@ class ChoiceTime(TimeSpec):
     """Relative probabilities of the durations; default: equal."""
 
     @model_validator(mode="after")
-    def _as_many(self) -> ChoiceTime:
+    def _check_weights(self) -> ChoiceTime:
         weights = self.weights
         if weights is not None and (len(weights) != len(self.times) or not sum(weights)):
             raise InputError(f"weights: {len(weights)} for {len(self.times)} times; write one for each, not all zero")
         return self
 
     @property
-    def _shares(self) -> Floats:
+    def _probabilities(self) -> Floats:
         weights = np.array(self.weights or [1.0] * len(self.times))
         return np.asarray(weights / weights.sum())
 
     def quantile(self, uniform: Floats) -> Floats:
         """Return, for each uniform number, the duration whose cumulative-probability interval contains it."""
-        place = np.searchsorted(np.cumsum(self._shares)[:-1], uniform[..., 0], side="right")
+        place = np.searchsorted(np.cumsum(self._probabilities)[:-1], uniform[..., 0], side="right")
         return np.array(self.times)[place]
 
     @property
     def mean(self) -> float:
         """Mean duration (s)."""
-        return float(self._shares @ np.array(self.times))
+        return float(self._probabilities @ np.array(self.times))
 
 
 class StagedTime(TimeSpec):
@@ -231,7 +231,7 @@ class StagedTime(TimeSpec):
         """Mean duration (s)."""
         return float(self.first.mean + self.probability * self.second.mean)
 
-    def on(self, gpus: int) -> TimeSpec:
+    def for_gpus(self, gpus: int) -> TimeSpec:
         """Return the distribution with both stages adapted to a job of ``gpus`` GPUs."""
         return self.model_copy(update={"first": self.first.on(gpus), "second": self.second.on(gpus)})
 

@@ -49,11 +49,13 @@ class Scale(Spec):
     latency: Factor = 1.0
     """Factor on the latency of all links."""
 
-    def device(self, device: Device) -> Device:
+    def scaled_device(self, device: Device) -> Device:
         """Return the GPU with the factors applied; the same object if they change nothing."""
         if self.flops == self.memory == self.memory_bandwidth == self.launch == 1.0:
             return device
-        peak = device.peak.model_copy(update={name: rate * self.flops for name, rate in device.peak.known().items()})
+        peak = device.peak.model_copy(
+            update={name: rate * self.flops for name, rate in device.peak.known_rates().items()}
+        )
         return device.model_copy(
             update={
                 "peak": peak,
@@ -63,18 +65,18 @@ class Scale(Spec):
             }
         )
 
-    def cluster(self, cluster: Cluster) -> Cluster:
+    def scaled_cluster(self, cluster: Cluster) -> Cluster:
         """Return the cluster with the factors applied to its links; the same object if they change none."""
         if self.nvlink == self.network == self.pcie == self.between_machines == self.latency == 1.0:
             return cluster
         number, media = cluster.media
-        factors = np.array([self._of_link(medium) for medium in media])[number]
+        factors = np.array([self._link_factor(medium) for medium in media])[number]
         latency = cluster.link_latency
         if self.latency != 1.0:
             latency = LinkValues(latency.all * self.latency)
         return replace(cluster, link_capacity=LinkValues(cluster.capacity * factors), link_latency=latency)
 
-    def _of_link(self, medium: str) -> float:
+    def _link_factor(self, medium: str) -> float:
         resource = resource_of(medium)
         own: float = getattr(self, resource)
         return own if resource == "nvlink" else own * self.between_machines

@@ -48,20 +48,20 @@ class Origin:
     document: Document
     changes: tuple[tuple[str, Any], ...] = ()
 
-    def changed(self, more: Changes) -> Scenario:
+    def with_changes(self, more: Changes) -> Scenario:
         """Return the scenario with further changes, which are applied last."""
         origin = Origin(self.document, (*self.changes, *normalize_changes(more)))
         resolved = resolve_scenario(origin.document, origin.changes)
         return _with_origin(validate(Scenario, resolved), origin, resolved)
 
     @property
-    def written(self) -> Document:
+    def written_document(self) -> Document:
         """The user's document with the changes applied, before the files that it names are read in."""
         return apply_overrides(expand_names(self.document), self.changes)
 
-    def without(self, paths: Iterable[KeyPath]) -> Scenario:
+    def without_values(self, paths: Iterable[KeyPath]) -> Scenario:
         """Return the scenario without the values at these key paths."""
-        return Origin(link_changes.remove_values(self.written, paths)).changed({})
+        return Origin(link_changes.remove_values(self.written_document, paths)).with_changes({})
 
 
 class Scenario(Displayable, ScenarioFields):
@@ -89,13 +89,13 @@ class Scenario(Displayable, ScenarioFields):
 
     @model_validator(mode="before")
     @classmethod
-    def _one_software(cls, document: object) -> object:
+    def _check_one_software(cls, document: object) -> object:
         if isinstance(document, Mapping) and "software" in document and "framework" in document:
             raise RuleError([(("framework",), "is an alias of software, which is also set; keep one of the two")])
         return document
 
     @model_validator(mode="after")
-    def _complete(self) -> Self:
+    def _fill_and_check(self) -> Self:
         """Fill in defaults that depend on other fields, and check every rule.
 
         Raises RuleError with all violated rules. The cluster is built here; its spec keeps it, so copies of the
@@ -118,7 +118,7 @@ class Scenario(Displayable, ScenarioFields):
         omits (dp, the number of GPUs) are derived anew. Of a scenario that was changed otherwise, its ``document`` is
         changed. InputError with the lines of the file, where it was read from one.
         """
-        return self.origin.changed(trust_text([*normalize_changes(changes), *keyword_pairs(more)]))
+        return self.origin.with_changes(trust_text([*normalize_changes(changes), *keyword_pairs(more)]))
 
     @property
     def origin(self) -> Origin:
@@ -216,7 +216,7 @@ def load_text(text: str, overrides: Changes = (), *, folder: str | Path = ".", a
     document = parse_document(text, source="<text>", folder=folder)
     if allow_python:
         document = replace(document, data=trust_text(document.data))
-    return Origin(document).changed(trust_text(normalize_changes(overrides)))
+    return Origin(document).with_changes(trust_text(normalize_changes(overrides)))
 
 
 def _read_scenario(
@@ -233,12 +233,12 @@ def _read_scenario(
         document = read_document(scenario_path(what))
     if python:
         document, changes = replace(document, data=trust_text(document.data)), trust_text(normalize_changes(changes))
-    return Origin(document).changed(changes)
+    return Origin(document).with_changes(changes)
 
 
 def from_document(data: Mapping[str, Any], overrides: Changes = (), *, folder: str | Path = ".") -> Scenario:
     """Return the scenario of plain data, as of a file; ``from_document(s.document()) == s``."""
-    return Origin(Document(data=_to_plain(data), source="<document>", folder=Path(folder))).changed(overrides)
+    return Origin(Document(data=_to_plain(data), source="<document>", folder=Path(folder))).with_changes(overrides)
 
 
 def keyword_pairs(keywords: Mapping[str, Any]) -> list[tuple[str, Any]]:
@@ -261,10 +261,10 @@ def _with_origin(scenario: Scenario, origin: Origin, resolved: Document) -> Scen
         reject_idle_fields(scenario, origin.changes)
     latencies = link_changes.LATENCIES
     takes = link_changes.uses_link_latencies(scenario)
-    if not takes and (changed := link_changes.find_link_changes(origin.written, latencies)):
+    if not takes and (changed := link_changes.find_link_changes(origin.written_document, latencies)):
         known = all(path[1] != "topology" for path in changed)
-        if not known or (origin.without(changed).cluster.built.latency != scenario.cluster.built.latency).any():
-            raise link_changes.latency_error(scenario, origin.written, changed[0])
+        if not known or (origin.without_values(changed).cluster.built.latency != scenario.cluster.built.latency).any():
+            raise link_changes.latency_error(scenario, origin.written_document, changed[0])
     vars(scenario)[_ORIGIN] = origin
     return scenario
 

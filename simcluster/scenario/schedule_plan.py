@@ -76,7 +76,7 @@ def slices_of(scenario: ScenarioFields, schedule: Schedule) -> Slices | None:
         raise InputError(f"{schedule.name} has several copies of the model; list its {number} slices")
     if sum(wanted) != layers:
         counts = ", ".join(map(str, wanted))
-        raise InputError(f"[{counts}] is {sum(wanted)} layers, but model.layers is {layers}; write numbers of that sum")
+        raise InputError(f"[{counts}] is {sum(wanted)} layers, but model.layers is {layers}: they must be equal")
     slices = Slices(wanted) if len(wanted) == number else Slices.of_stages(wanted, schedule)
     empty = [place for place, count in enumerate(slices.counts) if not count]
     if scenario.pipeline.layout is not None:

@@ -71,9 +71,9 @@ class FastPath:
     @cached_property
     def unlisted(self) -> tuple[str, ...]:
         """Return the scenario fields on which the fast path has no rule."""
-        return tuple(path for path in _FIELDS if path not in self.free and not self._limits(path))
+        return tuple(path for path in _FIELDS if path not in self.free and not self._is_limited(path))
 
-    def _limits(self, path: str) -> bool:
+    def _is_limited(self, path: str) -> bool:
         return any(path == section or path.startswith(f"{section}.") for section in self.limited)
 
 

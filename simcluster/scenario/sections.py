@@ -156,7 +156,7 @@ class Pipeline(Spec):
             return schedule.title
         return schedule if isinstance(schedule, str) else schedule.name
 
-    def recut(self, layers_per_stage: str) -> dict[str, Any]:
+    def layers_changes(self, layers_per_stage: str) -> dict[str, Any]:
         """Return the changes that set the layers per stage and remove a layout."""
         layout: dict[str, Any] = {} if self.layout is None else {"pipeline.layout": None}
         return {"pipeline.layers_per_stage": layers_per_stage, **layout}
@@ -192,7 +192,7 @@ class HostMemory(Spec):
 
     @model_validator(mode="before")
     @classmethod
-    def _all_of_modules(cls, document: object) -> object:
+    def _default_share(cls, document: object) -> object:
         if isinstance(document, Mapping) and document.get("modules"):
             return {"activations": 1.0, **document}
         return document

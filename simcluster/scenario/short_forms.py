@@ -55,7 +55,7 @@ def shorten_axis_names(document: Document) -> Document:
         if name in short:
             raise document.error(("parallel", key), f"is an alias of {name}, which is also set; keep one")
         short[name] = value
-        marks["parallel", name] = document.mark(("parallel", key))
+        marks["parallel", name] = document.location_of(("parallel", key))
     return replace(document, data={**document.data, "parallel": short}, marks=marks)
 
 

@@ -98,7 +98,7 @@ class Training(Spec):
 
     @model_validator(mode="before")
     @classmethod
-    def _modules_alone(cls, document: object) -> object:
+    def _expand_modules(cls, document: object) -> object:
         """Convert a module or list in ``recompute``, or modules alone, to a selective recompute."""
         if not isinstance(document, Mapping):
             return document

@@ -78,12 +78,12 @@ def describe_job(scenario: Scenario) -> list[str]:
 
 
 def _describe_data(data: Data) -> str:
-    drawn = data.drawn
+    drawn = data.document_lengths
     parts = (
         [] if drawn is None else [*describe_fault(drawn).split(", ")[1:], *(["no mask"] if data.mask == "none" else [])]
     )
     parts += [f"{data.unique:.4g} unique tokens"] if data.unique else []
-    return ", ".join([*parts, *([data.loader.in_words()] if data.loader else [])])
+    return ", ".join([*parts, *([data.loader.describe()] if data.loader else [])])
 
 
 # --- numbers, known of results that were saved, too -------------------------------------------------------------------
@@ -126,7 +126,7 @@ def describe_rates(numbers: Mapping[str, Any], scenario: Scenario | None, likely
         rate = f"HFU {more * numbers['hfu']:.1%}); {more * numbers['tokens_per_s']:,.0f} tokens/s"
         facts.append(Fact("measured", f"MFU {more * mfu:.1%}", f"   ({rate}"))
     if scenario and scenario.measured is not None and scenario.measured.changed:
-        number, unit, why = scenario.measured.of_another_run().split(" ", 2)
+        number, unit, why = scenario.measured.why_not_compared().split(" ", 2)
         facts.append(Fact("measured", f"{number} {unit}", f" {why}"))
     return facts
 
@@ -220,7 +220,7 @@ def _memory_values(result: Result) -> list[Fact]:
         *(_describe_host_copies(result) if result.host_copies else ()),
     ]
     lines = [
-        *(result.loading.lines() if result.loading else ()),
+        *(result.loading.summary_lines() if result.loading else ()),
         *(result.checkpoint.lines() if result.checkpoint else ()),
     ]
     return facts + [Fact(line[:15].strip(), line[15:]) for line in lines]

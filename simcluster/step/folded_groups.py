@@ -74,7 +74,7 @@ class FoldedGroups(GroupsAndRoutes):
     def _make_traffics(self, work: Work, members: tuple[int, ...]) -> tuple[Traffic, ...]:
         number = self._number(work, members[0])
         found = self._communicators.traffics(
-            number, work.moves, work.size, self._classes.quotient[self._classes.of_communicator[number]]
+            number, work.traffic_kind, work.size, self._classes.quotient[self._classes.of_communicator[number]]
         )
         return tuple(
             replace(each, round_bytes=work.load * each.round_bytes, bound=min(each.bound, work.bound)) for each in found
@@ -86,10 +86,10 @@ class FoldedGroups(GroupsAndRoutes):
 
     def alone_seconds(self, work: Work, members: tuple[int, ...]) -> float:
         """Return the seconds that a communication takes if no other traffic uses its links."""
-        if not work.moves:
+        if not work.traffic_kind:
             return super().alone_seconds(work, members)
         number = self._number(work, members[0])
-        found = self._communicators.traffics(number, work.moves, work.size, self._communicators.usages(number))
+        found = self._communicators.traffics(number, work.traffic_kind, work.size, self._communicators.usages(number))
         loaded = (replace(each, round_bytes=work.load * each.round_bytes) for each in found)
         rates = cast(Sequence[float], self._cluster.link_capacity.all)
         return float(sum(each.alone_seconds(rates) for each in loaded))

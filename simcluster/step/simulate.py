@@ -34,7 +34,7 @@ def simulate_loading(scenario: Scenario, step: float) -> Loading | None:
         return None
     hosts, tokens = host_tokens(scenario)
     alike = not loader.by_chance and len(set(tokens.tolist())) == 1
-    takes = loader.takes(tokens[:1] if alike else tokens, WARMUP_STEPS + scenario.steps, scenario.seed)
+    takes = loader.load_times(tokens[:1] if alike else tokens, WARMUP_STEPS + scenario.steps, scenario.seed)
     found = simulate_batch_delays(takes, loader.workers, loader.prefetch, step)[:, WARMUP_STEPS:]
     late = tuple(tuple(round_to_tick(seconds) for seconds in own) for own in found.tolist())
     slowest = loader.seconds(float(tokens.max()))
@@ -105,7 +105,7 @@ def simulate_scenario(
     played, loading = scenario, None
     if scenario.data and scenario.data.loader:
         loading = simulate_loading(scenario, step_time_of(without_loader(scenario)))
-        played = loading.on(scenario) if loading else scenario
+        played = loading.delayed_scenario(scenario) if loading else scenario
     fast = scenario.engine != "reference"
     step = simulate_step(
         played,

@@ -180,7 +180,7 @@ def simulate_step(
         classes = step.folding.classes
         capacity = step.cluster.link_capacity.of(np.array(classes.link_representatives, dtype=np.int64)).tolist()
         hop_by_hop = planned.choices.steps and any(
-            op.work.axis and op.work.moves for program in planned.programs for op in iterate_ops(program)
+            op.work.axis and op.work.traffic_kind for program in planned.programs for op in iterate_ops(program)
         )
         facts = planned.facts
         if scenario.faults != planned.faults:

@@ -152,7 +152,7 @@ def layer_sections(
             add(kind.name, kind.sections(model, shape if again else plain), count)
     if not lm_head:
         return found
-    if ahead := model.predicting:
+    if ahead := model.prediction_layers:
         add_block(prediction_block(model, shape), len(ahead))
         found += layer_sections(model, shape, tuple(ahead), embedding=False, lm_head=False)
     add_block(lm_head_block(model, shape), 1 + len(ahead))

@@ -60,7 +60,9 @@ def compare_packing(
     require_time_limit(seconds, what, "give fewer, a sample of them, or a longer sequence")
     rows = {}
     for rule, pack in PACKING.items():
-        found = PackingStatistics.of(pack(lengths, length, len(lengths) + int(lengths.sum() // length)), length)
+        found = PackingStatistics.of_sequences(
+            pack(lengths, length, len(lengths) + int(lengths.sum() // length)), length
+        )
         rows[rule] = {"sequences": found.sequences, "utilization": found.utilization, "attention": found.attention,
                       "dropped": float(lengths.sum()) - found.real}  # fmt: skip
         if tokens is not None and batch is not None:

@@ -102,6 +102,6 @@ class CommunicationDemand:
         if group is None or work.joins:
             return ""
         calls = self.calls.setdefault((group, stage), {})
-        if work.moves:
-            calls[work.moves, work.size] = None
+        if work.traffic_kind:
+            calls[work.traffic_kind, work.size] = None
         return group if isinstance(group, str) else "pp" if group[0] == "send" else ""

@@ -209,7 +209,7 @@ def load_study_samples(rows: StudyRows, data: Path | None) -> list[FitSample] | 
     for name in ("where", "model", "scale"):
         check_formulas(file, table, [((name,), getattr(rows, name))], ["row"])
     taken, _ = select_rows(file, table)
-    kept = [row for row in taken if rows.where is None or parse_formula(rows.where).value(_formula_cells(row))]
+    kept = [row for row in taken if rows.where is None or parse_formula(rows.where).evaluate(_formula_cells(row))]
     if not kept:
         raise InputError(f"none of the {len(taken)} rows of {rows.study} satisfies {rows.where!r}")
     plan = (
@@ -240,11 +240,11 @@ def _fixed_seconds(seconds: float, _: object) -> float:
 
 
 def _formula_cells(row: Row) -> dict[str, Cell]:
-    return {**row.by_name(), "row": row.number}
+    return {**row.named_cells(), "row": row.number}
 
 
 def _group_name(formula: str | None, row: Row) -> str:
-    return "" if formula is None else str(parse_formula(formula).value(_formula_cells(row)))
+    return "" if formula is None else str(parse_formula(formula).evaluate(_formula_cells(row)))
 
 
 _SHAPE = re.compile(r"(\w+)=(\w+)")

@@ -146,7 +146,7 @@ class MeasuredColumn(Spec):
             return facts.model_flops
         if self.flop == "hardware":
             return facts.hardware_flops
-        found = parse_formula(str(self.flop)).value({formula_name(name): cell for name, cell in cells.items()})
+        found = parse_formula(str(self.flop)).evaluate({formula_name(name): cell for name, cell in cells.items()})
         if not is_number(found) or found <= 0:
             raise InputError(f"the formula {self.flop!r} gives {found!r} FLOP per step; it must be a number above zero")
         return float(found)

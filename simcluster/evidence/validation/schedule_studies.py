@@ -91,10 +91,10 @@ def _study_formulas(study: ScheduleStudy) -> Iterator[tuple[tuple[str | int, ...
 class _RowReader:
     def __init__(self, study: ScheduleStudy, row: Row) -> None:
         self._study, self._row = study, row
-        self._cells: dict[str, Cell] = row.by_name()
+        self._cells: dict[str, Cell] = row.named_cells()
         self._cells |= {name: constant.value for name, constant in study.constants.items()}
         for name, formula in study.derive.items():
-            self._cells[name] = parse_formula(formula).value(self._cells)
+            self._cells[name] = parse_formula(formula).evaluate(self._cells)
 
     def read_task(self) -> ScheduleTask:
         study = self._study
@@ -116,7 +116,7 @@ class _RowReader:
         return ScheduleTask(pipeline, measured)
 
     def _evaluate(self, formula: str, **more: int) -> Any:
-        return parse_formula(formula).value({**self._cells, **more})
+        return parse_formula(formula).evaluate({**self._cells, **more})
 
     def _read_schedule(self, stages: int) -> str | Interleaved | ZbAuto:
         study, word = self._study, self._row.texts[self._study.schedule.column]

@@ -102,7 +102,7 @@ def select_rows(
         return tuple(rows), 0
     formula: Formula = parse_formula(file.study.where)
     try:
-        kept = tuple(row for row in rows if formula.value(row.by_name()))
+        kept = tuple(row for row in rows if formula.evaluate(row.named_cells()))
     except InputError as problem:
         raise file.error(("where",), problem) from None
     if not kept:
@@ -112,7 +112,7 @@ def select_rows(
 
 def check_formulas(file: StudyFile, rows: Sequence[Row], wanted: RequestedNames, names: Sequence[str] = ()) -> None:
     """Raise InputError for the first formula with an unknown name: neither a column nor one of ``names``."""
-    known = [*rows[0].by_name(), *names]
+    known = [*rows[0].named_cells(), *names]
     for path, text in wanted:
         for name in parse_formula(text).names if text else ():
             if name not in known:
@@ -232,8 +232,8 @@ def _row_task(file: StudyFile, study: ScenarioStudy, row: Row) -> RowTask | str:
     try:
         for name, column in study.columns.items():
             changes += _cell_changes(name, column, row)
-        cells = row.by_name()
-        changes += [(path, parse_formula(formula).value(cells)) for path, formula in study.derive.items()]
+        cells = row.named_cells()
+        changes += [(path, parse_formula(formula).evaluate(cells)) for path, formula in study.derive.items()]
     except InputError as problem:
         return str(problem)
     base = study.scenario
@@ -253,7 +253,9 @@ def _cell_changes(name: str, column: StudyColumn, row: Row) -> Iterator[tuple[st
         for path, setting in column.sets[text].items():
             yield (
                 path,
-                parse_formula(setting.formula).value(row.by_name()) if isinstance(setting, DerivedValue) else setting,
+                parse_formula(setting.formula).evaluate(row.named_cells())
+                if isinstance(setting, DerivedValue)
+                else setting,
             )
         return
     value: Any = cell if column.values is None else column.values[text]

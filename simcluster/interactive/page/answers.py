@@ -87,7 +87,7 @@ def scenario_text(state: StudioState, folder: Path) -> str:
     if changes:
         text = edit_yaml(text, lambda document: change_in_place(document, [*changes, ("name", scenario.title)]))
     try:
-        same = Origin(parse_document(text, folder=folder)).changed({}).document() == wanted
+        same = Origin(parse_document(text, folder=folder)).with_changes({}).document() == wanted
     except InputError:
         same = False
     return text if same else yaml_text(wanted)

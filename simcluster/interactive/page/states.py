@@ -151,7 +151,7 @@ def _load_changed_scenario(path: Path, changed: int, state: StudioState) -> Scen
             f"{state.base}: pipeline.schedule is Python ({shown(schedule)}), which the studio does not run; write it "
             "as rows: simcluster schedule --csv"
         )
-    return Origin(document).changed(settings_overrides(state.settings, document.data))
+    return Origin(document).with_changes(settings_overrides(state.settings, document.data))
 
 
 @lru_cache(maxsize=32)

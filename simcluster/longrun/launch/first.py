@@ -147,7 +147,7 @@ def _add_layout(
         "overlap": {},
     }
     base = from_document(document, folder=folder)
-    if "bf16" not in base.cluster.device.peak.known():
+    if "bf16" not in base.cluster.device.peak.known_rates():
         document["training"]["precision"] = "fp16-mixed"
         base = from_document(document, folder=folder)
     layout = first_layout(base, batch, headroom=headroom)

@@ -161,7 +161,7 @@ def _check_loader(launch: Launch) -> Observation | None:
     if data is None or data.loader is None:
         return None
     late = result.loading.exposed if result.loading else 0.0
-    found = f"{late / result.step_time:.1%} of the step waits for batches ({data.loader.in_words()})"
+    found = f"{late / result.step_time:.1%} of the step waits for batches ({data.loader.describe()})"
     enough = math.ceil(result.loading.batch / result.loading.step) if result.loading else 1
     return Observation(
         graded(late / result.step_time, *_LATE), found, f"data.loader.workers: {enough}, and prefetch above 0"

@@ -198,7 +198,7 @@ class RunMoney:
         each_cause = np.array([rates[fate] for fate in FATES]) @ self.outcomes.fates.mean(axis=0)  # [fate, cause]
         by_cause = dict(zip(cause_names(run), each_cause.tolist(), strict=True))
         # spares without a price cost as much as the job's nodes where their number is stated
-        of_spare = section.price if section.spares.price is None and section.spares.stated else section.spares.price
+        of_spare = section.price if section.spares.price is None and section.spares.has_count else section.spares.price
         count = 0 if run.spares.unlimited else run.spares.count
         spares = count * (run.gpus / run.machines) * (of_spare or 0.0) / HOUR
         storage = run.pattern.keep * self.checkpoint_bytes / 1e12 * (section.checkpoint.price or 0.0) / _MONTH

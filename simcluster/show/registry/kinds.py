@@ -160,7 +160,7 @@ def _list_models() -> Iterable[BuiltinEntry]:
 def _list_devices() -> Iterable[BuiltinEntry]:
     for name in device_names():
         device = load_device(name)
-        rates = ", ".join(f"{rate / 1e12:,.0f} TFLOP/s {kind}" for kind, rate in device.peak.known().items()
+        rates = ", ".join(f"{rate / 1e12:,.0f} TFLOP/s {kind}" for kind, rate in device.peak.known_rates().items()
                           if kind in ("bf16", "fp8"))  # fmt: skip
         what = f"{format_bytes(device.memory)} at {format_bytes_per_second(device.memory_bandwidth)}, {rates}"
         what += f"; measured: {device.measured}" if device.measured else ""

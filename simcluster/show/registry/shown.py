@@ -103,7 +103,7 @@ def key_lines(keys: Sequence[ScenarioKey], above: str) -> Iterator[str]:
     """Yield comment lines that describe keys: name, type, default, description."""
     for key in keys:
         default = f"; default: {key.default_text}" if key.default_text else "; required" if key.required else ""
-        yield f"#   {key.path.removeprefix(above)}: {key.description} ({key.takes}{default})"
+        yield f"#   {key.path.removeprefix(above)}: {key.description} ({key.type_text}{default})"
 
 
 def _schedule_text(name: str) -> Iterable[str]:

@@ -191,7 +191,7 @@ def accuracy_section(entries: Sequence[ReportEntry]) -> Markup:
     else:
         parts.append(element("p", "Simulated; no measurement of this run is named in its scenario (measured)."))
     found = [entry.scenario.measured for entry in entries if entry.scenario and entry.scenario.measured]
-    others = [measured.of_another_run() for measured in found]
+    others = [measured.why_not_compared() for measured in found]
     parts += [element("p", f"The measured {text}.") for text in dict.fromkeys(others) if text]
     parts += _validated_studies(entries)
     parts.append(element("ul", [element("li", text) for text in _constant_sources(entries)], class_="notes"))

@@ -150,7 +150,7 @@ class LayoutPlayer:
         self.store.add([(key, row)])
 
     def _key(self, layout: Layout | None) -> str:
-        return self._keys.of(*(layout.values().items() if layout else ()))
+        return self._keys.key_of_changes(*(layout.values().items() if layout else ()))
 
 
 class Workers(Protocol):

@@ -62,7 +62,7 @@ class Way:
 
     def seconds(self, stage: int, call: Call) -> float:
         """Return the least seconds of a send or a collective of a stage."""
-        kind, ranks = call.moves, self._members(call, stage)
+        kind, ranks = call.traffic_kind, self._members(call, stage)
         group = group_of(self._cluster, ranks)
         method = self._methods.of(group, kind, call.size)
         name = ranks, kind, method.algorithm, method.routes
@@ -115,8 +115,8 @@ class _Alone:
         found: list[Hashable] = []
         known: set[Hashable] = set()
         for call in calls:
-            method = self._communicators.method(number, call.moves, call.size) if call.axis else None
-            name = (call.moves, method.algorithm) if method else "send"
+            method = self._communicators.method(number, call.traffic_kind, call.size) if call.axis else None
+            name = (call.traffic_kind, method.algorithm) if method else "send"
             found.append(method)
             if name not in known:
                 known.add(name)
@@ -130,4 +130,4 @@ class _Alone:
         """Return the activities of a call of a group or pair."""
         if number not in self._usages:
             self._usages[number] = self._communicators.usages(number)
-        return self._communicators.traffics(number, call.moves, call.size, self._usages[number])
+        return self._communicators.traffics(number, call.traffic_kind, call.size, self._usages[number])

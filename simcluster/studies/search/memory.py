@@ -82,7 +82,7 @@ class LayoutMemory:
         if name not in self._known:
             blocks = block_residencies(self._base.model, shape_of(layout.on(self._base)))
             layers = range(self._base.model.layers)
-            self._known[name] = min(map(blocks.kept, layers))
+            self._known[name] = min(map(blocks.kept_bytes, layers))
         return self._known[name]
 
 

@@ -305,7 +305,7 @@ class _Stages:
         for hop in self._hops:
             lane = hop.lane(overlap=self._job.overlap_sends)
             yield hop.stage, Op(Transfer(hop.target, self._job.send_bytes), "", "", "", lane=lane)
-        yield from ((stage, op) for stage, ops in enumerate(self._ops) for _, op in ops if op.work.moves)
+        yield from ((stage, op) for stage, ops in enumerate(self._ops) for _, op in ops if op.work.traffic_kind)
 
     def _ends(self, drawn: RepresentativeCalls) -> list[Costs]:
         """Return the ops of stages after their last action, with their costs on these links."""

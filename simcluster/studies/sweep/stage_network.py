@@ -134,7 +134,7 @@ class RepresentativeCalls:
     def communication(self, stage: int, op: Op) -> tuple[int, CommunicationKind]:
         """Return the class of an op's communicator, and its communication, whose ranks are stages."""
         work = op.work
-        presses, number = work.presses(op.lane), self._number(work.group(stage), self._ranks[stage])
+        presses, number = work.slows_compute(op.lane), self._number(work.group(stage), self._ranks[stage])
         group = self._class_of[number]
         name = group, work, presses
         found = self._costs.get(name)
@@ -178,7 +178,12 @@ class RepresentativeNetwork:
         work = op.work
         if isinstance(work, Transfer):
             return stage, work.to_stage, op.lane
-        return stage, work.axis, work.moves, self._algorithm(self._form(stage, work.axis), work.moves, work.size)
+        return (
+            stage,
+            work.axis,
+            work.traffic_kind,
+            self._algorithm(self._form(stage, work.axis), work.traffic_kind, work.size),
+        )
 
     def _find_form(self, stage: int, axis: str) -> int:
         """Return the number of the form of the group over an axis that has a stage's first rank."""

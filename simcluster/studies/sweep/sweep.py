@@ -195,7 +195,7 @@ def load_sweep(
         base, fixed = Base(_base(spec.scenario, document), str(document.folder)), [*spec.set.items(), *overrides]
         vary = {**spec.vary, **vary}
         if spec.table:
-            with document.told_at(("table",)):
+            with document.errors_at(("table",)):
                 rows = _rows_of(document.folder / spec.table, spec.columns)
     else:
         base, fixed = Base(str(path)), list(overrides)
@@ -210,7 +210,7 @@ def _base(what: Mapping[str, Any] | str, document: Document) -> Mapping[str, Any
         return what
     is_path = "/" in what or what.endswith((".yaml", ".yml"))
     found = str(document.folder / what) if is_path else what
-    with document.told_at(("scenario",)):
+    with document.errors_at(("scenario",)):
         read_document(scenario_path(found))
     return found
 

@@ -109,6 +109,6 @@ def one_replica(scenario: Scenario, number: int) -> Scenario:
 
 def without_chance(scenario: Scenario) -> Scenario:
     """Return the scenario without randomness; the lengths of its documents are spread evenly."""
-    data = scenario.data and scenario.data.without_chance
+    data = scenario.data and scenario.data.without_jitter
     placed_faults = scenario.model_copy(update={"faults": placed(scenario.faults), "replicas": 1, "data": data})
     return placed_faults.without(*(place for place, fault in enumerate(scenario.faults) if fault.by_chance))

@@ -221,7 +221,7 @@ def _last_stage(result: Result) -> Point:
         "balance of stages", graded(over, _UNEVEN, 0.15),
         f"stage {slowest}{last} computes {format_seconds(own[slowest])}, {over:+.1%} against the others",
         "the slowest stage at most 5 % above the others", "fewer layers on that stage",
-        (result.scenario.pipeline.recut("auto"),),
+        (result.scenario.pipeline.layers_changes("auto"),),
     )  # fmt: skip
 
 
@@ -237,7 +237,7 @@ def _above(result: Result) -> float:
 
 def _launches(result: Result) -> Point:
     scenario = scaled(result.scenario, "launch", 1.0)  # half the time
-    faster = simulate_scenario(result.loading.on(scenario) if result.loading else scenario)
+    faster = simulate_scenario(result.loading.delayed_scenario(scenario) if result.loading else scenario)
     under = path_seconds_under(result.critical_path, result, faster)
     share = 0.0 if under is None else 2 * (result.step_time - under) / result.step_time
     micro = result.scenario.training.micro_batch

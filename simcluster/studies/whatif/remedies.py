@@ -153,7 +153,7 @@ def against_bubble(result: Result, *, uneven: bool) -> tuple[Values, ...]:
     Then more chunks and smaller microbatches. Fewer stages and a schedule that splits the backward come last.
     """
     scenario = result.scenario
-    cut = [scenario.pipeline.recut("auto")] if uneven else []
+    cut = [scenario.pipeline.layers_changes("auto")] if uneven else []
     smaller = [{"training.micro_batch": size} for size in divisors(scenario.training.micro_batch)[-2:-1]]
     split = [{"pipeline.schedule": "zb-h1"}] if scenario.pipeline.schedule == "1f1b" else []
     return (*cut, *_chunks(scenario)[-1:], *smaller, *_fewer_stages(scenario), *split)
