@@ -463,7 +463,7 @@ def test_windows_and_their_periods() -> None:
     assert "full_attention_every" not in model_from_config({**listed, "layer_types": ["sliding_attention"] * 8})
     with pytest.raises(InputError, match="full_attention must be in every n-th layer"):
         model_from_config({**listed, "layer_types": [*types, *reversed(types)]})
-    with pytest.raises(InputError, match="for each of the 8 layers"):
+    with pytest.raises(InputError, match="must be a list of 8 words"):
         model_from_config({**listed, "layer_types": types})
 
 

@@ -25,7 +25,7 @@ NamePatterns = Annotated[tuple[Name, ...], ONE_OR_MORE]
 
 @dataclass(frozen=True, slots=True)
 class Wire:
-    """One direction of a link: line rate (B/s), payload efficiency, latency (s), medium and source of the numbers."""
+    """Rate (B/s), payload efficiency, latency (s) and medium of a link in one direction, with their source."""
 
     line_rate: float
     efficiency: float

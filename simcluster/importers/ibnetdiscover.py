@@ -1,4 +1,4 @@
-"""Cluster from the output of ``ibnetdiscover``: switches, channel adapters and cables of an InfiniBand fabric.
+"""Import of an InfiniBand fabric from the output of ``ibnetdiscover``.
 
 The listing has no GPUs: each host gets ``gpus_per_nic`` for each of its NICs, joined by NVLink through NVSwitch if the
 GPU's generation (or ``nvlinks_per_gpu``) says so. Hosts are distinguished by the first word of an adapter's description

@@ -68,7 +68,7 @@ def global_batch_size(run: MegatronOptions) -> int | None:
 
 
 def _muon_fields(run: MegatronOptions) -> dict[str, Any]:
-    """Return the optimizer settings of Muon; for other optimizers note that they have no effect."""
+    """Return the optimizer settings of Muon, or note that options of Muon have no effect."""
     tp = run.get("muon-tp-mode")
     if run.get("optimizer") not in ("muon", "dist_muon"):
         run.drop_options("optimizer muon", "adam updates all weights", ("muon-num-ns-steps", "muon-tp-mode"))

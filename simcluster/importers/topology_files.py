@@ -1,4 +1,4 @@
-"""Import of cluster files of NCCL, nvidia-smi, ibnetdiscover, ASTRA-sim and networkx.
+"""Import of cluster topologies from files of NCCL, nvidia-smi, ibnetdiscover, ASTRA-sim and networkx.
 
 Read are NCCL's topology XML, the text of ``nvidia-smi topo -m``, the listing of ``ibnetdiscover``, network files of
 ASTRA-sim, and graphs of networkx as node-link JSON or GraphML.

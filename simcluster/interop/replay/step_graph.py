@@ -194,7 +194,7 @@ class StepProgram:
         return program
 
     def _add_ops(self, program: ExplicitProgram, lanes: Sequence[Sequence[int]], meeting: Ints) -> None:
-        """Add the ops of all lanes to the engine's program: two for an op that meets others, else one."""
+        """Add the ops of all lanes to the engine's program: two for a message or collective, else one."""
         ops = np.fromiter(chain.from_iterable(lanes), dtype=np.int64)
         times = 1 + (meeting[ops] >= 0)
         over = np.cumsum(times)
