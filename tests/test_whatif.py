@@ -12,7 +12,7 @@ import pytest
 from conftest import Tiny
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from simcluster.show.explain_run import explain_run
+from simcluster.show.explanation import explain_run
 from test_fold import documents
 
 import simcluster
