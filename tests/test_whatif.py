@@ -12,7 +12,6 @@ import pytest
 from conftest import Tiny
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from simcluster.show.explanation import explain_run
 from test_fold import documents
 
 import simcluster
@@ -21,6 +20,7 @@ from simcluster.planning.ops import StageProgram
 from simcluster.results.played import Run
 from simcluster.schedules import Schedule, schedule_entry
 from simcluster.show.blocks import blocks_text
+from simcluster.show.explanation import explain_run
 from simcluster.step.simulate import simulate, simulate_scenario
 from simcluster.studies.bench import given_times as fixed
 from simcluster.studies.bench.given_times import Costs, simulate_costs
