@@ -162,7 +162,6 @@ class _TraceBuilder:
         return found
 
     def _message_attributes(self, source: int, target: int, size: float) -> Mapping[str, Value]:
-        """Return a message's attributes; the k-th message between two ranks has tag k."""
         tag = self._tags[source, target]
         self._tags[source, target] += 1
         size = _round_to_bytes(size)

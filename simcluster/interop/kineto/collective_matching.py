@@ -198,7 +198,6 @@ def align_clocks(ranks: Sequence[int], hosts: Mapping[int, str], collectives: Se
 
 
 def _find_clock_offsets(ranks: Sequence[int], shared: Sequence[EndTimes]) -> tuple[dict[int, float], list[int]]:
-    """Return clock offsets, propagated from the first rank, and the ranks that share no collective."""
     of_rank: dict[int, list[EndTimes]] = {rank: [] for rank in ranks}
     for ends in shared:
         for rank in ends:

@@ -267,7 +267,6 @@ def job_with_changes(job: ProfiledJob, question: str) -> ProfiledJob:
 
 
 def _set_rank_typical_times(job: ProfiledJob, value: str, part: str) -> ProfiledJob:
-    """Return the job with typical times for one rank's ops, except for collectives."""
     if not value.isdecimal() or int(value) not in job.ranks:
         known = ", ".join(map(str, job.ranks[:8])) + (", ..." if len(job.ranks) > 8 else "")
         raise InputError(f"what-if {part!r}: give a rank that has a profile: {known}")

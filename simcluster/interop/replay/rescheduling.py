@@ -154,7 +154,6 @@ class _Rescheduler:
             self._new_op[op] = self._add_op(MAIN_LANE, old.optype[op], worker, old.seconds[op])
 
     def _pass_seconds(self, worker: int, action: Action) -> Floats:
-        """Return the measured seconds of a worker's pass, scaled to the chunk's share."""
         stage, optype = worker % self._old.stages, BACKWARD if action.kind in "BIW" else FORWARD
         measured = self._measured.get((worker, optype, action.microbatch))
         if measured is None:
