@@ -268,7 +268,7 @@ def test_the_command_answers_and_draws(tmp_path: Path, capsys: pytest.CaptureFix
     ("argv", "words"),
     [
         (["intervl", "tiny_dp"], "did you mean 'interval'"),
-        (["nine", "tiny_dp"], "there is no run: section"),
+        (["nine", "tiny_dp"], "has no run: section"),
         (["nine", "tiny_dp", "--slower", "1%"], "reliability has no option slower; it belongs to straggler"),
         (["straggler", "tiny_dp", "--slower", "much"], "must be a share, as in 1% or 0.01"),
     ],

@@ -77,7 +77,7 @@ def test_rows_become_bytes(tmp_path: Path) -> None:
     assert part.measured == pytest.approx(0.1 * fullest[0], rel=1e-12)
     assert part.predicted == fullest[1]
     reasons = {each.label: each.reason for each in report.refused}
-    assert "nothing measured" in reasons["nothing"]
+    assert "nothing was measured" in reasons["nothing"]
     assert "sometimes" in reasons["odd"]
 
 

@@ -260,7 +260,7 @@ def test_bad_input_is_one_message(more: list[str], words: str, capsys: pytest.Ca
 def test_a_scenario_without_a_run_is_told_what_one_is(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["train", "tiny_dp"]) == 2
     told = capsys.readouterr().err
-    assert "there is no run: section" in told
+    assert "has no run: section" in told
     options, changes = told.split("as in ", 1)[1].split(", or in Python with_(")
     assert cli.main(["train", "tiny_dp", "--played", "2", *shlex.split(options)]) == 0
     run = load("tiny_dp").with_(ast.literal_eval(changes.strip().removesuffix(")")))

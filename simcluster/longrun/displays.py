@@ -80,9 +80,6 @@ LINES: Mapping[str, Callable[[Any], str]] = {
 }
 
 
-# --- lists of built-in things: name, description and source -----------------------------------------------------------
-
-
 def list_failures() -> Iterator[tuple[str, str, str]]:
     """Yield name, description and source of each built-in failure set, for ``simcluster list``."""
     from simcluster.longrun.catalogue import watched_failures

@@ -83,9 +83,6 @@ def parse_log_seconds(value: object, where: str) -> float:
     return seconds
 
 
-# --- files ------------------------------------------------------------------------------------------------------------
-
-
 def _read_json_lines(path: Path) -> list[Row]:
     try:
         lines = path.read_text(encoding="utf-8").splitlines()

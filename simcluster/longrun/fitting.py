@@ -222,9 +222,6 @@ _LIVES = (
 )
 
 
-# --- lives ------------------------------------------------------------------------------------------------------------
-
-
 def _read_lives(rows: Sequence[Row], by: str | None) -> tuple[ObservedLifetimes, list[str], list[str]]:
     ages, since, ended, weight = [], [], [], []
     for row in rows:

@@ -102,11 +102,8 @@ class CheckpointPattern:
     def _cumulative(self) -> dict[str, Floats]:
         known = {what: [0.0] for what in ("at", "steps", "write", "verify", "stall")}
         for what, seconds, steps in (phase for cycle in self.phases for phase in cycle):
-            more = {
-                "at": seconds,
-                "steps": steps,
-                what: seconds - steps * self.step_with_validation if what == "write" else seconds,
-            }
+            spent = seconds - steps * self.step_with_validation if what == "write" else seconds
+            more = {"at": seconds, "steps": steps, what: spent}
             for name, values in known.items():
                 values.append(values[-1] + more.get(name, 0.0))
         return {name: np.array(values) for name, values in known.items()}

@@ -227,10 +227,7 @@ def search_constants(responses: RowResponses, folds: Sequence[Fold]) -> SearchRe
 
 
 def _fit_all_rows(responses: RowResponses) -> tuple[FitSolution, float, bool]:
-    """Fit all rows, simulating the solution and its neighbours until neither changes the fit any more.
-
-    Rows that are rough at every scale never converge: neighbours are off, however near.
-    """
+    """Fit all rows, simulating the solution and its neighbours until neither changes the fit any more."""
     every, width = range(len(responses.samples)), 1.0
     centre: Values | None = None
     error = nearby_error = np.inf
@@ -257,10 +254,7 @@ def _fit_all_rows(responses: RowResponses) -> tuple[FitSolution, float, bool]:
 
 
 def _relative_move(responses: RowResponses, centre: Values, found: FitSolution) -> float:
-    """Return how far the solution moved in the constant that moved most; 1 or less is negligible.
-
-    The unit is half a step of the fit, or a tenth of the standard error if larger.
-    """
+    """Return how far the solution moved in the constant that moved most; 1 or less is negligible."""
     spread = np.array(
         [
             0.0 if error is None else error / (each.start if each.low > 0 else each.high)

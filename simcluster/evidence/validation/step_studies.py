@@ -54,9 +54,7 @@ def data_folder(given: str | None) -> Path | None:
     if not name:
         return None
     if not Path(name).is_dir():
-        raise InputError(
-            f"{what} names {name}, which is not a folder; name the folder with the CSV files of measured runs"
-        )
+        raise InputError(f"{what} names {name}, which is not a folder; name one with CSV files of measured runs")
     return Path(name)
 
 
@@ -227,7 +225,6 @@ def _select_scenario_rows(
 
 
 def _row_task(file: StudyFile, study: ScenarioStudy, row: Row) -> RowTask | str:
-    """Return a row as a scenario to simulate; or the reason, if a cell has no meaning in the study."""
     changes: list[tuple[str, Any]] = list(study.set.items())
     try:
         for name, column in study.columns.items():

@@ -189,9 +189,6 @@ def _compute_limits(size: float, peak: float, gpus: int | None, given: dict[str,
     return {name: None if math.isnan(value) else value for name, value in found.items()}
 
 
-# --- the answer -------------------------------------------------------------------------------------------------------
-
-
 def walls_answer(run: Walls) -> Answer:
     """Return the printed answer: memory, time, cost and budget as far as the inputs allow."""
     tokens = "" if run.tokens is None else f" on {format_count(run.tokens)} tokens"

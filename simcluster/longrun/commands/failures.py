@@ -39,20 +39,15 @@ def run(args: argparse.Namespace) -> None:
         common.answer(args, lambda: _list_answer(rows, gpus), lambda: {"gpus": gpus, "failures": rows})
         return
     if args.log is None:
-        raise InputError(
-            "no log is given; name one, as in simcluster failures LOG.csv, or use --list for built-in failures"
-        )
+        raise InputError("no log is given; name one, as in failures LOG.csv, or use --list for built-in failures")
     log = read_log_rows(resolve_log_path(args.log), parse_column_names(args.columns), args.began)
     if is_simulated_log(log) and not args.scenario:
         raise InputError(f"{args.log}: is the log of a simulated run; name its scenario with --scenario FILE")
     how: dict[str, Any] = {"gpus": args.gpus, "days": args.days, "by": args.by}
     source = args.source or f"{Path(args.log).name}: simcluster failures"
     with prefix_errors(args.log):
-        fits = (
-            fit_scenario_log(load(args.scenario), log, source, **how)
-            if args.scenario
-            else fit_failures(log, source, **how)
-        )
+        fits = (fit_scenario_log(load(args.scenario), log, source, **how) if args.scenario
+                else fit_failures(log, source, **how))  # fmt: skip
     if args.output:
         common.write_text(args.output, _failures_yaml(fits))
     written = common.wrote(args, args.output) if args.output else ""
@@ -129,9 +124,6 @@ def _cause_document(fit: CauseFit) -> dict[str, Any]:
         "cause": fit.cause, "batch": fit.batch, "count": fit.count, "count_low": fit.low, "count_high": fit.high,
         "watched_s": fit.watched, "rate_per_s": fit.rate, "law": fit.law, "weibull": weibull, "notes": list(fit.notes),
     }  # fmt: skip
-
-
-# --- the built-in failures --------------------------------------------------------------------------------------------
 
 
 def _list_failures(gpus: int) -> list[dict[str, Any]]:

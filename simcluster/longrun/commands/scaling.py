@@ -86,9 +86,6 @@ def _loss_fit_figures(fit: LossFit) -> Figures:
     return Figures(facts, f"{law.formula()}   fitted to {fit.rows} rows, {fit.left_out} excluded")
 
 
-# --- rows of compute and loss alone -----------------------------------------------------------------------------------
-
-
 def _answer_by_compute(args: argparse.Namespace, rows: Sequence[Row], given: Mapping[str, Any]) -> None:
     others = [name for name in given if name not in ("compute", "loss")]
     others += [name for name in ("scenario", "vary", "set", "plot", "costs") if getattr(args, name)]

@@ -126,10 +126,8 @@ class DefectiveNodes:
         self.times[which].append(now)
         retired = batch.retire > 0 and should_retire_node(self.times[which], batch.rule, batch.retire, batch.window)
         if retired or bool(uniform[2] < batch.cured):
-            self._used, self._since = (
-                self.accumulated_hazard(),
-                self.job.exposure.exposed_seconds(stops=self.cause.stops),
-            )
+            exposed = self.job.exposure.exposed_seconds(stops=self.cause.stops)
+            self._used, self._since = self.accumulated_hazard(), exposed
             self.times[which] = self.times[-1]
             self.times.pop()
         return retired

@@ -108,9 +108,6 @@ class LaunchCheck(Displayable):
         return {**found, "notes": notes, "assumed": list(self.assumed)}
 
 
-# --- the answer -------------------------------------------------------------------------------------------------------
-
-
 def check_answer(found: LaunchCheck) -> Answer:
     """Return the printed checklist: a row per point, with rule and remedies below it unless it passes."""
     result, given = found.result, list(written(dict(found.overrides)))

@@ -213,12 +213,8 @@ class CheckpointOverhead(NamedTuple):
 
 def _check_interval(launch: Launch) -> Observation:
     run = launch.run
-    pattern, cost, saving, spec = (
-        run.pattern,
-        CheckpointOverhead.of_run(run),
-        run.pattern.storage,
-        launch.section.checkpoint,
-    )
+    pattern, cost, spec = run.pattern, CheckpointOverhead.of_run(run), launch.section.checkpoint
+    saving = pattern.storage
     takes = f"{format_seconds(saving.stall)} stopped"
     takes += f", {format_seconds(saving.write)} written asynchronously" if saving.write else ""
     takes += f", one in {pattern.cycles} copies goes to storage" if pattern.memory else ""

@@ -244,9 +244,6 @@ def _shrink_run(scenario: Scenario) -> dict[str, Any]:
     return found if validation is None else found | {"validation": {"every": f"{_SAVED} steps", "batches": 1}}
 
 
-# --- layers, and the document -----------------------------------------------------------------------------------------
-
-
 def _fit_layers(scenario: Scenario, layout: SmallLayout, changes: list[FieldChange]) -> Scenario:
     where = {"cluster.nodes": "cluster.topology.nodes"}  # in a whole document
     given: dict[str, Any] = {where.get(path, path): now for path, _, now, _ in changes}

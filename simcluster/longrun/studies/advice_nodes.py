@@ -175,9 +175,6 @@ def advise_on_reliability(bench: PolicyBench) -> Advice:
     return bench.make_advice("reliability", sentence, rows_to_frame(rows), picture, excluded_note(runs[1.0]))
 
 
-# --- defective nodes --------------------------------------------------------------------------------------------------
-
-
 def advise_on_defective_nodes(bench: PolicyBench) -> Advice:
     """Advise on retiring a node after N failures: goodput gained, and healthy nodes retired by chance."""
     run = bench.run_with()

@@ -49,16 +49,13 @@ class _ScaledTime(TimeSpec):
 
     @property
     def draws(self) -> int:
-        """Number of draws that the law takes."""
         return int(self.law.draws)
 
     def quantile(self, uniform: Floats) -> Floats:
-        """Return the scaled quantile of the law."""
         return np.asarray(self.times * self.law.quantile(uniform))
 
     @property
     def mean(self) -> float:
-        """Mean in seconds."""
         return float(self.times * self.law.mean)
 
 
@@ -147,9 +144,6 @@ def _gain_by_phase(bench: PolicyBench, run: LongRun, now: Floats) -> pd.DataFram
         row = {"part": name, "mean_s": mean, "gain": gap.mean, "gain_half_width": gap.half_width}
         rows.append(row | {"gain_per_min": gap.mean / (mean / 60) if mean else 0.0})
     return rows_to_frame(rows).sort_values("gain", ascending=False, kind="stable", ignore_index=True)
-
-
-# --- a slow node ------------------------------------------------------------------------------------------------------
 
 
 def advise_on_straggler(bench: PolicyBench, *, slower: float = 0.01) -> Advice:
@@ -245,11 +239,8 @@ def _run_with_slow_periods(run: LongRun, slow: FailureMode, way: str, lasts: flo
 
 
 def _cost_per_slow_period(slowed: Outcomes, quiet: Outcomes, cause: int) -> tuple[float, float]:
-    lost = np.asarray(
-        slowed.wall
-        - slowed.seconds_by_category()["productive"]
-        - (quiet.wall - quiet.seconds_by_category()["productive"])
-    )
+    slow, good = (each.seconds_by_category()["productive"] for each in (slowed, quiet))
+    lost = np.asarray(slowed.wall - slow - (quiet.wall - good))
     spells = slowed.strikes[:, cause]
     if not spells.sum():
         return math.nan, math.nan

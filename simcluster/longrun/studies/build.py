@@ -55,9 +55,7 @@ def build_long_run(scenario: Scenario, states: StepStates) -> LongRun:
     section, gpus = run_section(scenario), scenario.gpus
     planned = section.maintenance
     if section.stages:
-        raise InputError(
-            f"{scenario.name}: the run has stages, but one without is needed; remove them with --set run.stages=null"
-        )
+        raise InputError(f"{scenario.name}: the run has stages; remove them with --set run.stages=null")
     states.begin_run()
     causes = tuple(_build_failure_modes(scenario, section, states, resolve_failures(section.failures)))
     weight, goal = _UNSAVED, goal_steps(scenario, section)
@@ -129,9 +127,6 @@ def _shrunk_paces(section: RunSpec, states: StepStates, step: float) -> tuple[tu
         paces.append(seconds / share / step)
         running.append(job.scenario.gpus / states.scenario.gpus)
     return tuple(paces), tuple(running)
-
-
-# --- what fails -------------------------------------------------------------------------------------------------------
 
 
 def _build_failure_modes(
@@ -222,9 +217,8 @@ def _find_checkpoint_cost(section: RunSpec, states: StepStates) -> CheckpointCos
         return weight
     slowed = memory_slowed = 0.0
     if spec.mode == "snapshot" and weight.write:
-        slowed = 1 - states.healthy_step_time / max(
-            states.healthy_step_time, states.writing_step_time("write", dict(weight.shares))
-        )
+        healthy = states.healthy_step_time
+        slowed = 1 - healthy / max(healthy, states.writing_step_time("write", dict(weight.shares)))
     if spec.memory is not None and weight.memory_write:
         copying = states.writing_step_time("copies to peers", dict(weight.memory_shares))
         memory_slowed = 1 - states.healthy_step_time / max(states.healthy_step_time, copying)
@@ -241,17 +235,13 @@ def _build_pattern(
     )
     cycles = 1 if spec.memory is None else spec.memory.storage_every
     validation = states.validation_step_time(section.validation) if section.validation else 0.0
+    step = states.healthy_step_time
     if weight is _UNSAVED:
-        whole = goal if math.isfinite(goal) else (section.days or 0.0) / states.healthy_step_time + 1
-        return CheckpointPattern(
-            states.healthy_step_time, math.ceil(whole), SnapshotCost(0.0), keep=0, validation=validation
-        )
-    found = parse_interval(
-        spec.every, states.healthy_step_time + validation, CheckpointCosts(storage, memory, spec.verify, cycles), causes
-    )
+        whole = goal if math.isfinite(goal) else (section.days or 0.0) / step + 1
+        return CheckpointPattern(step, math.ceil(whole), SnapshotCost(0.0), keep=0, validation=validation)
+    costs = CheckpointCosts(storage, memory, spec.verify, cycles)
+    found = parse_interval(spec.every, step + validation, costs, causes)
     states.notes += found.notes
     if spec.every.strip() == "auto" and any(cause.bad is not None for cause in causes):
         states.notes.append("the checkpoint interval is chosen without defective batches")
-    return CheckpointPattern(
-        states.healthy_step_time, found.steps, storage, memory, found.cycles, spec.verify, spec.keep, validation
-    )
+    return CheckpointPattern(step, found.steps, storage, memory, found.cycles, spec.verify, spec.keep, validation)

@@ -21,9 +21,6 @@ _MOST = 5  # causes to name
 _DIGITS = {"goodput": 3, "steps": 0, "strikes": 1, "outages": 1}  # of other measures two
 
 
-# --- a replayed log ---------------------------------------------------------------------------------------------------
-
-
 def replay_answer(replay: FailureReplay) -> Answer:
     """Return the printed answer of a replayed failure log."""
     was, changed = replay.as_it_was, replay.changed.items()
@@ -72,9 +69,6 @@ def _describe_worth(replay: FailureReplay) -> str:
     known = "" if math.isnan(half) or abs(gap) > half else ": not distinguishable from zero"
     more = f", {steps['difference']:+,.0f} steps" if ends else ""
     return f"With the same failures the change is worth {scale * gap:+.3f}{noise} {unit}{more}{known}."
-
-
-# --- policies ---------------------------------------------------------------------------------------------------------
 
 
 def policies_answer(found: PolicyComparison) -> Answer:

@@ -63,7 +63,6 @@ class _Comparison:
         self.stall = self.pattern.verify + self.pattern.storage.stall
 
     def rows(self) -> Iterator[Row]:
-        """Yield a table row for each closed form that applies to the run."""
         holds = "the run's own, in whole steps"
         for name, value, of in self._best_intervals() if self.pattern.memory is None else ():
             yield f"best interval, {name}", "s", value, self.work, None, of, holds, True

@@ -75,9 +75,6 @@ def category_share(outcomes: Outcomes, fate: str = "productive") -> Floats:
     return np.asarray(outcomes.seconds_by_category()[fate] / outcomes.wall)
 
 
-# --- advice -----------------------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True)
 class AdviceLine:
     """Line in a plot of advice: table column, label, dashed or not, and the column of half its interval."""
@@ -206,10 +203,7 @@ def goodput_table(
     rows = []
     for name, values in goodput.items():
         gap = paired_difference(goodput[base], values)
-        measured = {
-            "goodput": float(values.mean()),
-            "half_width": mean_half_width(values),
-            "closed_form": closed_form(name),
-        }
+        known, half = closed_form(name), mean_half_width(values)
+        measured = {"goodput": float(values.mean()), "half_width": half, "closed_form": known}
         rows.append({**columns(name), **measured, "difference": gap.mean, "difference_half_width": gap.half_width})
     return rows_to_frame(rows)

@@ -245,9 +245,7 @@ def _best_interval(step: float, savings: CheckpointCosts, rates: RollbackRates) 
         wanted = closed_forms.verified_interval(verify, _snapshot_seconds(storage), rates.silent, rate)
         how = "a verification before each"
     elif storage.write:
-        wanted = closed_forms.async_interval(
-            verify + _snapshot_seconds(storage), 0.0, 0.0, 1 / rate
-        )  # the bound: ``_whole``
+        wanted = closed_forms.async_interval(verify + _snapshot_seconds(storage), 0.0, 0.0, 1 / rate)
         how = "asynchronous"
     else:
         wanted = _best_whole_interval(step, verify + storage.stall, rate)

@@ -84,9 +84,6 @@ def _mean_and_range(
     return mean, f" ({low} to {high} in 90 % of runs)" if varies else ""
 
 
-# --- figures ----------------------------------------------------------------------------------------------------------
-
-
 def _job_facts(training: TrainingRun) -> Iterator[Fact]:
     scenario, of = training.scenario, training.scenario.training
     steps = frame_row(training.numbers, "steps")["mean"]
@@ -209,9 +206,6 @@ def _energy_facts(training: TrainingRun) -> Iterator[Fact]:
     yield from (Fact("", f"assumed: {words}") for words in found["assumed"])
 
 
-# --- tables -----------------------------------------------------------------------------------------------------------
-
-
 def _breakdown_table(training: TrainingRun) -> list[Block]:
     mega = training.energy is not None and float(training.energy.total.mean()) >= 1e4
     productive, *rows = (
@@ -250,9 +244,6 @@ def _expected_table(training: TrainingRun) -> list[TableBlock]:
         rows.append({**row, **both, "noise": f"+- {half:.2g}" if math.isfinite(half) else "one run"})
     columns = [("by closed form", "{closed_form}"), ("value", "{value}"), ("simulated", "{simulated}"), ("", "{noise}")]
     return table_block(rows, columns, notes=[f"  {row['closed_form']}: {row['why']}" for row in rows if row["why"]])
-
-
-# --- runs of several stages -------------------------------------------------------------------------------------------
 
 
 def staged_answer(training: StagedTraining) -> Answer:

@@ -221,9 +221,8 @@ class TrainingRun(Displayable):
         week in which it occurs.
         """
         rows = []
-        for number, (good, lasts) in enumerate(
-            zip(*(each.T for each in self.outcomes.weekly_goodput()), strict=True), 1
-        ):
+        goodput, seconds = self.outcomes.weekly_goodput()
+        for number, (good, lasts) in enumerate(zip(goodput.T, seconds.T, strict=True), 1):
             begun = good[lasts > 1e-6 * self.run.week]
             if len(begun):
                 rows.append([number, float(begun.mean()), *np.quantile(begun, (0.1, 0.9)), len(begun)])
