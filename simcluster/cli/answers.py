@@ -25,7 +25,7 @@ ANSWERS: Mapping[str, str] = {
     "Difference": "show.study_answers:describe_difference",
     "Distribution": "show.explanation:describe_distribution",
     "FailureReplay": "longrun.studies.comparison_answers:replay_answer",
-    "FirstScenario": "longrun.launch.first:first_answer",
+    "FirstScenario": "longrun.launch.first:first_scenario_answer",
     "Found": "show.plan_answer:describe_plan",
     "JobMemory": "cli.memory:job_answer",
     "LaunchCheck": "longrun.launch.check:check_answer",

@@ -80,7 +80,7 @@ def json_value(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def percent(share: float, digits: int = 2) -> str:
+def format_percent(share: float, digits: int = 2) -> str:
     """Return a share as text: "86.41 %"."""
     return f"{100 * share:.{digits}f} %"
 

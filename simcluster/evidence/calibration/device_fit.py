@@ -158,20 +158,20 @@ def fit_device(table: MeasuredTable, *, base: Device | None = None, name: str = 
     kinds = [case.kind for case in cases]  # equal weight for every kind of case
     weights = np.sqrt([len(kinds) / len(set(kinds)) / kinds.count(kind) for kind in kinds])
 
-    def with_values(values: Sequence[float]) -> Device:
+    def device_with(values: Sequence[float]) -> Device:
         device = before
         for path, value in zip(paths, values, strict=True):
             device = replace_value_at(device, path, value)
         return device
 
     def residuals(values: tuple[float, ...]) -> Floats:
-        device = with_values(values)
+        device = device_with(values)
         found: Floats = (np.log(modelled_seconds(device, pairs)) - measured) * weights
         return found
 
     best, starts = _best_fit(before, paths, residuals)
     values = tuple(float(f"{value:.4g}") for value in best.values)
-    device = with_values(values)
+    device = device_with(values)
     device = replace_value_at(device, "attention.kernel", _fastest_attention(table) or device.attention.kernel)
     return DeviceFit(
         device=Device.model_validate(device.model_dump(mode="json")), table=table, base=base.name if base else "",

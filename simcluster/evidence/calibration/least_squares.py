@@ -103,7 +103,7 @@ def least_squares(
     optimize = _import_scipy().optimize
     seen: dict[tuple[float, ...], Floats] = {}
 
-    def wanted(point: Floats) -> Floats:
+    def cached_residuals(point: Floats) -> Floats:
         values = tuple(each.from_search(float(x)) for each, x in zip(parameters, point, strict=True))
         if values not in seen:
             seen[values] = residuals(values)
@@ -113,21 +113,21 @@ def least_squares(
     high = np.array([each.to_search(each.high) for each in parameters])
 
     def slopes_at(point: Floats) -> Floats:
-        here, columns = wanted(point), []
+        here, columns = cached_residuals(point), []
         for place, x in enumerate(point):
             other = point.copy()
             other[place] = x + step if x + step <= high[place] else x - step
-            columns.append((wanted(other) - here) / (other[place] - x))
+            columns.append((cached_residuals(other) - here) / (other[place] - x))
         return np.stack(columns, axis=1)
 
     room = _START_MARGIN * (high - low)
     start = np.clip([each.to_search(each.start) for each in parameters], low + room, high - room)
-    rows = len(wanted(start))
+    rows = len(cached_residuals(start))
     if rows < len(parameters):
         raise InputError(f"{len(parameters)} constants cannot be fitted on {rows} rows; give more rows")
     shape, scale = _SCIPY_LOSS[loss]
     answer = optimize.least_squares(
-        wanted, start, jac=slopes_at, bounds=(low, high), loss=shape, f_scale=scale, max_nfev=most,
+        cached_residuals, start, jac=slopes_at, bounds=(low, high), loss=shape, f_scale=scale, max_nfev=most,
         xtol=tolerance, ftol=tolerance, gtol=tolerance * 1e-2, x_scale=1.0,
     )  # fmt: skip
     values = tuple(each.from_search(float(x)) for each, x in zip(parameters, answer.x, strict=True))

@@ -111,11 +111,11 @@ class KernelBench:
         layer = torch.nn.Linear(x.shape[1], x.shape[1], bias=False, device=self.device, dtype=x.dtype)
         x.requires_grad_(True)
 
-        def both() -> None:
+        def run_forward_backward() -> None:
             with torch.enable_grad():
                 layer(x).sum().backward()
 
-        return both
+        return run_forward_backward
 
     def _time_issue(self, case: KernelCase, call: Callable[[], object]) -> Measurement:
         found = []
@@ -152,11 +152,11 @@ class KernelBench:
     def _overlap_on_host(self, prepared: PreparedCase, copying: PreparedCase) -> list[float]:
         over = threading.Event()
 
-        def copy() -> None:
+        def copy_repeatedly() -> None:
             while not over.is_set():
                 copying.run(0)
 
-        thread = threading.Thread(target=copy)
+        thread = threading.Thread(target=copy_repeatedly)
         thread.start()
         try:
             seconds, _ = self._clock.time_case(prepared, self._pace)

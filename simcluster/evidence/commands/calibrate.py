@@ -40,7 +40,7 @@ def run(args: argparse.Namespace) -> None:
     base = args.base or catalogue_device(found.machine)
     fit = fit_device(found, base=load_device(base) if base else None, name=args.name or output.stem)
     common.write_text(output, device_file_text(fit, path.name))
-    common.answer(args, lambda: _report_blocks(fit, output), lambda: _json_document(fit))
+    common.answer(args, lambda: _report_blocks(fit, output), lambda: _calibration_document(fit))
 
 
 def _check_arguments(args: argparse.Namespace) -> None:
@@ -68,10 +68,10 @@ def _measure_cases(args: argparse.Namespace, path: Path) -> int:
     left = sum(case not in table.measured_cases for case in cases)
     print(f"{bench.machine.device}: {left} of {len(cases)} cases to measure; {path} has the rest", file=sys.stderr)
 
-    def show(done: int, cases: int, last: Measurement) -> None:
+    def show_progress(done: int, cases: int, last: Measurement) -> None:
         progress(f"{done} of {cases}: {last.case.label}" if done < cases else "")
 
-    bench.measure_all(cases, table, show)
+    bench.measure_all(cases, table, show_progress)
     return len(cases)
 
 
@@ -107,7 +107,7 @@ def _report_blocks(fit: DeviceFit, output: Path) -> list[Block]:
     ]
 
 
-def _json_document(fit: DeviceFit) -> dict[str, Any]:
+def _calibration_document(fit: DeviceFit) -> dict[str, Any]:
     from simcluster.evidence.calibration.device_file import calibration_remarks
 
     return {

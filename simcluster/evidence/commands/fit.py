@@ -37,7 +37,7 @@ def run(args: argparse.Namespace) -> None:
             *(block for each in outcomes for block in _report_blocks(each, all_rows=args.rows)),
             _overall_lines(outcomes),
         ],
-        lambda: {"file": file.document.source, "fits": [_json_document(each) for each in outcomes]},
+        lambda: {"file": file.document.source, "fits": [_fit_document(each) for each in outcomes]},
     )
 
 
@@ -108,7 +108,7 @@ def _plural(number: int, word: str) -> str:
     return f"{number} {word}{'' if number == 1 else 's'}"
 
 
-def _json_document(outcome: FitOutcome) -> dict[str, Any]:
+def _fit_document(outcome: FitOutcome) -> dict[str, Any]:
     if outcome.skipped:
         return {"fit": outcome.name, "skipped": outcome.skipped}
     effort = outcome.effort

@@ -36,20 +36,20 @@ def run(args: argparse.Namespace) -> None:
     files = [load_study(path, overrides_of(args)) for path in args.studies]
     reports: list[Report] = []
 
-    def ended(report: Report) -> None:
+    def print_report(report: Report) -> None:
         reports.append(report)
         if args.json != "-":
             print(blocks_text(study_answer(report, all_rows=args.rows), bold=common.bold), end="\n\n", flush=True)
 
-    def show(name: str, done: int, runs: int) -> None:
+    def show_progress(name: str, done: int, runs: int) -> None:
         progress(f"{name}: run {done} of {runs}")
 
     folder = data_folder(args.data)
     with stopping_signals() as signals:
         try:
-            validate_studies(files, data=folder, workers=args.workers, progress=show, ended=ended)
+            validate_studies(files, data=folder, workers=args.workers, progress=show_progress, ended=print_report)
         except KeyboardInterrupt:
-            _report_interrupted(args, files, reports)
+            _print_interrupted(args, files, reports)
             raise SystemExit(exit_status(signals)) from None
     _print_overall(args, reports)
     common.draw(args, (args.plot, lambda: picture("errors")(reports)))
@@ -76,7 +76,7 @@ def _failure_reason(reports: Sequence[Report]) -> str:
     return f"nothing was compared: {reports[0].study.name} {reasons[0]}"
 
 
-def _report_interrupted(args: argparse.Namespace, files: Sequence[StudyFile], reports: Sequence[Report]) -> None:
+def _print_interrupted(args: argparse.Namespace, files: Sequence[StudyFile], reports: Sequence[Report]) -> None:
     _print_overall(args, reports)
     print(f"stopped: not scored: {', '.join(file.study.name for file in files[len(reports) :])}", file=sys.stderr)
 

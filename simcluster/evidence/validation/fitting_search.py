@@ -290,14 +290,14 @@ def _fit_interpolated(responses: RowResponses, rows: Sequence[int], start: Value
     fit, places = responses.fit, list(rows)
     starts = dict.fromkeys([responses.best_point(places), *([start] if start else [])])
 
-    def ask(values: Values) -> Floats:
+    def interpolated_residuals(values: Values) -> Floats:
         found: Floats = responses.interpolate(values)[places]
         return found
 
     found = [
         least_squares(
-            responses.parameters(each), ask, loss=fit.loss, step=_DERIVATIVE_STEP * fit.step, most=_MAX_EVALUATIONS,
-            tolerance=_SEARCH_TOLERANCE,
+            responses.parameters(each), interpolated_residuals, loss=fit.loss, step=_DERIVATIVE_STEP * fit.step,
+            most=_MAX_EVALUATIONS, tolerance=_SEARCH_TOLERANCE,
         )
         for each in starts
     ]  # fmt: skip

@@ -268,7 +268,7 @@ class OverallScores:
 def score_overall(reports: Sequence[Report]) -> OverallScores:
     """Return the scores over all rows of all studies, without degraded measurements and small messages."""
 
-    def counted(kind: type[AnyStudy], *roles: Role) -> list[ScoredPoint]:
+    def points_of_kind(kind: type[AnyStudy], *roles: Role) -> list[ScoredPoint]:
         found = []
         for report in reports:
             study = report.study
@@ -279,11 +279,11 @@ def score_overall(reports: Sequence[Report]) -> OverallScores:
         return found
 
     return OverallScores(
-        steps=relative_score(counted(StepStudy)),
-        memory=relative_score(counted(MemoryStudy)),
-        schedules=relative_score(counted(ScheduleStudy)),
-        collectives_fitted=geometric_score(counted(CollectiveStudy, "fitted")),
-        collectives_held_out=geometric_score(counted(CollectiveStudy, "held out")),
+        steps=relative_score(points_of_kind(StepStudy)),
+        memory=relative_score(points_of_kind(MemoryStudy)),
+        schedules=relative_score(points_of_kind(ScheduleStudy)),
+        collectives_fitted=geometric_score(points_of_kind(CollectiveStudy, "fitted")),
+        collectives_held_out=geometric_score(points_of_kind(CollectiveStudy, "held out")),
         refused_rows=sum(len(report.refused) for report in reports),
         skipped_studies=sum(bool(report.skipped) for report in reports),
     )

@@ -62,16 +62,18 @@ def plan_schedules(file: StudyFile, study: ScheduleStudy, table: tuple[Row, ...]
     check_formulas(file, table, _study_formulas(study), names)
     check_formulas(file, table, [(("costs", "send"), study.costs.send)], [*names, *_BOUNDARY_NAMES])
 
-    def task(row: Row) -> ScheduleTask | str:
+    def plan_row(row: Row) -> ScheduleTask | str:
         try:
             return _RowReader(study, row).read_task()
         except InputError as problem:
             return str(problem)
 
-    def points(row: Row, label: str, result: SimulatedSchedule) -> list[ScoredPoint]:
+    def score_row(row: Row, label: str, result: SimulatedSchedule) -> list[ScoredPoint]:
         return [ScoredPoint(label, study.name, result.step_time, result.measured, breakdown=result.breakdown)]
 
-    return StudyPlan(study.name, tuple(map(task, rows)), partial(make_report, file, study, rows, left_out, points))
+    return StudyPlan(
+        study.name, tuple(map(plan_row, rows)), partial(make_report, file, study, rows, left_out, score_row)
+    )
 
 
 def _study_formulas(study: ScheduleStudy) -> Iterator[tuple[tuple[str | int, ...], str | None]]:

@@ -188,12 +188,12 @@ def plan_steps(file: StudyFile, study: StepStudy, table: tuple[Row, ...]) -> Stu
     tasks = (_row_task(file, study, row) for row in rows)
     measured = tuple(task if isinstance(task, str) else replace(task, parts=parts, less=less) for task in tasks)
 
-    def points(row: Row, label: str, result: SimulatedRow) -> list[ScoredPoint]:
+    def score_row(row: Row, label: str, result: SimulatedRow) -> list[ScoredPoint]:
         seconds, note = study.measured.seconds(row.cells, result.facts), "; ".join(result.warnings)
         point = ScoredPoint(label, study.name, result.step_time, seconds, 0.0, note, result.breakdown, result.kind)
         return [point]
 
-    return StudyPlan(study.name, measured, partial(make_report, file, study, rows, left_out, points))
+    return StudyPlan(study.name, measured, partial(make_report, file, study, rows, left_out, score_row))
 
 
 def report_memory(file: StudyFile, study: MemoryStudy, table: tuple[Row, ...]) -> Report:

@@ -96,11 +96,11 @@ def _fit_table(table: Floats, source: str, left_out: int, draws: int) -> LossFit
 
     logs = np.log(table)
 
-    def minimum(start: Sequence[float] | Floats, most: int) -> Any:
+    def minimize_from(start: Sequence[float] | Floats, most: int) -> Any:
         return minimize(_huber_loss, start, args=(logs,), jac=True, method="BFGS", options={"maxiter": most})
 
-    begun = sorted((minimum(start, _TRIED) for start in product(*_STARTS)), key=lambda each: float(each.fun))
-    found = [minimum(each.x, 1000) for each in begun[:_KEPT]]
+    begun = sorted((minimize_from(start, _TRIED) for start in product(*_STARTS)), key=lambda each: float(each.fun))
+    found = [minimize_from(each.x, 1000) for each in begun[:_KEPT]]
     good = [each for each in found if np.isfinite(each.x).all() and min(each.x[3:]) > 0]
     if not good:
         raise InputError(
@@ -272,20 +272,20 @@ def _fit_to_compute(table: Floats, left_out: int) -> ComputeLaw:
     middle, logs = float(np.log(table[:, 0]).mean()), np.log(table[:, 1])
     u, least, free = np.log(table[:, 0]) - middle, float(table[:, 1].min()), len(table) > 2
 
-    def constants(point: Floats) -> tuple[float, float, float]:
+    def split_constants(point: Floats) -> tuple[float, float, float]:
         return (float(point[2]) if free else 0.0), math.exp(point[0]), float(point[1])
 
     def residuals(point: Floats) -> Floats:
-        limit, b, alpha = constants(point)
+        limit, b, alpha = split_constants(point)
         return np.asarray(np.log(limit + b * np.exp(-alpha * u)) - logs)
 
     def slopes(point: Floats) -> Floats:
-        limit, b, alpha = constants(point)
+        limit, b, alpha = split_constants(point)
         above = b * np.exp(-alpha * u)
         columns = [above, -u * above, np.ones_like(u)][: len(point)]
         return np.asarray(np.stack(columns, axis=1) / (limit + above)[:, None])
 
-    def least_of(start: Sequence[float] | Floats, loss: str) -> Any:
+    def minimize_from(start: Sequence[float] | Floats, loss: str) -> Any:
         low, high = [-50.0, 1e-6, 0.0][: len(start)], [50.0, 5.0, least][: len(start)]
         tight: dict[str, Any] = dict.fromkeys(("xtol", "ftol", "gtol"), 1e-12)
         begin = np.clip(start, np.array(low) + 1e-9, np.array(high) - 1e-9)
@@ -296,9 +296,9 @@ def _fit_to_compute(table: Floats, left_out: int) -> ComputeLaw:
     begun = []
     for share in (0.5, 0.9) if free else (0.0,):  # of the least loss: where L_inf begins
         slope, height = np.polyfit(u, np.log(table[:, 1] - share * least), 1)
-        begun.append(least_of([height, -slope, share * least][: 3 if free else 2], "linear"))
-    found = least_of(min(begun, key=lambda each: float(each.cost)).x, "huber")
-    limit, b, alpha = constants(found.x)
+        begun.append(minimize_from([height, -slope, share * least][: 3 if free else 2], "linear"))
+    found = minimize_from(min(begun, key=lambda each: float(each.cost)).x, "huber")
+    limit, b, alpha = split_constants(found.x)
     ends = float(table[:, 0].min()), float(table[:, 0].max())
     worst = float(np.abs(np.expm1(residuals(found.x))).max())
     errors = _standard_errors(found, b, middle) if len(table) > len(found.x) else {}

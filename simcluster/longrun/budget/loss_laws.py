@@ -122,23 +122,23 @@ class LossLaw(Spec):
             return None
         share = self.alpha / (self.alpha + self.beta)  # of the loss left to the token term
 
-        def size(left: float) -> ModelSize:
+        def model_of_share(left: float) -> ModelSize:
             tokens = _invert_power_law(self.B, left, self.beta)
             return ModelSize(_invert_power_law(self.A, room - left, self.alpha), tokens, loss)
 
         low, high = 0.0, room * share
-        if not 0 < size(high).compute < math.inf:
+        if not 0 < model_of_share(high).compute < math.inf:
             return None
         if served <= 0:
-            return size(high)
+            return model_of_share(high)
         for _ in range(200):  # below the optimum's share the slope is negative where too little loss is left to tokens
             left = math.sqrt(low * high) if low else high / 16
-            slope = FLOP_PER_TOKEN * size(left).tokens * (1 - self.alpha * (room - left) / (self.beta * left))
+            slope = FLOP_PER_TOKEN * model_of_share(left).tokens * (1 - self.alpha * (room - left) / (self.beta * left))
             if slope + SERVING_FLOP * served < 0:
                 low = left
             else:
                 high = left
-        return size(high)
+        return model_of_share(high)
 
     def describe_extrapolation(self, size: ModelSize) -> str:
         """Return how far a model lies outside the law's range, such as "N x 3.3, D x 12"; empty if inside."""
@@ -223,10 +223,10 @@ def any_law(what: str | Mapping[str, Any] | LossLaw | TokenLaw) -> LossLaw | Tok
                 f"{', '.join(known)}; or give your own: {_OWN}"
             )
         name = named[what.lower()]
-        return _make_law({"name": name, **known[name]})
+        return _build_law({"name": name, **known[name]})
     if not isinstance(what, Mapping):
         raise InputError(f"a loss law is a name or a mapping, as in {_OWN}; got {what!r}")
-    return _make_law(what)
+    return _build_law(what)
 
 
 def loss_law(what: str | Mapping[str, Any] | LossLaw | TokenLaw) -> LossLaw:
@@ -245,7 +245,7 @@ def law_names() -> tuple[str, ...]:
 _OWN = "{form: NDC, E: 1.8, A: 480, alpha: 0.35, B: 2100, beta: 0.37}"
 
 
-def _make_law(document: Mapping[str, Any]) -> LossLaw | TokenLaw:
+def _build_law(document: Mapping[str, Any]) -> LossLaw | TokenLaw:
     form = document.get("form", "NDC")
     if form not in _FORMS:
         raise InputError(f"a loss law has form NDC, tokens or kaplan, got {form!r}; as in {_OWN}")

@@ -81,17 +81,17 @@ class Walls(Displayable):
     def to_dict(self) -> dict[str, Any]:
         """Return the estimates as a JSON document; null where an input is missing (CONTRACT.md, "Walls and states")."""
 
-        def values(*names: str) -> dict[str, Any]:
+        def values_of(*names: str) -> dict[str, Any]:
             return {name: getattr(self, name) for name in names}
 
         return {
-            **values("parameters", "tokens", "device", "precision"),
+            **values_of("parameters", "tokens", "device", "precision"),
             "peak_flops": self.peak, "device_memory_bytes": self.memory,
-            **values("gpus", "zero", "mfu", "at_peak"), "achievable_mfu": self.achievable, "price": self.price,
+            **values_of("gpus", "zero", "mfu", "at_peak"), "achievable_mfu": self.achievable, "price": self.price,
             "recipe": self.recipe.name if self.recipe else None, "bytes_per_parameter": self.bytes_per_parameter,
-            "memory": values("state_bytes", "least_gpus", "state_bytes_a_gpu", "fits"),
-            "time": values("flops", "gpu_hours", "days", "days_wanted", "gpus_needed"),
-            "cost": values("dollars", "wasted", "lost_dollars", "more_training", "budget", "bought_gpu_hours",
+            "memory": values_of("state_bytes", "least_gpus", "state_bytes_a_gpu", "fits"),
+            "time": values_of("flops", "gpu_hours", "days", "days_wanted", "gpus_needed"),
+            "cost": values_of("dollars", "wasted", "lost_dollars", "more_training", "budget", "bought_gpu_hours",
                            "bought_flops", "bought_tokens", "bought_days"),
         }  # fmt: skip
 

@@ -20,13 +20,13 @@ def run(args: argparse.Namespace) -> None:
     small = found.small if args.small else None
     document = found.to_dict() | ({} if small is None else {"small": small.to_dict()})
 
-    def text() -> str:
+    def answer_text() -> str:
         more = [] if small is None else [Lines([f"{common.wrote(args, args.small)}: {small.summary()}"])]
         return re.sub(
             "^(WARN|FAIL)", _colour_verdict, blocks_text([*answer_of(found), *more], bold=common.bold), flags=re.M
         )
 
-    common.answer(args, text, lambda: document)
+    common.answer(args, answer_text, lambda: document)
     if small is not None:
         common.write_text(args.small, small.text())
     if args.strict and found.failed:

@@ -35,7 +35,7 @@ def run(args: argparse.Namespace) -> None:
             name = "LOG" if given[0] == "log" else f"--{given[0]}"
             raise InputError(f"--list lists built-in failures; {name} is for fitting a log: remove one of them")
         gpus = args.gpus or _GPUS
-        rows = _list_failures(gpus)
+        rows = _failure_rows(gpus)
         common.answer(args, lambda: _list_answer(rows, gpus), lambda: {"gpus": gpus, "failures": rows})
         return
     if args.log is None:
@@ -126,7 +126,7 @@ def _cause_document(fit: CauseFit) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _list_failures(gpus: int) -> list[dict[str, Any]]:
+def _failure_rows(gpus: int) -> list[dict[str, Any]]:
     rows = []
     for entry in watched_failures():
         job = 1 / entry.rate(gpus) if entry.device == "gpu" else None

@@ -113,7 +113,7 @@ def _compute_fit_figures(law: ComputeLaw, asked: Mapping[str, float]) -> Figures
     elif not law.errors:
         constants = "as many rows as constants: the law passes through them, and its uncertainty is unknown"
 
-    def beyond(flops: float) -> str:
+    def extrapolation_note(flops: float) -> str:
         times = law.extrapolation_factor(flops)
         return f"extrapolated: C x {times:.3g} beyond the runs" if times > 1 else ""
 
@@ -123,10 +123,10 @@ def _compute_fit_figures(law: ComputeLaw, asked: Mapping[str, float]) -> Figures
         Fact("range", f"{law.compute[0]:.3g} to {law.compute[1]:.3g} FLOP"),
     ]
     if (flops := asked.get("compute")) is not None:
-        facts.append(Fact("budget", f"{flops:.4g} FLOP", f": loss {law.loss(flops):.4f}", beyond(flops)))
+        facts.append(Fact("budget", f"{flops:.4g} FLOP", f": loss {law.loss(flops):.4f}", extrapolation_note(flops)))
     if (loss := asked.get("loss")) is not None:
         needed, never = law.compute_to(loss), f"never: no compute gets below {law.L_inf:.4g}"
-        fact = (never, "", "") if needed is None else (f"{needed:.4g} FLOP", "", beyond(needed))
+        fact = (never, "", "") if needed is None else (f"{needed:.4g} FLOP", "", extrapolation_note(needed))
         facts.append(Fact(f"loss {loss:g}", *fact))
     left_out = f", {law.left_out} excluded" * bool(law.left_out)
     return Figures(facts, f"{law.formula()}   fitted to {law.rows} rows{left_out}; C in FLOP")

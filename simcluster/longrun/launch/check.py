@@ -47,17 +47,17 @@ def check(scenario: ScenarioLike, overrides: Changes = ()) -> LaunchCheck:
     """
     base, overrides = base_of(scenario, "check"), normalize_changes(overrides)
 
-    def again(values: Values) -> Scenario:
+    def changed_scenario(values: Values) -> Scenario:
         return base.scenario((*overrides, *values.items()))
 
-    result = simulate_scenario(again({}))
-    found = checklist(result, again)
+    result = simulate_scenario(changed_scenario({}))
+    found = checklist(result, changed_scenario)
     launch = Launch.from_scenario(result.scenario, result) if result.scenario.run else None
     points: list[Point] = []
     seen: dict[str, str] = {}
     for each in RUN_CHECKS if launch else ():
         assert launch is not None
-        point = each.evaluate(launch, again)
+        point = each.evaluate(launch, changed_scenario)
         if point is not None:  # what makes several of them fail is reported once
             first = seen.setdefault(point.found, point.name)
             points.append(point if first == point.name else replace(point, found=f"unknown: see {first}"))

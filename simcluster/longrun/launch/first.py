@@ -95,7 +95,7 @@ class FirstScenario(Displayable):
             yield from _section_lines(value, type(part), "  ")
 
 
-def first_answer(found: FirstScenario) -> Answer:
+def first_scenario_answer(found: FirstScenario) -> Answer:
     """Return the generated scenario file as the printed answer."""
     return [Lines(found.text().splitlines(), "layout")]
 

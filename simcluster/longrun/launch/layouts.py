@@ -82,7 +82,7 @@ def first_layout(base: Scenario, batch: int | None = None, *, headroom: float = 
 def _layouts_that_fit(base: Scenario, batch: int | None, headroom: float) -> tuple[list[Scenario], float]:
     room, closest = usable_bytes(base.cluster.device.memory, headroom), math.inf
     found: dict[tuple[int, ...], Scenario] = {}
-    for each in sorted(_candidates(base, batch))[:_MOST_TRIALS]:
+    for each in sorted(_list_candidates(base, batch))[:_MOST_TRIALS]:
         sizes = each.tp, each.pp, each.ep, each.zero
         changed = None if sizes in found else _apply_layout(base, each)
         if changed is None:
@@ -111,7 +111,7 @@ def _seconds_per_sequence(scenario: Scenario) -> float:
     return step / scenario.training.global_batch
 
 
-def _candidates(base: Scenario, asked: int | None) -> Iterator[_Candidate]:
+def _list_candidates(base: Scenario, asked: int | None) -> Iterator[_Candidate]:
     model, gpus, batch = base.model, base.gpus, asked or default_global_batch(base)
     hosts = base.cluster.built.host_of[:gpus]
     machine = hosts.count(hosts[0])

@@ -139,12 +139,12 @@ def choose_small_layout(scenario: Scenario, gpus: int) -> SmallLayout:
     """Return the layout for ``gpus`` GPUs that keeps most of the scenario's parallel axes above 1."""
     parallel = scenario.parallel
 
-    def worth(sizes: tuple[int, ...]) -> tuple[object, ...]:
+    def rank_layout(sizes: tuple[int, ...]) -> tuple[object, ...]:
         kept = tuple(size > 1 for size in sizes)
         return sum(kept), kept, math.prod(sizes), sizes[0], *sizes[2:]
 
     tried = product(*map(divisors, (parallel.tp, parallel.pp, scenario.dp, parallel.cp)))
-    tp, pp, dp, cp = max((each for each in tried if math.prod(each) <= gpus), key=worth)
+    tp, pp, dp, cp = max((each for each in tried if math.prod(each) <= gpus), key=rank_layout)
     ranks, etp = dp * cp * tp, parallel.etp or tp
     shared = ranks // (etp if ranks % etp == 0 else tp)  # else an expert is split over tp
     return SmallLayout(tp, pp, dp, cp, max(each for each in divisors(parallel.ep) if shared % each == 0))

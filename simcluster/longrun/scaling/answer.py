@@ -17,7 +17,7 @@ def scaling_answer(found: Scaling) -> Answer:
     """Return the printed answer: law, budget and best model, cost to reach a loss, tables, and notes."""
     return [
         Lines([f"{found.law.formula()}   (law {found.law.name})"], "head"),
-        Figures([*_budget_facts(found), *_goal_facts(found)]),
+        Figures([*_budget_facts(found), *_loss_goal_facts(found)]),
         *_laws_table(found),
         *_serving_table(found),
         *_batches_table(found),
@@ -62,7 +62,7 @@ def _budget_facts(found: Scaling) -> Iterator[Fact]:
         )
 
 
-def _goal_facts(found: Scaling) -> Iterator[Fact]:
+def _loss_goal_facts(found: Scaling) -> Iterator[Fact]:
     loss, own, cheapest = found.asked.loss, found.to_loss, found.cheapest
     if loss is None:
         return

@@ -127,9 +127,9 @@ def _register_pace(cause: FailureMode, draws: Draws) -> None:
         draws.add_constant(1.0)
         return
 
-    def pace(uniform: Floats) -> Floats:
+    def draw_pace(uniform: Floats) -> Floats:
         level = np.searchsorted(np.cumsum(cause.shares)[: len(cause.shares) - 1], uniform[:, 0], side="right")
         device = np.minimum((uniform[:, 1] * cause.devices).astype(np.int64), cause.devices - 1)
         return np.asarray(paces[level, 0 if of is None else of[device]])
 
-    draws.add(f"{cause.name}.spell", range(2), pace)
+    draws.add(f"{cause.name}.spell", range(2), draw_pace)

@@ -40,7 +40,7 @@ from simcluster.longrun.studies.run_closed_forms import (
     two_level_efficiency,
 )
 from simcluster.longrun.studies.states import StepStates
-from simcluster.longrun.text import duration, format_points, percent
+from simcluster.longrun.text import duration, format_percent, format_points
 from simcluster.scenario.run_section import MemoryCopies
 from simcluster.scenario.scenario import Scenario, load
 from simcluster.studies.sweep.sweep import Progress
@@ -65,8 +65,8 @@ def advise_on_memory_copies(bench: PolicyBench) -> Advice:
     sentence = (
         f"Copies in peers' memory are {gap.choose_text('worth it', 'not worth it', 'no different')}: "
         f"{format_points(gap.mean, gap.half_width)} of goodput with one snapshot in {best} on storage "
-        f"({percent(mean[best])}, one every {duration(seconds[best])}) against storage alone ({percent(mean[1])}, "
-        f"every {duration(seconds[1])}), as much as {gpus:,.1f} GPUs."
+        f"({format_percent(mean[best])}, one every {duration(seconds[best])}) against storage alone "
+        f"({format_percent(mean[1])}, every {duration(seconds[1])}), as much as {gpus:,.1f} GPUs."
     )
     table = goodput_table(
         goodput,
@@ -118,10 +118,10 @@ def advise_on_interval(bench: PolicyBench) -> Advice:
         loses = f"the scenario's interval, every {duration(mine * seconds)}, loses {lost}"
         marks.append(AdviceMark(mine * seconds, mean[mine], "the scenario's", chosen=False))
     known = expected_efficiency(runs[best])
-    closed_form = "" if math.isnan(known) else f" (closed form {percent(known)})"
+    closed_form = "" if math.isnan(known) else f" (closed form {format_percent(known)})"
     sentence = (
         f"A checkpoint every {duration(best * seconds)} ({best:,} step{'s' * (best > 1)}) is best, for a goodput of "
-        f"{percent(mean[best])}{closed_form}; {loses}."
+        f"{format_percent(mean[best])}{closed_form}; {loses}."
     )
     table = goodput_table(
         goodput,
@@ -172,8 +172,8 @@ def advise_on_async_checkpoints(bench: PolicyBench) -> Advice:
         f"{gap.choose_text('are worth it', 'are not worth it', 'make no difference')}: "
         f"{format_points(gap.mean, gap.half_width)} of goodput (closed form "
         f"{100 * (known['snapshot'] - known['blocking']):.2f}) against "
-        f"blocking ({percent(mean['blocking'])} every {duration(seconds['blocking'])}, {percent(mean['snapshot'])} "
-        f"every {duration(seconds['snapshot'])}), as much as "
+        f"blocking ({format_percent(mean['blocking'])} every {duration(seconds['blocking'])}, "
+        f"{format_percent(mean['snapshot'])} every {duration(seconds['snapshot'])}), as much as "
         f"{bench.scenario.gpus * gap.mean / mean['blocking']:,.1f} GPUs."
     )
     lines = []
@@ -205,18 +205,18 @@ def _runs_in_both_modes(bench: PolicyBench) -> dict[str, LongRun]:
             "snapshot and its write are unknown; set run.checkpoint.to (storage bandwidth), e.g. 100 GB/s"
         )
 
-    def with_mode(mode: str, **times: float | None) -> LongRun:
+    def run_with_mode(mode: str, **times: float | None) -> LongRun:
         changes = {"every": _RARE, "memory": None, "mode": mode, **times}
         return bench.run_with(checkpoint=spec.model_copy(update=changes))
 
     unknown: dict[str, float | None] = {"stall": None, "write": None}
-    snapshot = with_mode("snapshot", **({} if spec.mode == "snapshot" else unknown))
+    snapshot = run_with_mode("snapshot", **({} if spec.mode == "snapshot" else unknown))
     blocking = unknown
     if spec.mode == "snapshot" and spec.stall is not None:  # a job that waits for the write includes the rest in it
         blocking = {"stall": snapshot.pattern.storage.stall + snapshot.pattern.storage.write, "write": 0.0}
     elif spec.to is None:
         blocking = {"stall": (spec.stall or 0.0) + (spec.write or 0.0), "write": 0.0}
-    runs = {"blocking": with_mode("blocking", **blocking), "snapshot": snapshot}
+    runs = {"blocking": run_with_mode("blocking", **blocking), "snapshot": snapshot}
     return {name: replace(run, pattern=replace(run.pattern, steps=best_steps(run))) for name, run in runs.items()}
 
 

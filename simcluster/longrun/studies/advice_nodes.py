@@ -31,7 +31,7 @@ from simcluster.longrun.studies.run_closed_forms import (
     mean_interruption,
     spare_ready_time,
 )
-from simcluster.longrun.text import duration, format_points, format_with_half, percent
+from simcluster.longrun.text import duration, format_percent, format_points, format_with_half
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -61,8 +61,9 @@ def advise_on_spares(bench: PolicyBench) -> Advice:
     expected = fewest_spares(run, _MOST)
     if expected is None:
         raise InputError(
-            f"run.spares: with {_MOST:,} the job is still short of nodes for {percent(expected_shortage(run, _MOST))} "
-            f"of the time: repairs are slower than failures; set more crews ({run.spares.crews}) or shorter repairs"
+            f"run.spares: with {_MOST:,} the job is still short of nodes for "
+            f"{format_percent(expected_shortage(run, _MOST))} of the time: repairs are slower than failures; set more "
+            f"crews ({run.spares.crews}) or shorter repairs"
         )
     own = None if run.spares.unlimited else run.spares.count
     counts = {*(round(each) for each in np.linspace(0, 1.3 * expected + 3, _COUNTS)), *([] if own is None else [own])}
@@ -77,15 +78,15 @@ def advise_on_spares(bench: PolicyBench) -> Advice:
         rows.append({"spares": count, **measured})
     at = {row["spares"]: row for row in rows}
     by_erlang = f"; by Erlang B {expected}" if repairs.single else ""
-    marks = [AdviceMark(fewest, at[fewest]["short"], f"fewest below {percent(SHORT, 1)}: {fewest}")]
+    marks = [AdviceMark(fewest, at[fewest]["short"], f"fewest below {format_percent(SHORT, 1)}: {fewest}")]
     words = ""
     if own is not None:
-        words = f"; the scenario's {own} leave{'s' * (own == 1)} it short for {percent(at[own]['short'], 3)}"
+        words = f"; the scenario's {own} leave{'s' * (own == 1)} it short for {format_percent(at[own]['short'], 3)}"
         marks += [AdviceMark(own, at[own]["short"], "the scenario's", chosen=False)] * (own != fewest)
     sentence = (
         f"{fewest} spare{'s are' if fewest != 1 else ' is'} the fewest with which the job is short of nodes for "
-        f"less than {percent(SHORT, 1)} of the time ({percent(at[fewest]['short'], 3)}{by_erlang}), for a "
-        f"goodput of {percent(at[fewest]['goodput'])}{words}."
+        f"less than {format_percent(SHORT, 1)} of the time ({format_percent(at[fewest]['short'], 3)}{by_erlang}), for "
+        f"a goodput of {format_percent(at[fewest]['goodput'])}{words}."
     )
     lines = AdviceLine("short", "simulated", wide="short_half_width"), AdviceLine("erlang_b", "Erlang B", theory=True)
     label = "short of nodes, % of the time"
@@ -119,19 +120,19 @@ def _search_fewest_spares(
     bench: PolicyBench, run: LongRun, repairs: RepairDemand, outcomes: dict[int, Outcomes]
 ) -> int:
 
-    def enough(count: int) -> bool:
+    def is_enough(count: int) -> bool:
         if count not in outcomes:
             outcomes[count] = bench.simulate(_run_with_spares(run, count))
         return float(_shortage_shares(_run_with_spares(run, count), repairs, outcomes[count]).mean()) < SHORT
 
     high = max(outcomes)
-    while not enough(high):
+    while not is_enough(high):
         high = 2 * high + 1
     low = -1
     while high - low > 1:
         between = [count for count in outcomes if low < count < high]
         middle = between[len(between) // 2] if between else (low + high) // 2
-        low, high = (low, middle) if enough(middle) else (middle, high)
+        low, high = (low, middle) if is_enough(middle) else (middle, high)
     return high
 
 
@@ -144,14 +145,14 @@ def advise_on_reliability(bench: PolicyBench) -> Advice:
     """
     failures, gpus = bench.section.failures, bench.scenario.gpus
 
-    def with_rate(times: float) -> LongRun:
+    def run_with_rate(times: float) -> LongRun:
         return bench.run_with(failures=failures.model_copy(update={"times": failures.times * times}))
 
-    runs = {times: with_rate(1 / times) for times in _RELIABLE}
+    runs = {times: run_with_rate(1 / times) for times in _RELIABLE}
     stop = mean_interruption(runs[1.0])
     if not stop.rate:
         raise InputError("run.failures: nothing stops the job, so fewer failures cannot help; set run.failures")
-    goodput = bench.simulate_goodputs({**runs, 1 / _MORE_GPUS: with_rate(_MORE_GPUS)})
+    goodput = bench.simulate_goodputs({**runs, 1 / _MORE_GPUS: run_with_rate(_MORE_GPUS)})
     now = goodput[1.0]
     marginal = 1 + math.log(float(goodput[1 / _MORE_GPUS].mean() / now.mean())) / math.log(_MORE_GPUS)
     rows = []
@@ -198,8 +199,8 @@ def advise_on_defective_nodes(bench: PolicyBench) -> Advice:
     known = "" if abs(row[way]) > row[f"{way}_half_width"] else " (not distinguishable with this number of runs)"
     sentence = (
         f"Retiring a node after {words} gains {format_points(row[way], row[f'{way}_half_width'])} of goodput{known} on "
-        f"{percent(first['never'])} without, and also retires {row[f'healthy_{way}']:,.2g} healthy nodes per run by "
-        f"chance; at the first failure it would gain {format_points(first['ever'], first['ever_half_width'])} and "
+        f"{format_percent(first['never'])} without, and also retires {row[f'healthy_{way}']:,.2g} healthy nodes per "
+        f"run by chance; at the first failure it would gain {format_points(first['ever'], first['ever_half_width'])} and "
         f"{first['healthy_ever']:,.2g} healthy nodes."
     )
     lines = (
@@ -221,13 +222,13 @@ def advise_on_defective_nodes(bench: PolicyBench) -> Advice:
 
 def _retirement_table(bench: PolicyBench, run: LongRun, window: float) -> pd.DataFrame:
 
-    def retiring(failures: float, window: float) -> LongRun:
+    def run_with_retirement(failures: float, window: float) -> LongRun:
         bad = {cause.name: cause.bad and replace(cause.bad, retire=failures, window=window) for cause in run.causes}
         return replace(run, causes=tuple(replace(cause, bad=bad[cause.name]) for cause in run.causes))
 
     ways = {"ever": math.inf, "window": window}
-    rules = {(count, way): retiring(count, limit) for count in _FAILURES for way, limit in ways.items()}
-    ended = bench.simulate_all({(0, ""): retiring(0, math.inf), **rules})
+    rules = {(count, way): run_with_retirement(count, limit) for count in _FAILURES for way, limit in ways.items()}
+    ended = bench.simulate_all({(0, ""): run_with_retirement(0, math.inf), **rules})
     before, wall = category_share(ended[0, ""]), float(ended[0, ""].wall.mean())
     each = mean_interruption(run).whole + run.pattern.period / run.pattern.cycles / 2
     busy = wall * float(before.mean())

@@ -29,7 +29,7 @@ from simcluster.longrun.studies.run_closed_forms import (
     expected_efficiency,
     mean_interruption,
 )
-from simcluster.longrun.text import duration, format_points, percent
+from simcluster.longrun.text import duration, format_percent, format_points
 from simcluster.scenario.run_failures import FailureSpec
 from simcluster.scenario.run_times import FixedTime, TimeSpec
 
@@ -77,19 +77,19 @@ def advise_on_restart(bench: PolicyBench, *, target: float = 0.9) -> Advice:
     )
     budget, parts = _interruption_budget(table, target), _gain_by_phase(bench, run, goodput[1.0])
     now, best = float(goodput[1.0].mean()), parts.iloc[0]
-    words = f"{percent(target, 1)} allows {duration(budget)} each"
+    words = f"{format_percent(target, 1)} allows {duration(budget)} each"
     if math.isnan(budget):
-        words = f"no restart is fast enough for {percent(target, 1)}"
+        words = f"no restart is fast enough for {format_percent(target, 1)}"
     elif math.isinf(budget):
-        words = f"{percent(target, 1)} allows more than {duration(float(table['interruption_s'].iloc[-1]))} each"
+        words = f"{format_percent(target, 1)} allows more than {duration(float(table['interruption_s'].iloc[-1]))} each"
     sentence = (
-        f"An interruption takes {duration(stop.whole)} now, for a goodput of {percent(now)}; {words}, and the most "
-        f"costly part is {best['part']} ({duration(best['mean_s'])}): "
+        f"An interruption takes {duration(stop.whole)} now, for a goodput of {format_percent(now)}; {words}, and the "
+        f"most costly part is {best['part']} ({duration(best['mean_s'])}): "
         f"{format_points(best['gain'], best['gain_half_width'])} without it."
     )
     marks = [AdviceMark(stop.whole, now, f"now: {duration(stop.whole)}", chosen=False)]
     if math.isfinite(budget):
-        marks.append(AdviceMark(budget, target, f"{percent(target, 1)}: {duration(budget)}"))
+        marks.append(AdviceMark(budget, target, f"{format_percent(target, 1)}: {duration(budget)}"))
     picture = AdvicePicture("interruption_s", "detection and restart, min", marks=tuple(marks), x_unit=60.0)
     return bench.make_advice("restart", sentence, table, picture, excluded_note(run), parts)
 
@@ -159,14 +159,14 @@ def advise_on_straggler(bench: PolicyBench, *, slower: float = 0.01) -> Advice:
     pace, worst, gpus = float(paces.mean()), float(paces.max()), bench.scenario.gpus
     table = _slow_node_table(bench, run, slow, pace)
     even = {way: break_even_hours(_replacement_cost(run, way, pace), pace - 1) for way in ("at_once", "checkpoint")}
-    sentence = f"A node slower by {percent(slower, 1)} costs nothing: no step waits for it."
+    sentence = f"A node slower by {format_percent(slower, 1)} costs nothing: no step waits for it."
     if pace - 1 >= 1e-9:
         lost, price = float(table["left"].iloc[-1]), bench.section.price
         dollars = "" if price is None else f" ({lost * price:,.0f} $)"
-        most = f" (at worst {percent(worst - 1)})" if worst > pace * (1 + 1e-6) else ""
+        most = f" (at worst {format_percent(worst - 1)})" if worst > pace * (1 + 1e-6) else ""
         sentence = (
-            f"A node slower by {percent(slower, 1)} makes the step longer by {percent(pace - 1)}{most}, which in 30 d "
-            f"costs {lost:,.1f} GPU-hours{dollars}; replacing it pays if it stays slow for more than "
+            f"A node slower by {format_percent(slower, 1)} makes the step longer by {format_percent(pace - 1)}{most}, "
+            f"which in 30 d costs {lost:,.1f} GPU-hours{dollars}; replacing it pays if it stays slow for more than "
             f"{even['at_once']:,.3g} h (at once) or {even['checkpoint']:,.3g} h (after the next checkpoint)."
         )
     lines, back = [], mean_interruption(run).restart

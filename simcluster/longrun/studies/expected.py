@@ -44,11 +44,11 @@ def compare_closed_forms(run: LongRun, outcomes: Outcomes) -> pd.DataFrame:
     nothing was drawn). ``holds`` is its validity, ``why`` what the gap is made of; ``explained`` whether that is all up
     to noise.
     """
-    rows = _Comparison(run, outcomes).rows() if stop_rate(run) else []
+    rows = _ClosedFormComparison(run, outcomes).rows() if stop_rate(run) else []
     return make_frame(rows, "closed_form unit value simulated half_width holds why explained")
 
 
-class _Comparison:
+class _ClosedFormComparison:
     """Comparison of a run's simulated outcomes with closed forms.
 
     Seconds of ``work`` between two checkpoints, the ``stall`` of one, the ``rate`` of failures, and seconds of a

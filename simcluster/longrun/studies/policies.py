@@ -56,10 +56,10 @@ def paired_difference(first: Floats, second: Floats) -> PairedDifference:
     independent = float(np.var(first, ddof=1) + np.var(second, ddof=1))
     spread = float(np.var(difference, ddof=1))
     gained = independent / spread if spread else math.inf if independent else math.nan
-    return PairedDifference(float(difference.mean()), _t_half_width(len(difference)) * math.sqrt(spread), gained)
+    return PairedDifference(float(difference.mean()), _student_half_width(len(difference)) * math.sqrt(spread), gained)
 
 
-def _t_half_width(count: int) -> float:
+def _student_half_width(count: int) -> float:
     from scipy.special import stdtrit
 
     return float(stdtrit(count - 1, 0.975)) / math.sqrt(count)
@@ -67,7 +67,7 @@ def _t_half_width(count: int) -> float:
 
 def mean_half_width(values: Floats) -> float:
     """Return half the 95 % confidence interval of the mean of values, one per run."""
-    return _t_half_width(len(values)) * float(np.std(values, ddof=1))
+    return _student_half_width(len(values)) * float(np.std(values, ddof=1))
 
 
 def category_share(outcomes: Outcomes, fate: str = "productive") -> Floats:

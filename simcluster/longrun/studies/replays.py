@@ -166,17 +166,17 @@ def replay_failures(
     states = StepStates(scenario)
     original = build_long_run(scenario, states)
 
-    def replay(scenario: Scenario, run: LongRun, states: StepStates) -> TrainingRun:
+    def simulate_replay(scenario: Scenario, run: LongRun, states: StepStates) -> TrainingRun:
         struck = with_logged_failures(run, log, original)
         check_simulation_size(struck, count)
         return TrainingRun(scenario, struck, dict(states.used), simulate_runs(struck, scenario.seed, count))
 
-    was, then = replay(scenario, original, states), None
+    was, then = simulate_replay(scenario, original, states), None
     if policy:
         other = from_document(scenario.document(), policy)
         same_step = step_document(other) == step_document(scenario)
         states = StepStates(other, states.asked) if same_step else StepStates(other)
-        then = replay(other, build_long_run(other, states), states)
+        then = simulate_replay(other, build_long_run(other, states), states)
     return FailureReplay(name, log, was, then, policy)
 
 

@@ -276,12 +276,12 @@ class StepStates:
     def step_time_with_faults(self, words: str, faults: Iterable[Mapping[str, Any]]) -> float:
         """Return the step time (s) with additional faults, on the scenario's own random draws."""
 
-        def step() -> float:
+        def simulate_step() -> float:
             more = [_FAULT.validate_python(dict(fault)) for fault in faults]
             changed = self.scenario.model_copy(update={"faults": placed((*self.scenario.faults, *more))})
             return simulate_scenario(changed).step_time
 
-        return self._cached_step_time(words, step) + self.outer_step_time
+        return self._cached_step_time(words, simulate_step) + self.outer_step_time
 
     def slow_step_time(self, device: ClassRepresentative, level: float) -> float:
         """Return the step time (s) with a GPU or node slower by a factor, or a link at a share of its bandwidth."""

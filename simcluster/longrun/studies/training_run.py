@@ -271,7 +271,7 @@ class TrainingRun(Displayable):
         pattern, rate, scenario = self.run.pattern, stop_rate(self.run), self.scenario
         money, energy, keep = self.money, self.energy, pattern.keep
 
-        def values(*names: str) -> dict[str, Any]:
+        def values_of(*names: str) -> dict[str, Any]:
             return {name: getattr(self, name) for name in names}
 
         found = {
@@ -279,9 +279,9 @@ class TrainingRun(Displayable):
             "gpus": self.run.gpus,
             "played": self.played,
             "seed": scenario.seed,
-            **values("days", "goodput", "ettr"),
+            **values_of("days", "goodput", "ettr"),
             "step_time_s": pattern.step,
-            **values("step_mfu", "effective_mfu", "tokens", "loss", "gpu_hours", "spare_gpu_hours"),
+            **values_of("step_mfu", "effective_mfu", "tokens", "loss", "gpu_hours", "spare_gpu_hours"),
             "price_per_gpu_hour": self.price,
             "dollars": self.dollars,
             "money": None if money is None else money.to_dict(self.price_of_mfu),
