@@ -200,8 +200,8 @@ def advise_on_defective_nodes(bench: PolicyBench) -> Advice:
     sentence = (
         f"Retiring a node after {words} gains {format_points(row[way], row[f'{way}_half_width'])} of goodput{known} on "
         f"{format_percent(first['never'])} without, and also retires {row[f'healthy_{way}']:,.2g} healthy nodes per "
-        f"run by chance; at the first failure it would gain {format_points(first['ever'], first['ever_half_width'])} and "
-        f"{first['healthy_ever']:,.2g} healthy nodes."
+        f"run by chance; at the first failure it would gain {format_points(first['ever'], first['ever_half_width'])} "
+        f"and {first['healthy_ever']:,.2g} healthy nodes."
     )
     lines = (
         AdviceLine("ever", "failures ever", wide="ever_half_width"),
