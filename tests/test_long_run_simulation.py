@@ -341,7 +341,7 @@ def test_the_mean_of_a_law_is_that_of_its_quantiles(kind: str) -> None:
 def test_a_duration_alone_is_a_fixed_time() -> None:
     law = TypeAdapter(Time).validate_python("5 min")
     assert law == FixedTime(seconds="300.0 s")
-    assert TypeAdapter(Time).validate_python({"per_gpu": "1 ms"}).on(16384).mean == pytest.approx(16.384)
+    assert TypeAdapter(Time).validate_python({"per_gpu": "1 ms"}).for_gpus(16384).mean == pytest.approx(16.384)
 
 
 def test_half_of_lognormal_times_are_below_the_median() -> None:

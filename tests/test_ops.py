@@ -21,7 +21,8 @@ from simcluster.reference.plain import StepSimulation
 from simcluster.results.played import Run
 from simcluster.results.timeline import COLUMNS
 from simcluster.scenario.scenario import Scenario
-from simcluster.step.simulate import plan, simulate_scenario
+from simcluster.step.planned import plan_step
+from simcluster.step.simulate import simulate_scenario
 from simcluster.studies.search.pass_times import least_segment_seconds
 from simcluster.studies.sweep.quick import proved
 
@@ -124,7 +125,7 @@ def test_simpy_on_folded_ranks_simulates_every_kind(work: Work) -> None:
 def sweeps_alike(work: Work) -> None:
     """With the durations of the reference the sweep of replicas takes as long."""
     scenario = job()
-    made = plan(scenario, partial(with_work, work=work, lane=MAIN))
+    made = plan_step(scenario, partial(with_work, work=work, lane=MAIN))
     layout, cluster, choices = made.job.plan, scenario.cluster.built, made.choices
     sweep = StageSweep(made.programs, layout)
     stages = layout.stages()

@@ -233,7 +233,7 @@ class StagedTime(TimeSpec):
 
     def for_gpus(self, gpus: int) -> TimeSpec:
         """Return the distribution with both stages adapted to a job of ``gpus`` GPUs."""
-        return self.model_copy(update={"first": self.first.on(gpus), "second": self.second.on(gpus)})
+        return self.model_copy(update={"first": self.first.for_gpus(gpus), "second": self.second.for_gpus(gpus)})
 
 
 TIMES: dict[str, type[TimeSpec]] = {

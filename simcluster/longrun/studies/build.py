@@ -80,7 +80,7 @@ def build_long_run(scenario: Scenario, states: StepStates) -> LongRun:
         short=short,
         running=running,
         straggler=section.straggler,
-        noticed=section.noticed.on(gpus),
+        noticed=section.noticed.for_gpus(gpus),
         wrong=section.wrong_diagnosis,
         timeout=section.timeout,
         maintenance=Maintenance(planned.every, planned.lasts) if planned else None,
@@ -103,7 +103,7 @@ def _build_restart_phase(part: RestartPart, weight: CheckpointCost, gpus: int) -
     if part.takes == "auto":
         memory, storage = (FixedTime(seconds=f"{each!r} s") for each in (weight.load_memory, weight.load_storage))
         return RestartPhase(part.part, memory, storage, part.exposed)
-    law: TimeSpec = part.takes.on(gpus)
+    law: TimeSpec = part.takes.for_gpus(gpus)
     return RestartPhase(part.part, law, law, part.exposed)
 
 
@@ -165,7 +165,7 @@ def _build_failure_mode(
         lives=lives,
         bad=bad,
         detect=(spec.detect or section.detection or DETECTION).for_gpus(scenario.gpus),
-        repair=spec.repair and spec.repair.on(scenario.gpus),
+        repair=spec.repair and spec.repair.for_gpus(scenario.gpus),
         machines=spec.machines,
         survives=STORAGE if spec.survives == "storage" or section.checkpoint.memory is None else MEMORY,
         lasts=(spec.lasts or FixedTime(seconds="0 s")).for_gpus(scenario.gpus),
