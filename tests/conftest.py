@@ -260,7 +260,7 @@ def dask_address(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """A Dask cluster of two processes, which leaves no thread behind.
 
     Dask keeps one for its pickling for as long as the process lives.  After it every process of every later test would
-    be a fresh Python instead of a copy (``base.processes.context``), at a second each.
+    be a fresh Python instead of a copy (``base.processes.process_context``), at a second each.
     """
     import distributed
 

@@ -102,11 +102,14 @@ def test_every_function_refuses_an_argument_that_it_does_not_have(name: str) -> 
             "search: one must be a Scenario, got int: 3; pass what simcluster.scenario(...)",
         ),
         (lambda: simulate_costs(1.0, stages=2, microbatches=4), "costs must be a Costs or a list, got float: 1.0"),
-        (lambda: simcluster.compare_packing("x", 4096), "documents: lengths are whole numbers of tokens"),
+        (lambda: simcluster.compare_packing("x", 4096), "documents: must be a list of whole numbers of tokens"),
         (lambda: gantt(simcluster.simulate("tiny_dp"), window=3), "window=3 must be two times in seconds, (from, to)"),
         (lambda: gantt(simcluster.simulate("tiny_dp"), window=(0, "x")), "must be two times in seconds, (from, to)"),
         (lambda: simcluster.simulate("tiny_dp", engine="gpu"), "engine"),
-        (lambda: simcluster.collective_times("dgx_h100", [0, 1], "all_reduce", "1MB"), "size is '1MB'; it is a number"),
+        (
+            lambda: simcluster.collective_times("dgx_h100", [0, 1], "all_reduce", "1MB"),
+            "size is '1MB'; must be a number",
+        ),
         (lambda: simcluster.Costs(1.0, 2.0), "Costs: too many positional arguments; it takes forward, backward, "),
         (
             lambda: simcluster.Costs(forward=1.0),

@@ -15,8 +15,8 @@ from simcluster import cli
 from simcluster.base.errors import InputError
 from simcluster.base.units import format_seconds, format_seconds_round
 from simcluster.cli import common, outputs, terminal
-from simcluster.cli.arguments import PLAIN_KEYS
-from simcluster.cli.common import overrides_of
+from simcluster.cli.arguments import TOP_LEVEL_KEYS
+from simcluster.cli.common import read_overrides
 from simcluster.scenario.paths import is_section
 from simcluster.scenario.scenario import Scenario
 from simcluster.show.cells import signed_change
@@ -47,7 +47,7 @@ def test_split_overrides(argv: list[str], kept: list[str], overrides: list[str])
 def test_plain_keys_are_those_of_a_scenario_that_are_no_section() -> None:
     """And those of a section that a name says."""
     plain = {key for key in Scenario.model_fields if not is_section(key)}
-    assert {*PLAIN_KEYS} == plain | {"cluster", "model", "software"}
+    assert {*TOP_LEVEL_KEYS} == plain | {"cluster", "model", "software"}
 
 
 def test_an_override_needs_a_value() -> None:
@@ -188,7 +188,7 @@ print([module for module in {heavy} if module in sys.modules])"""
 
 def test_overrides_of_set_and_shorter_spellings() -> None:
     args = argparse.Namespace(set=["parallel.tp=8"], overrides=["steps=2"])
-    assert overrides_of(args) == [("parallel.tp", 8), ("steps", 2)]
+    assert read_overrides(args) == [("parallel.tp", 8), ("steps", 2)]
 
 
 def test_table_columns_are_aligned() -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from simcluster import cli
-from simcluster.cli.collective_output import COLUMN_WIDTHS, aligned
+from simcluster.cli.collective_output import COLUMN_WIDTHS, align_cells
 from simcluster.scenario.files import load_cluster
 from simcluster.studies.bench.collective import collective_times
 from simcluster.traffic.nccl.platforms import load_platform
@@ -334,7 +334,7 @@ def test_overrides_reach_the_links(capsys: pytest.CaptureFixture[str]) -> None:
         ("--json no/x.json", ["does not exist"]),
         ("send", ["send over 8 GPUs", "give 2"]),
         ("--detial steps", ["--detial", "did you mean '--detail'"]),
-        ("--ranks 0,3,3", ["GPU 3 is twice in a group"]),
+        ("--ranks 0,3,3", ["GPU 3 appears twice in a group"]),
         ("--ranks 0,x", ["'0,x'", "0,8-15"]),
         ("--ranks 5-3", ["goes backwards; write 3-5"]),
         ("broadcast --gpus 4 --root 4", ["root is 4", "0 to 3"]),
@@ -361,9 +361,9 @@ def test_bad_input_is_one_message_and_exit_2(
 def test_columns_stay_apart_whatever_is_in_them() -> None:
     """An algorithm's name may be longer than its column, and so may a number."""
     cells = ("1" * 20, "262144", "float", "25.349", "41.37", "1234567890.12", "two_level_halving_doubling LL128")
-    assert aligned(cells).split() == [*cells[:-1], *cells[-1].split()]
+    assert align_cells(cells).split() == [*cells[:-1], *cells[-1].split()]
     short = ("1048576", "262144", "float", "25.349", "41.37", "72.39", "ring")
-    assert len(aligned(short)) == sum(COLUMN_WIDTHS)
+    assert len(align_cells(short)) == sum(COLUMN_WIDTHS)
 
 
 def test_sizes_are_also_written_as_nccl_tests_does(capsys: pytest.CaptureFixture[str]) -> None:

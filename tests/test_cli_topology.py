@@ -11,7 +11,7 @@ from simcluster import cli, plots
 from simcluster.base.errors import InputError
 from simcluster.base.telling import set_estimate_limit
 from simcluster.scenario.files import load_cluster
-from simcluster.studies.bench.describe import describe
+from simcluster.studies.bench.describe import measure_cluster
 
 SHIPPED = sorted((Path(__file__).parent.parent / "topologies").glob("*.yaml"))
 HOST = Path(__file__).parent.parent / "examples/host.xml"
@@ -27,7 +27,7 @@ def output(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
 def test_a_file_and_its_name_are_described_alike(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     text = output(capsys, str(path))
-    assert text == describe(load_cluster(path)).format() + "\n"
+    assert text == measure_cluster(load_cluster(path)).format() + "\n"
     assert output(capsys, path.stem) == text
 
 
@@ -75,7 +75,7 @@ def test_a_description_that_takes_longer_than_is_begun_is_refused() -> None:
         set_estimate_limit(1.0),
         pytest.raises(InputError, match=r"16,000 GPUs would take about 2 s to describe.*fewer nodes"),
     ):
-        describe(load_cluster("dgx_h100", [("nodes", 2000)]))
+        measure_cluster(load_cluster("dgx_h100", [("nodes", 2000)]))
 
 
 def test_the_picture_is_a_public_function() -> None:

@@ -16,7 +16,7 @@ from simcluster.base.errors import InputError
 from simcluster.collectives import ALGORITHMS, CollectiveEntry, Hop, Phase, Ring
 from simcluster.collectives.group import rings_along
 from simcluster.scenario.files import load_cluster
-from simcluster.studies.bench.collective import collective_times, concurrent_times, num_transfers
+from simcluster.studies.bench.collective import collective_times, concurrent_times, count_transfers
 from simcluster.studies.bench.collective_loads import busiest_links
 from simcluster.topology import Cluster, parse_topology
 from simcluster.traffic.traffic import group_of, group_rings, patterns
@@ -337,5 +337,5 @@ def test_no_groups_are_refused() -> None:
 
 
 def test_the_number_of_transfers_is_known_beforehand() -> None:
-    assert num_transfers(flat(64), range(64), "all_reduce", 1e6) == 2 * 63 * 64
-    assert num_transfers(dgx(2), range(16), "all_gather", 1e6) == 15 * 16 * 8
+    assert count_transfers(flat(64), range(64), "all_reduce", 1e6) == 2 * 63 * 64
+    assert count_transfers(dgx(2), range(16), "all_gather", 1e6) == 15 * 16 * 8

@@ -41,7 +41,7 @@ GIVEN: list[tuple[str, dict[str, str | bytes], str]] = [
     ("share j.yaml", {"j.yaml": "cluster: dgx_h100\njobs: [tiny_dp]\n"}, "must be a mapping, as in {scenario: ...}"),
     ("share j.yaml", {"j.yaml": TINY}, "jobs: is required and missing; write jobs: [{scenario: ...}]"),
     ("share j.yaml", {"j.yaml": "cluster: {topology: dgx_h100, nodes: 2}\njobs: [{scenario: tiny_dp, machines: [9]}]"},
-     "the cluster has no node 9; name some of 0 to 1"),
+     "the cluster has no node 9; it has 0 to 1: name some"),
     # a name in place of another
     ("run llama3-70b", {}, "is a model, not a scenario; make one: simcluster new --model llama3-70b"),
     ("run h100", {}, "is a device, not a scenario; use it in one"),
@@ -57,7 +57,7 @@ GIVEN: list[tuple[str, dict[str, str | bytes], str]] = [
     # values
     ("collective all_reduce --size 1 GB --cluster dgx_h100", {}, "write '1 GB' in quotes if that is one value"),
     ("collective all_reduce --size -1MB --cluster dgx_h100", {}, "a value that begins with a dash as --size=-1"),
-    ("collective all_reduce --size 1MB --ranks 0,0 --cluster dgx_h100", {}, "GPU 0 is twice in a group; "),
+    ("collective all_reduce --size 1MB --ranks 0,0 --cluster dgx_h100", {}, "GPU 0 appears twice in a group; "),
     ("run tiny_3d --window 5ms:1ms", {}, "as in --window '1 ms:5 ms'"),
     ("run tiny_3d --picture-size A4 --gantt g.png", {}, "--picture-size: 'A4' is not a size; write slide"),
     ("run tiny_3d --trace-ranks 12 --trace t.json", {}, "this job has ranks 0 to 7: use one of those"),

@@ -22,7 +22,7 @@ from pathlib import Path
 import pytest
 
 from simcluster import cli
-from simcluster.cli.completion import WORDS, answers
+from simcluster.cli.completion import WORDS, complete_line
 from simcluster.model.recipes import RECIPES
 
 ROOT = Path(__file__).parent.parent
@@ -128,7 +128,7 @@ def test_words_are_what_the_models_say() -> None:
 )  # fmt: skip
 def test_answers(line: str, wanted: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    assert sorted(answers(line)) == sorted(wanted)
+    assert sorted(complete_line(line)) == sorted(wanted)
 
 
 def test_files_stand_beside_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -136,16 +136,16 @@ def test_files_stand_beside_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     (tmp_path / "tiny folder").mkdir()
     (tmp_path / ".hidden").touch()
     monkeypatch.chdir(tmp_path)
-    assert answers("simcluster run tiny") == ["tiny folder/", "tiny_3d", "tiny_dp", "tiny_own.yaml"]
-    assert answers(f"simcluster run {tmp_path}/tiny_o") == [f"{tmp_path}/tiny_own.yaml"]
-    assert answers("simcluster run tiny_dp --json ") == ["tiny folder/", "tiny_own.yaml"]
-    assert answers("simcluster run ./.h") == ["./.hidden"]
+    assert complete_line("simcluster run tiny") == ["tiny folder/", "tiny_3d", "tiny_dp", "tiny_own.yaml"]
+    assert complete_line(f"simcluster run {tmp_path}/tiny_o") == [f"{tmp_path}/tiny_own.yaml"]
+    assert complete_line("simcluster run tiny_dp --json ") == ["tiny folder/", "tiny_own.yaml"]
+    assert complete_line("simcluster run ./.h") == ["./.hidden"]
 
 
 @pytest.mark.parametrize("command", cli.COMMANDS)
 def test_every_command_completes_its_options_and_knows_its_arguments(command: str) -> None:
     parser = cli.make_parser(command)
-    found = answers(f"simcluster {command} --")
+    found = complete_line(f"simcluster {command} --")
     assert {option for option in parser.options if option.startswith("--")} <= set(found)
     unknown = [action.dest for action in parser._actions
                if not action.option_strings and not action.choices and action.dest not in parser.values]  # fmt: skip

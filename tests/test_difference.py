@@ -20,7 +20,7 @@ from simcluster.results.account import WAITING_ENTRIES, Account
 from simcluster.results.file import read_result
 from simcluster.results.result import VERSION
 from simcluster.step.simulate import simulate
-from simcluster.studies.whatif.difference import Difference, diff, settings_between
+from simcluster.studies.whatif.difference import Difference, changed_settings, diff
 
 
 @settings(max_examples=8)
@@ -100,7 +100,7 @@ def test_in_a_notebook_each_cause_begins_where_the_one_before_ends(tiny: Tiny) -
 def test_settings_are_told_leaf_by_leaf() -> None:
     before = {"name": "a", "parallel": {"tp": 8, "dp": 1}, "faults": [], "measured": {"step_time": "1 s"}}
     after = {"name": "b", "parallel": {"tp": 4, "dp": 1}, "faults": [{"kind": "slow_gpu"}], "seed": 3}
-    told = [(each.path, each.before, each.after) for each in settings_between(before, after)]
+    told = [(each.path, each.before, each.after) for each in changed_settings(before, after)]
     assert told == [("parallel.tp", 8, 4), ("faults", [], [{"kind": "slow_gpu"}]), ("seed", None, 3)]
 
 

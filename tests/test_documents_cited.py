@@ -18,7 +18,7 @@ from simcluster.results.timeline import COLUMNS
 from simcluster.scenario.scenario import load
 from simcluster.studies.whatif.free import what_if_free
 from simcluster.studies.whatif.montecarlo import monte_carlo
-from simcluster.studies.whatif.verification import verify
+from simcluster.studies.whatif.verification import verify_folding
 
 ROOT = Path(__file__).parent.parent
 MODELLING, CONTRACT, GLOSSARY = "docs/MODELLING.md", "docs/CONTRACT.md", "docs/GLOSSARY.md"
@@ -146,7 +146,7 @@ def results() -> tuple[Mapping[str, Any], ...]:
     longer = {each.kind: each.note for each in found if each.note}
     asked = {"step_time_if_free_s": free, "longer_if_free": longer, "step_time_distribution_s": chance.to_dict()}
     more = {"loader": loaded.to_dict()["loader"], **amortised_answer(loaded)[1]}
-    verified = {"verified": verify(load("tiny_3d", batch)).to_dict()}
+    verified = {"verified": verify_folding(load("tiny_3d", batch)).to_dict()}
     return full.to_dict(), {**result.to_dict(), **asked, **more, **verified}
 
 

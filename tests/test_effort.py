@@ -24,7 +24,7 @@ from simcluster.planning.optimizer import OuterUpdate
 from simcluster.scenario.effort import affordable_steps, estimate_seconds
 from simcluster.scenario.scenario import Scenario, load
 from simcluster.studies.packings import compare_packing
-from simcluster.studies.whatif.free import steps_with_parts_free, what_if_free
+from simcluster.studies.whatif.free import count_free_steps, what_if_free
 
 
 def test_no_scenario_that_ships_is_near_the_limit() -> None:
@@ -96,7 +96,7 @@ def test_the_estimate_grows_with_every_count(tiny: Tiny) -> None:
 
 
 def test_what_takes_minutes_says_so_first(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("simcluster.cli.terminal.NOTED", 1e-9)
+    monkeypatch.setattr("simcluster.cli.terminal.MIN_ANNOUNCED_SECONDS", 1e-9)
     assert cli.main(["run", "tiny_3d"]) == 0
     assert "note: tiny model, tp 2, pp 2, dp 2: this will take about 0 s\n" in capsys.readouterr().err
 
@@ -123,7 +123,7 @@ def test_ranks_that_the_network_makes_different_ask_before_they_begin(tiny: Tiny
 def test_a_report_reads_what_it_compares_with_before_it_plays(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("simcluster.cli.report.play_all", lambda _: pytest.fail("it was played"))
+    monkeypatch.setattr("simcluster.cli.report.simulate_all", lambda _: pytest.fail("it was played"))
     assert cli.main(["report", "tiny_3d", "--against", "nothing", "-o", "x.html"]) == 2
     assert "cannot read nothing: there is no such file or folder" in capsys.readouterr().err
     assert cli.main(["report", "tiny_3d", "tiny_dp", "--against", ".", "-o", "x.html"]) == 2
@@ -159,12 +159,12 @@ def test_what_is_played_with_parts_free_is_counted_before_it_is_played(
 ) -> None:
     scenario = simcluster.scenario(name)
     played = len(what_if_free(scenario))
-    assert abs(steps_with_parts_free(scenario) - played) <= 1
+    assert abs(count_free_steps(scenario) - played) <= 1
     with set_estimate_limit(4 * estimate_seconds(scenario)):
         assert cli.main(["run", name]) == 0
         capsys.readouterr()
         assert cli.main(["run", name, "--explain"]) == 2
-    assert f"--explain simulates about {steps_with_parts_free(scenario)} more steps" in capsys.readouterr().err
+    assert f"--explain simulates about {count_free_steps(scenario)} more steps" in capsys.readouterr().err
     with (
         set_estimate_limit(4 * estimate_seconds(scenario)),
         pytest.raises(InputError, match="what_if_free simulates about"),

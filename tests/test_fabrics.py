@@ -17,7 +17,7 @@ from simcluster.documents.catalogue.devices import device_names
 from simcluster.documents.catalogue.links import link_document
 from simcluster.documents.reading import DocumentKinds, parse_document, read_document, validate
 from simcluster.scenario.files import load_cluster
-from simcluster.studies.bench.describe import bisection_bandwidth, describe
+from simcluster.studies.bench.describe import bisection_bandwidth, measure_cluster
 from simcluster.topology import AnyTopology, LinkSpec, RateSpec, parse_topology
 from simcluster.topology.links import compute_part
 
@@ -115,7 +115,7 @@ def test_three_level_tree_by_formula(pods, units, per_unit, over):
     for spine in (node for node in cluster.graph if "spine" in node):
         assert uplink_rate(cluster, spine, "leaf") == pytest.approx(down, rel=1e-12)
         assert uplink_rate(cluster, spine, "core") == pytest.approx(down / over, rel=1e-12)
-    assert dict(describe(cluster).oversubscription) == pytest.approx({"leaf": 1.0, "spine": over}, rel=1e-12)
+    assert dict(measure_cluster(cluster).oversubscription) == pytest.approx({"leaf": 1.0, "spine": over}, rel=1e-12)
     if pods % 2 == 0:
         expected_bisection = pods / 2 * units * per_unit * 4 * B / over
         assert bisection_bandwidth(cluster) == pytest.approx(expected_bisection, rel=1e-12)
@@ -202,7 +202,7 @@ def test_dragonfly_route_takes_one_global_link():
     for src, dst in itertools.product(range(0, 48, 4), repeat=2):
         groups = [node.split(".")[0] for node in nodes_of(cluster, src, dst) if node.startswith("group")]
         assert len(list(itertools.groupby(groups))) <= 2
-    assert dict(describe(cluster).oversubscription) == pytest.approx({"leaf": 1.0, "spine across": 0.4})
+    assert dict(measure_cluster(cluster).oversubscription) == pytest.approx({"leaf": 1.0, "spine across": 0.4})
 
 
 # --- machines -------------------------------------------------------------------------------------------------------
@@ -242,7 +242,7 @@ def test_nics_spread_evenly_over_gpus(count, own):
     assert len(sharing) == count
     assert set(sharing.values()) == {own}
     assert {len(cluster.uplinks(gpu)) for gpu in range(4)} == {max(1, count // 4)}
-    assert describe(cluster).nics_per_gpu == count / 4
+    assert measure_cluster(cluster).nics_per_gpu == count / 4
 
 
 def test_a_striped_nic_is_as_fast_as_its_ports():
@@ -252,7 +252,7 @@ def test_a_striped_nic_is_as_fast_as_its_ports():
     assert graph["node0.nic0"]["leaf0"]["line_rate"] == 50e9
     assert graph["node0.nic0"]["leaf0"]["bandwidth"] == 45e9
     assert graph["node0.pcie0"]["node0.nic0"]["line_rate"] == 64e9
-    assert describe(cluster).nics == 16
+    assert measure_cluster(cluster).nics == 16
 
 
 def test_mixed_nics_each_have_their_speed():
@@ -261,7 +261,7 @@ def test_mixed_nics_each_have_their_speed():
     graph = cluster.graph
     assert [graph[f"node0.nic{i}"][f"unit0.leaf{i}"]["line_rate"] for i in (0, 3, 4, 7)] == [50e9, 50e9, 25e9, 25e9]
     assert [uplink_rate(cluster, f"unit0.leaf{i}", "spine") for i in (0, 7)] == [100e9, 50e9]
-    assert describe(cluster).outside == 57e9  # 25 GB/s, and of 50 GB/s the 32 of its PCIe link
+    assert measure_cluster(cluster).outside == 57e9  # 25 GB/s, and of 50 GB/s the 32 of its PCIe link
 
 
 def test_two_groups_of_few_nics_take_turns():
@@ -276,7 +276,7 @@ def test_planes_never_meet():
     assert kinds(cluster)["leaf"] == 4
     switches = {node for node, data in cluster.graph.nodes(data=True) if data["kind"] == "switch"}
     assert {tuple(sorted({a[:6], b[:6]})) for a, b in cluster.links if {a, b} <= switches} == {("plane0",), ("plane1",)}
-    assert describe(cluster).bisection == 8 * 2 * B
+    assert measure_cluster(cluster).bisection == 8 * 2 * B
 
 
 # --- racks ----------------------------------------------------------------------------------------------------------
@@ -297,11 +297,11 @@ def test_a_rack_of_trays_is_one_nvlink_domain(racks, trays, gpus):
 
 def test_gb200_nvl72():
     cluster = load_cluster("gb200_nvl72", [("nodes", 2)])
-    report = describe(cluster)
+    report = measure_cluster(cluster)
     assert (report.gpus, report.machines, report.nics, report.rails) == (144, 2, 72, 4)
     assert report.inside == pytest.approx(721.8e9)
     assert report.outside == 48e9
-    assert describe(load_cluster("gb200_nvl72", [])).bisection == pytest.approx(36 * 721.8e9)
+    assert measure_cluster(load_cluster("gb200_nvl72", [])).bisection == pytest.approx(36 * 721.8e9)
     assert dict(report.nodes)["host"] == 2 * 36
 
 
@@ -325,7 +325,7 @@ def test_collectives_do_not_use_another_network(kind):
     names = [node for node in both.graph if "storage" in node]
     assert Counter(both.graph.nodes[node]["kind"] for node in names) == {"nic": 8, "switch": 4}
     assert list(compute_part(both.graph)) == list(plain.graph)
-    mine, theirs = describe(plain), describe(both)
+    mine, theirs = measure_cluster(plain), measure_cluster(both)
     assert (mine.bisection, mine.nodes, mine.links) == (theirs.bisection, theirs.nodes, theirs.links)
     (network,) = theirs.networks
     assert (network.name, network.per_machine, network.bisection) == ("storage", 25e9, 25e9)
@@ -339,7 +339,7 @@ def test_another_network_of_an_explicit_graph():
     edges = [{"between": list(pair), **link()} for pair in pairs]
     cluster = parse_topology({"kind": "graph", "device": "h100", "nodes": nodes, "edges": edges}).build()
     assert nodes_of(cluster, 0, 1) == ["a", "s", "b"]
-    assert [network.name for network in describe(cluster).networks] == ["storage"]
+    assert [network.name for network in measure_cluster(cluster).networks] == ["storage"]
     nodes[0]["network"] = "storage"
     with pytest.raises(ValidationError, match="node 'a' of kind gpu has network 'storage'; only nic and switch do"):
         parse_topology({"kind": "graph", "device": "h100", "nodes": nodes, "edges": edges})
@@ -517,7 +517,7 @@ def test_shipped_files_name_a_device_and_draw(path):
 )
 def test_cloud_shapes_have_the_bits_that_are_sold(name, gpus, line_rate, ports):
     cluster = load_cluster(name, [("nodes", 1)])
-    report = describe(cluster)
+    report = measure_cluster(cluster)
     assert (report.gpus, report.nics) == (gpus, ports)
     out = sum(g.count * g.line_rate for g in report.links if g.ends == "nic - leaf")
     assert out * 8 == pytest.approx(line_rate)

@@ -21,10 +21,10 @@ from simcluster.results.result import Result
 from simcluster.scenario.fits import apply_changes, find_memory_remedies, peak_bytes
 from simcluster.scenario.job import planned_footprints
 from simcluster.scenario.scenario import from_document, load
-from simcluster.studies.multi_job import Placed, simulate_jobs
+from simcluster.studies.multi_job import PlacedJob, simulate_jobs
 from simcluster.studies.sweep.quick import quick_step
 from simcluster.studies.sweep.stage_network import NotQuickError
-from simcluster.studies.whatif.montecarlo import monte_carlo, without_chance
+from simcluster.studies.whatif.montecarlo import monte_carlo, remove_randomness
 from simcluster.studies.whatif.replica_sweep import seed_of
 
 HOT: dict[str, Any] = {"kind": "expert_imbalance", "tokens": {"kind": "fractions", "values": [0.3, *[0.1] * 7]}}
@@ -146,7 +146,7 @@ def test_an_even_share_changes_nothing() -> None:
 
 def test_every_view_has_the_hot_ranks_bytes() -> None:
     result = simulate(scenario(HOT))
-    base: Result = simulate(without_chance(scenario(HOT).model_copy(update={"replicas": 4})))
+    base: Result = simulate(remove_randomness(scenario(HOT).model_copy(update={"replicas": 4})))
     assert base.memory == result.memory
     for rank in (0, 5):
         text = "[" + ",".join(line.rstrip(",\n") for line in memory_counter_events(result, rank)) + "]"
@@ -207,7 +207,7 @@ def test_experts_take_their_load_in_every_half_of_the_backward(schedule: str) ->
 def test_jobs_that_share_a_cluster_hold_what_they_hold_alone() -> None:
     hot, even = scenario(HOT), scenario()
     cluster = scenario(cluster={"gpus": 16}, parallel={"ep": 8, "dp": 16}, training={"global_batch": 16}, gpus=16)
-    jobs = [Placed(even, tuple(range(8))), Placed(hot, tuple(range(8, 16)))]
+    jobs = [PlacedJob(even, tuple(range(8))), PlacedJob(hot, tuple(range(8, 16)))]
     found = [each.result.memory for each in simulate_jobs(jobs, cluster.cluster.built)]
     assert found == [simulate(even).memory, simulate(hot).memory]
     assert found[0].total < found[1].total

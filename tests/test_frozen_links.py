@@ -13,7 +13,7 @@ import simcluster
 from simcluster.cli import main
 from simcluster.show.blocks import blocks_text
 from simcluster.show.explanation import describe_distribution
-from simcluster.studies.whatif.frozen_links import frozen_links
+from simcluster.studies.whatif.frozen_links import compare_frozen_links
 
 JITTER = {"kind": "jitter", "factor": {"kind": "lognormal", "sigma": 0.3}}
 JOB: dict[str, Any] = {
@@ -30,18 +30,18 @@ FAULTS = [
 
 
 def test_where_nothing_meets_both_are_equal_to_the_bit(tiny: Tiny) -> None:
-    found = frozen_links(tiny(**JOB, parallel={"tp": 2, "pp": 2}, faults=FAULTS), cases=3)
-    assert [each.off for each in found] == [0.0] * 3
+    found = compare_frozen_links(tiny(**JOB, parallel={"tp": 2, "pp": 2}, faults=FAULTS), cases=3)
+    assert [each.relative_error for each in found] == [0.0] * 3
     assert len({each.events for each in found}) == 3
 
 
 def test_where_communication_slows_computation_down_they_are_near(tiny: Tiny) -> None:
     scenario = tiny(**JOB, parallel={"pp": 4}, overlap=BESIDE, faults=[JITTER])
-    (one, other) = frozen_links(scenario)
-    assert 0 < abs(one.off) < 0.05
+    (one, other) = compare_frozen_links(scenario)
+    assert 0 < abs(one.relative_error) < 0.05
     found = simcluster.monte_carlo(scenario.with_({"replicas": 2}))
-    said = blocks_text(describe_distribution(found, [one.off, other.off]))
-    assert f"{one.off:+.2%} and {other.off:+.2%} from events" in said
+    said = blocks_text(describe_distribution(found, [one.relative_error, other.relative_error]))
+    assert f"{one.relative_error:+.2%} and {other.relative_error:+.2%} from events" in said
     assert "from events" not in blocks_text(describe_distribution(found, [0.0]))
 
 
@@ -56,4 +56,4 @@ def test_it_is_printed_where_it_matters(tiny: Tiny, tmp_path: Path, capsys: pyte
 
 def test_ranks_that_do_other_ops_are_not_compared(tiny: Tiny) -> None:
     stall = {"kind": "host_stall", "cause": "garbage_collection", "seconds": "1 ms", "rank": 1}
-    assert frozen_links(tiny(**JOB, parallel={"dp": 8}, faults=[JITTER, stall])) == ()
+    assert compare_frozen_links(tiny(**JOB, parallel={"dp": 8}, faults=[JITTER, stall])) == ()

@@ -10,7 +10,7 @@ from conftest import Tiny
 from long_run_forms import largest_normal
 
 from simcluster.base.errors import InputError
-from simcluster.studies.whatif.sensitivities import barrier, inflation, largest_lognormal
+from simcluster.studies.whatif.sensitivities import barrier_inflation, inflation, largest_lognormal
 
 
 def test_one_factor_has_mean_one() -> None:
@@ -50,15 +50,19 @@ def test_speeds_that_last_are_one_barrier_of_their_inverse(tiny: Tiny) -> None:
     flat = {"topology": "flat", "gpus": 8}
     scenario = tiny(gpus=8, cluster=flat, parallel={"dp": 8, "zero": 0}, training={"global_batch": 64})
     table = inflation({"dp": scenario}, [0.2], per="gpu", replicas=300)
-    assert table["barrier"][0] == barrier(8, 0.2, "gpu") == pytest.approx(math.exp(0.04) * largest_lognormal(8, 0.2))
+    assert (
+        table["barrier"][0]
+        == barrier_inflation(8, 0.2, "gpu")
+        == pytest.approx(math.exp(0.04) * largest_lognormal(8, 0.2))
+    )
     computing = (table["inflation"][0] - 1) / (table["barrier"][0] - 1)
     assert 0.5 < computing <= 1 + 3 * table["interval"][0] / (table["barrier"][0] - 1)
 
 
 def test_the_inverse_of_one_speed_is_longer_than_its_mean() -> None:
     """E[1 / X] = exp(sigma^2) of a lognormal X with mean 1."""
-    assert barrier(1, 0.3, "gpu") == pytest.approx(math.exp(0.09), rel=1e-10)
-    assert barrier(1, 0.3) == pytest.approx(1.0, rel=1e-10)
+    assert barrier_inflation(1, 0.3, "gpu") == pytest.approx(math.exp(0.09), rel=1e-10)
+    assert barrier_inflation(1, 0.3) == pytest.approx(1.0, rel=1e-10)
 
 
 def test_what_does_not_draw_is_refused(tiny: Tiny) -> None:

@@ -24,7 +24,7 @@ WORDS = {  # a house word, and what the field says: the most that are left in do
     r"\bbehind\b": ("after", 4),
     r"\bleft out\b": ("default, omitted", 1),
     r"\bships?\b|\bshipped\b": ("built-in", 2),
-    r"(?<!inner )(?<!outer )\bproducts?\b(?! of)": ("matmul", 4),
+    r"(?<!inner )(?<!outer )\bproducts?\b(?! of)": ("matmul", 3),
     r"\bso (?:many|often|long)\b": ("N, the name of the count", 3),
     r"\btold\b|\btells\b|\b(?:is|are) said\b": ("reports, states", 0),
     r"\bgo(?:es)? on\b": ("continues, resumes", 1),
@@ -47,7 +47,7 @@ VAGUE = re.compile(
     "away|else|more|less|most|least|so|many|whole|part|way|ways|doors|trip|taste|again|ahead|apart|aside|"
     "around|once|ever|read|sent|gone|come|comes|goes|put|set_|laid"
 )
-NAMES = 163  # functions and classes with such a name
+NAMES = 135  # functions and classes with such a name
 
 
 @cache

@@ -12,7 +12,7 @@ from simcluster import cli
 from simcluster.base.errors import InputError
 from simcluster.scenario.scenario import load
 from simcluster.step.simulate import simulate
-from simcluster.studies.whatif.job_memory import job_memory, parts_of
+from simcluster.studies.whatif.job_memory import job_memory, memory_by_part
 from simcluster.studies.whatif.largest import largest_that_fits
 
 SMALL = {"cluster.scale.memory": 0.008}  # 640 MB, so that few values fit
@@ -107,7 +107,7 @@ def test_each_stage_and_each_zero_is_what_runs_hold() -> None:
     memory, result = job_memory(scenario), simulate(scenario)
     assert max(memory.stages, key=lambda held: held.total) == result.memory
     for held in memory.stages:
-        assert sum(parts_of(held).values()) == pytest.approx(held.total, rel=1e-12)
+        assert sum(memory_by_part(held).values()) == pytest.approx(held.total, rel=1e-12)
     none, one, two, three = (rung.held for rung in memory.rungs)
     assert none is not None
     assert one is not None

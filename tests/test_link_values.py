@@ -18,7 +18,7 @@ def test_of_some_links_is_that_of_all(of_sort: list[float], factors: list[tuple[
     plain = np.resize(np.array(of_sort), 9)
     sorts = np.arange(9, dtype=np.uint8) % len(of_sort)
     values = LinkValues(np.array(of_sort), sorts) if by_sort else LinkValues(plain.copy())
-    scaled = values.times(factors[:2]).times(factors[2:])
+    scaled = values.multiply(factors[:2]).multiply(factors[2:])
     expected = plain.copy()
     for link, factor in factors:
         expected[link] *= factor
@@ -26,9 +26,9 @@ def test_of_some_links_is_that_of_all(of_sort: list[float], factors: list[tuple[
     assert len(scaled) == 9
     assert scaled.of(links).tolist() == expected[links].tolist()
     assert values.of(links).tolist() == plain[links].tolist()
-    assert scaled.unlike(values).tolist() == np.flatnonzero(expected != plain).tolist()
-    assert values.unlike(LinkValues(expected)).tolist() == np.flatnonzero(expected != plain).tolist()
-    assert values.unlike(values).tolist() == []
+    assert scaled.changed_links(values).tolist() == np.flatnonzero(expected != plain).tolist()
+    assert values.changed_links(LinkValues(expected)).tolist() == np.flatnonzero(expected != plain).tolist()
+    assert values.changed_links(values).tolist() == []
     assert scaled.all.tolist() == expected.tolist()
     assert values.all.tolist() == plain.tolist()
 
@@ -38,5 +38,5 @@ def test_an_array_of_all_is_shared_and_not_written_to() -> None:
     assert values.all is values.all
     with pytest.raises(ValueError, match="read-only"):
         values.all[0] = 2.0
-    assert values.times([(0, 2.0)]).all.tolist() == [2.0, 1.0, 1.0]
+    assert values.multiply([(0, 2.0)]).all.tolist() == [2.0, 1.0, 1.0]
     assert values.all.tolist() == [1.0, 1.0, 1.0]

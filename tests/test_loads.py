@@ -17,8 +17,8 @@ from simcluster.results.result import Result
 from simcluster.scenario.files import load_cluster
 from simcluster.show.link_pictures import links
 from simcluster.step.simulate import simulate
-from simcluster.studies.bench.collective import collective_traffics, concurrent_times
-from simcluster.studies.bench.collective_loads import CollectiveLoads, loads_of, utilisation_over_time
+from simcluster.studies.bench.collective import collective_transfers, concurrent_times
+from simcluster.studies.bench.collective_loads import CollectiveLoads, measure_link_loads, utilisation_over_time
 from simcluster.topology import Cluster
 
 DGX = {"topology": "dgx_a100", "nodes": 4, "gpus_per_node": 2, "fabric": {"nodes_per_unit": 2}}
@@ -156,7 +156,7 @@ def test_the_picture_shows_the_table(tiny: Tiny, tmp_path: Path) -> None:
 
 
 def collective_loads(cluster: Cluster, *what: Any, **how: Any) -> CollectiveLoads:
-    return loads_of(cluster, collective_traffics(cluster, *what, **how))
+    return measure_link_loads(cluster, collective_transfers(cluster, *what, **how))
 
 
 def test_a_ring_loads_every_nic_alike() -> None:
@@ -177,13 +177,13 @@ def test_utilisation_of_a_collective_adds_up_to_its_bytes() -> None:
     cluster = load_cluster("leaf_spine_512", [("routing.kind", "ecmp")])
     groups = [range(start, 512, 64) for start in range(8)]
     loads = collective_loads(cluster, groups, "all_reduce", 1e9, algorithm="halving_doubling")
-    traffics = collective_traffics(cluster, groups, "all_reduce", 1e9, algorithm="halving_doubling")
+    traffics = collective_transfers(cluster, groups, "all_reduce", 1e9, algorithm="halving_doubling")
     edges, matrix = utilisation_over_time(cluster, traffics, [load.link for load in loads.links], 50)
     times = concurrent_times(cluster, groups, "all_reduce", 1e9, algorithm="halving_doubling")
     assert edges[-1] == max(time.duration for time in times)
     moved = (matrix * np.diff(edges)).sum(axis=1) * [load.capacity for load in loads.links]
     np.testing.assert_allclose(moved, [load.bytes for load in loads.links], rtol=1e-9)
-    alone = collective_traffics(cluster, groups[:1], "all_reduce", 1e9, algorithm="ring")
+    alone = collective_transfers(cluster, groups[:1], "all_reduce", 1e9, algorithm="ring")
     links = [load.link for load in collective_loads(cluster, groups[:1], "all_reduce", 1e9, algorithm="ring").links]
     assert utilisation_over_time(cluster, alone, links[:1], 50)[1].max() == pytest.approx(1.0, rel=1e-2)
 

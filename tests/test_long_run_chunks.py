@@ -21,7 +21,7 @@ from simcluster import cli
 from simcluster.base import version
 from simcluster.base.errors import InputError
 from simcluster.base.store import Store
-from simcluster.cli.sweep import Bar
+from simcluster.cli.sweep import ProgressBar
 from simcluster.longrun.pattern import CheckpointPattern, SnapshotCost
 from simcluster.longrun.run import FailureMode, LongRun
 from simcluster.longrun.simulation import simulate_runs
@@ -223,7 +223,7 @@ def killed(folder: Path, arguments: list[str], *, times: int) -> None:
     resumed, undisturbed = folder / "resumed.json", folder / "undisturbed.json"
     with pytest.MonkeyPatch.context() as patch:
         seen: list[int] = []
-        patch.setattr(Bar, "__call__", lambda self, done, total, wrong: seen.append(done))
+        patch.setattr(ProgressBar, "__call__", lambda self, done, total, wrong: seen.append(done))
         assert cli.main([*command, "--json", str(resumed)]) == 0
         assert seen[0] == before, "what was on disk is not played again"
         assert cli.main(["train", *arguments, "--json", str(undisturbed)]) == 0

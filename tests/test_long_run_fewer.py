@@ -17,8 +17,14 @@ from simcluster.longrun.studies.states import StepStates
 from simcluster.scenario.run_times import ExponentialTime, FixedTime
 from simcluster.scenario.scenario import Scenario, from_document, load
 from simcluster.step.simulate import simulate
-from simcluster.studies.multi_job import Placed, simulate_jobs
-from simcluster.studies.whatif.mitigations import dropped, fewer_of, step_of, with_ranks, without_machine
+from simcluster.studies.multi_job import PlacedJob, simulate_jobs
+from simcluster.studies.whatif.mitigations import (
+    drop_node,
+    drop_node_and_move_ranks,
+    keep_ranks,
+    simulate_fewer_replicas,
+    with_fewer_nodes,
+)
 
 PODS = {
     "cluster": {"topology": "dgx_h100", "nodes": 8, "gpus_per_node": 2, "fabric": {"nodes_per_unit": 4}},
@@ -36,50 +42,50 @@ def job(**changes: Any) -> Scenario:
 
 def test_the_replica_of_the_failed_machine_leaves_and_others_stay() -> None:
     scenario = job()  # a stage is four machines of two GPUs: a replica is machines i and 4 + i
-    one = fewer_of(scenario, 1)
+    one = with_fewer_nodes(scenario, 1)
     assert one is not None
     assert one.gpus == (*range(2, 8), *range(10, 16))
     assert (one.scenario.dp, one.scenario.gpus, one.scenario.training.global_batch) == (3, 12, 6)
-    assert fewer_of(scenario, 2) == one  # the other machine of replica 0 stands in for the second that fails
-    two = fewer_of(scenario, 3)
+    assert with_fewer_nodes(scenario, 2) == one  # the other machine of replica 0 stands in for the second that fails
+    two = with_fewer_nodes(scenario, 3)
     assert two is not None
     assert two.gpus == (*range(4, 8), *range(12, 16))
-    least = fewer_of(scenario, 6)
+    least = with_fewer_nodes(scenario, 6)
     assert least is not None
     assert least.scenario.dp == 1
-    assert fewer_of(scenario, 7) is None
+    assert with_fewer_nodes(scenario, 7) is None
 
 
 def test_any_replica_may_be_the_one_that_leaves() -> None:
     scenario, found = job(), []
     for gone in range(4):
         gpus = [gpu for gpu in range(16) if gpu // 2 % 4 != gone]
-        placed = Placed(with_ranks(scenario, 3, gpus), tuple(gpus))
+        placed = PlacedJob(keep_ranks(scenario, 3, gpus), tuple(gpus))
         (alone,) = simulate_jobs([placed], scenario.cluster.built, folded=False)
         found.append(alone.step_time)
-    one = fewer_of(scenario, 1)
+    one = with_fewer_nodes(scenario, 1)
     assert one is not None
-    assert step_of(one) == found[0]  # to the bit, though few of its ranks are played
+    assert simulate_fewer_replicas(one) == found[0]  # to the bit, though few of its ranks are played
     np.testing.assert_allclose(found, found[0], rtol=1e-12)
 
 
 def test_a_machine_that_is_dropped_takes_its_replica_along() -> None:
     slow = {"kind": "slow_gpu", "rank": 4, "factor": 1.5}  # machine 2: stage 0 of replica 2
-    left, note = dropped(job(faults=[slow]), 2)
+    left, note = drop_node(job(faults=[slow]), 2)
     assert left is not None
     assert left.gpus == (*range(4), 6, 7, *range(8, 12), 14, 15)
     assert (left.scenario.dp, left.scenario.faults, "2 healthy GPUs idle" in note) == (3, (), True)
-    moved, same = without_machine(job(faults=[slow]), 2)
+    moved, same = drop_node_and_move_ranks(job(faults=[slow]), 2)
     assert moved is not None
     assert note == same
-    assert step_of(left) == pytest.approx(simulate(moved).step_time, rel=0.05)
-    (alone,) = simulate_jobs([Placed(left.scenario, left.gpus)], job().cluster.built, folded=False)
-    assert step_of(left) == alone.step_time
-    other, _ = dropped(job(faults=[slow, slow | {"rank": 7}]), 2)  # one goes on with a slow GPU: ranks move up
+    assert simulate_fewer_replicas(left) == pytest.approx(simulate(moved).step_time, rel=0.05)
+    (alone,) = simulate_jobs([PlacedJob(left.scenario, left.gpus)], job().cluster.built, folded=False)
+    assert simulate_fewer_replicas(left) == alone.step_time
+    other, _ = drop_node(job(faults=[slow, slow | {"rank": 7}]), 2)  # one goes on with a slow GPU: ranks move up
     assert other is not None
     assert other.gpus is None
-    assert dropped(job(**{"parallel.dp": 1, "gpus": 4}), 0)[0] is None
-    whole, _ = dropped(load("slow_gpu"), 1)  # every replica has ranks on it: they move up
+    assert drop_node(job(**{"parallel.dp": 1, "gpus": 4}), 0)[0] is None
+    whole, _ = drop_node(load("slow_gpu"), 1)  # every replica has ranks on it: they move up
     assert whole is not None
     assert whole.gpus is None
     assert whole.scenario.dp == 1
@@ -87,26 +93,28 @@ def test_a_machine_that_is_dropped_takes_its_replica_along() -> None:
 
 def test_what_is_wrong_with_a_rank_stays_with_it() -> None:
     slow = {"kind": "slow_gpu", "rank": 9, "factor": 1.5}  # stage 1 of replica 0
-    left = fewer_of(job(faults=[slow]), 1)
+    left = with_fewer_nodes(job(faults=[slow]), 1)
     assert left is not None
     assert not left.scenario.faults
-    stays = fewer_of(job(faults=[slow | {"rank": 15}]), 1)
+    stays = with_fewer_nodes(job(faults=[slow | {"rank": 15}]), 1)
     assert stays is not None
     assert stays.scenario.faults[0].chosen([0] * 12) == [11]
-    assert step_of(stays) > step_of(left)
+    assert simulate_fewer_replicas(stays) > simulate_fewer_replicas(left)
 
 
 def test_replicas_that_share_machines_leave_with_them() -> None:
     whole = load("tiny_3d", {"parallel": {"tp": 1, "pp": 1, "dp": 8}, "overlap.tensor": False})  # two a machine
-    left = fewer_of(whole, 1)
+    left = with_fewer_nodes(whole, 1)
     assert left is not None
     assert left.gpus == tuple(range(2, 8))
     mixed = load("tiny_3d", {"parallel": {"tp": 1, "pp": 2, "dp": 4, "zero": 1}, "overlap.tensor": False})
-    packed = fewer_of(mixed, 1)  # a machine has a stage of two replicas: one can be put together of what is left
+    packed = with_fewer_nodes(
+        mixed, 1
+    )  # a machine has a stage of two replicas: one can be put together of what is left
     assert packed is not None
     assert packed.gpus is None
-    assert packed.scenario == without_machine(mixed, 0)[0]
-    assert step_of(packed) == simulate(packed.scenario).step_time
+    assert packed.scenario == drop_node_and_move_ranks(mixed, 0)[0]
+    assert simulate_fewer_replicas(packed) == simulate(packed.scenario).step_time
 
 
 def test_paces_are_by_machines_and_each_state_is_played_once() -> None:

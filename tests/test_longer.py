@@ -18,7 +18,7 @@ from simcluster.results.result import Result
 from simcluster.scenario.scenario import Scenario
 from simcluster.step.simulate import simulate
 from simcluster.studies.whatif.difference import diff
-from simcluster.studies.whatif.only_faster import only_faster
+from simcluster.studies.whatif.only_faster import is_only_faster
 from simcluster.studies.whatif.straggling import stragglers
 
 PCIE = {"topology": "pcie_ethernet", "nodes": 2, "gpus_per_node": 4, "gpus_per_pcie_switch": 2}
@@ -55,7 +55,7 @@ def faster(document: dict[str, Any]) -> list[dict[str, Any]]:
 
 def held_to_say(base: Result, other: Result) -> None:
     """Longer only with a reason, which makes up for all of it."""
-    assert only_faster(base.scenario, other.scenario)
+    assert is_only_faster(base.scenario, other.scenario)
     found = diff(base, other)
     more = other.step_time - base.step_time
     if more > 1e-9 * base.step_time:
@@ -114,12 +114,12 @@ def clean(tiny: Tiny) -> float:
 
 def test_what_else_differs_is_no_step_that_is_faster_in_all(tiny: Tiny) -> None:
     base = tiny(**SHARED, faults=[COLLECT])
-    assert not only_faster(base, tiny(**SHARED, faults=[COLLECT, FLAP]))
-    assert not only_faster(base, tiny(**{**SHARED, "training": {"global_batch": 8}}, faults=[COLLECT]))
-    assert not only_faster(base, scaled(tiny, network=0.5))
-    assert not only_faster(base, scaled(tiny, latency=2))
-    assert only_faster(base, scaled(tiny, latency=0.5, flops=2))
-    assert only_faster(base, tiny(**SHARED, faults=[]))
+    assert not is_only_faster(base, tiny(**SHARED, faults=[COLLECT, FLAP]))
+    assert not is_only_faster(base, tiny(**{**SHARED, "training": {"global_batch": 8}}, faults=[COLLECT]))
+    assert not is_only_faster(base, scaled(tiny, network=0.5))
+    assert not is_only_faster(base, scaled(tiny, latency=2))
+    assert is_only_faster(base, scaled(tiny, latency=0.5, flops=2))
+    assert is_only_faster(base, tiny(**SHARED, faults=[]))
 
 
 def scaled(tiny: Tiny, **scale: float) -> Scenario:

@@ -12,7 +12,7 @@ from simcluster import cli
 from simcluster.base.errors import InputError
 from simcluster.results.result import MeasuredStep
 from simcluster.step.simulate import simulate, simulate_scenario
-from simcluster.studies.whatif.sensitivities import Sensitivity, gap_causes, sensitivity
+from simcluster.studies.whatif.sensitivities import Sensitivity, find_gap_causes, sensitivity
 
 
 def test_mfu_goes_with_the_step() -> None:
@@ -65,7 +65,7 @@ def test_each_cause_closes_the_gap_as_far_as_it_is_linear() -> None:
     base = simulate_scenario(simcluster.scenario("tiny_dp"))
     found = sensitivity(base, ("flops", "network", "nvlink"))
     gap = 0.05 * base.step_time
-    causes = {cause.resource: cause for cause in gap_causes(found, gap)}
+    causes = {cause.resource: cause for cause in find_gap_causes(found, gap)}
     assert set(causes) == {"flops", "network"}
     for name, cause in causes.items():
         played = simulate(simcluster.scenario("tiny_dp", {f"cluster.scale.{name}": cause.factor}))
@@ -77,10 +77,10 @@ def test_a_time_that_is_too_short_explains_nothing_alone() -> None:
     few = Sensitivity("network", 0.01, 1.0, None, 1.0 - 0.1 * 0.01 / 1.01)
     half = Sensitivity("latency", 0.01, 1.0, None, 1.0 - 0.5 * 0.01 / 1.01)
     more = Sensitivity("flops", 0.01, 1.0, None, 1.0 - 0.5 * 0.01 / 1.01)
-    first, second, third = gap_causes([few, half, more], -0.2)
+    first, second, third = find_gap_causes([few, half, more], -0.2)
     assert [cause.factor for cause in (first, second)] == [pytest.approx(0.6), pytest.approx(1 / 0.6)]
     assert third.factor is None
-    assert "alone cannot close the gap" in third.in_words()
+    assert "alone cannot close the gap" in third.describe()
 
 
 def test_sensitivity_tells_it(capsys: pytest.CaptureFixture[str]) -> None:

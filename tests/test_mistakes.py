@@ -12,7 +12,7 @@ import pytest
 
 from simcluster.base.counts import parse_numbers
 from simcluster.base.errors import InputError
-from simcluster.cli.arguments import with_its_option
+from simcluster.cli.arguments import add_option_name
 from simcluster.documents import reading
 from simcluster.documents.shipped import builtin_path
 from simcluster.scenario.paths import find_key_paths
@@ -215,4 +215,4 @@ def of_options(**values: Any) -> Any:
     ],
 )
 def test_the_option_is_the_one_that_has_the_value(text: str, values: dict[str, Any], told: str) -> None:
-    assert with_its_option(text, *of_options(**values)) == told
+    assert add_option_name(text, *of_options(**values)) == told

@@ -14,7 +14,7 @@ from simcluster.base.errors import InputError
 from simcluster.results.distribution import Distribution, compare_replicas, half_width
 from simcluster.scenario.scenario import load
 from simcluster.studies.whatif import replica_sweep
-from simcluster.studies.whatif.montecarlo import monte_carlo, one_replica, without_chance
+from simcluster.studies.whatif.montecarlo import make_replica, monte_carlo, remove_randomness
 
 REPLICAS: dict[str, Any] = {
     "cluster": {"topology": "flat", "gpus": 8},
@@ -193,7 +193,7 @@ def test_a_distribution_says_what_people_ask(tiny: Any) -> None:
 
 def test_what_is_left_without_chance(tiny: Any) -> None:
     slow = {"kind": "slow_gpu", "rank": 1, "factor": 1.5}
-    left = without_chance(tiny(**REPLICAS, replicas=9, faults=[jitter(), slow]))
+    left = remove_randomness(tiny(**REPLICAS, replicas=9, faults=[jitter(), slow]))
     assert [fault.kind for fault in left.faults] == ["slow_gpu"]
     assert left.replicas == 1
 
@@ -261,7 +261,7 @@ def test_random_stalls_and_loads_are_simulated_replica_by_replica(tiny: Any, kin
     scenario = tiny(**job, training={"global_batch": 16}, replicas=3, faults=[fault], model={"layers": 8})
     found = monte_carlo(scenario)
     assert found.method == "events"
-    assert found.step_times.tolist() == [simulate(one_replica(scenario, number)).step_time for number in range(3)]
+    assert found.step_times.tolist() == [simulate(make_replica(scenario, number)).step_time for number in range(3)]
     assert len({*found.step_times.tolist()}) == 3
     assert monte_carlo(scenario, processes=2).step_times.tolist() == found.step_times.tolist()
     with pytest.raises(InputError, match=f"{reason}; use auto"):

@@ -33,7 +33,7 @@ def rows(draw: st.DrawFn) -> LinkRows:
     for height, width in shapes:
         tables.append(links[first : first + height * width].reshape(height, width))
         first += height * width
-    return LinkRows.of([table.astype(np.int32) for table in tables], size)
+    return LinkRows.from_tables([table.astype(np.int32) for table in tables], size)
 
 
 @st.composite
@@ -70,10 +70,10 @@ def test_every_link_has_its_number(data: st.DataObject) -> None:
     some = np.array(data.draw(st.lists(st.integers(0, len(plain) - 1))), dtype=np.int64)
     assert made.all.tolist() == plain
     assert made.of(some).tolist() == [plain[link] for link in some.tolist()]
-    assert PerLink.one_by_one(made.all).of(some).tolist() == made.of(some).tolist()
-    assert made.each(lambda values: 2 * values + 1).all.tolist() == [2 * number + 1 for number in plain]
-    assert max(plain) <= made.most or made.most == 0
-    assert {*plain} - {-1} <= {*made.different.tolist()}  # and those of kinds that no row is of
+    assert PerLink.uncompressed(made.all).of(some).tolist() == made.of(some).tolist()
+    assert made.apply(lambda values: 2 * values + 1).all.tolist() == [2 * number + 1 for number in plain]
+    assert max(plain) <= made.maximum or made.maximum == 0
+    assert {*plain} - {-1} <= {*made.distinct.tolist()}  # and those of kinds that no row is of
 
 
 @given(data=st.data())
@@ -81,20 +81,20 @@ def test_firsts_places_and_pairs_are_those_of_the_links_one_by_one(data: st.Data
     on = data.draw(rows())
     made, other = (data.draw(numbers(on, 0, 3)) for _ in range(2))
     plain, another = one_by_one(made), one_by_one(other)
-    assert made.firsts(5).tolist() == [plain.index(number) if number in plain else -1 for number in range(5)]
-    flat = PerLink.one_by_one(np.array(another, dtype=np.int32))
+    assert made.first_links(5).tolist() == [plain.index(number) if number in plain else -1 for number in range(5)]
+    flat = PerLink.uncompressed(np.array(another, dtype=np.int32))
     for each in (other, flat):
-        both = [(each.most + 1) * a + b for a, b in zip(plain, another, strict=True)]
-        assert made.beside(each).all.tolist() == both
+        both = [(each.maximum + 1) * a + b for a, b in zip(plain, another, strict=True)]
+        assert made.combine(each).all.tolist() == both
     links = data.draw(numbers(on, -1, len(plain) - 1))
     those = np.unique(data.draw(st.lists(st.integers(0, len(plain) - 1)))).astype(np.int64)
     place = {link: number for number, link in enumerate(those.tolist())}
-    wide = LinkRows.of(
+    wide = LinkRows.from_tables(
         [np.arange(len(plain), dtype=np.int32).reshape(1, -1)], 100 * len(plain)
     )  # so few that they are looked up
     few = PerLink(wide, (np.zeros(1, dtype=np.int64),), (links.all[None],), np.zeros(0, dtype=np.int32))
     for each in (links, few):
-        assert each.among(those).of(np.arange(len(plain))).tolist() == [
+        assert each.positions_in(those).of(np.arange(len(plain))).tolist() == [
             place.get(link, len(those)) for link in one_by_one(links)
         ]
 

@@ -168,7 +168,7 @@ def test_an_alarm_stops_what_never_looks_and_is_gone_afterwards() -> None:
     with pytest.raises(TimeUp):
         work()
     with raise_after(60.0) as deadline:
-        assert 0 < deadline.left <= 60
+        assert 0 < deadline.seconds_left <= 60
     assert signal.getitimer(signal.ITIMER_REAL)[0] == 0
     assert signal.getsignal(signal.SIGALRM) is signal.SIG_DFL
     with raise_after(None) as none:
@@ -281,7 +281,7 @@ def test_without_a_terminal_it_is_told_now_and_then(
 ) -> None:
     clock = [100.0]
     monkeypatch.setattr(plan_command.time, "monotonic", lambda: clock[0])
-    told = plan_command.SearchTold()
+    told = plan_command.SearchProgress()
     state = SearchState("layouts", whole.best[1].layout, 1.5, 0.032, 3, 40, 0.0, 130.0)
     said = []
     for clock[0], layout in ((100.5, 1), (101.5, 1), (105.0, 1), (111.6, 1), (112.0, 0), (112.7, 0), (122.8, 0)):
@@ -289,12 +289,12 @@ def test_without_a_terminal_it_is_told_now_and_then(
         told.now(state)
         said.append(capsys.readouterr().err.count("\n"))
     assert said == [0, 1, 0, 0, 1, 0, 0], "what is news; all else is the clock's"
-    words = plan_command.words_of(state)
+    words = plan_command.progress_text(state)
     assert words.startswith(
         "simulating layouts, best so far 1.500 s, proven gap 3.2%, 3 simulated, at most 40 left, about "
     )
     assert words.rpartition(": ")[2] == layout_name(whole.best[0].layout)
-    endless = plan_command.words_of(state._replace(seconds_left=1.2e6, own=True))
+    endless = plan_command.progress_text(state._replace(seconds_left=1.2e6, own=True))
     assert endless.startswith("simulating layouts, best found 1.500 s (yours), within 3.2% of the bound, 3 simulated")
     assert " h left" not in endless
     clock[0] = 124.0
@@ -312,7 +312,7 @@ def test_the_layout_that_practice_would_try_is_told_with_its_bound_before_it_is_
     first = before[0].first
     assert first is not None
     assert 0 < before[0].first_time <= simulate_scenario(first.on(found.base)).step_time
-    told = plan_command.words_of(before[0])
+    told = plan_command.progress_text(before[0])
     assert f"the first takes at least {format_seconds(before[0].first_time)}, 0 simulated" in told
     assert told.endswith(layout_name(first))
 
@@ -322,12 +322,12 @@ def test_a_line_of_a_search_has_the_name_and_the_time_of_its_command_once(
 ) -> None:
     clock = [100.0]
     monkeypatch.setattr(plan_command.time, "monotonic", lambda: clock[0])
-    with terminal.working("plan"):
-        told = plan_command.SearchTold()
+    with terminal.track_progress("plan"):
+        told = plan_command.SearchProgress()
         state = SearchState("layouts", whole.best[0].layout, 1.5, 0.032, 3, 40, 0.0, 130.0)
         clock[0] = 117.0
         told.now(state)
-    assert capsys.readouterr().err == f"simcluster plan: 17 s, {plan_command.words_of(state)}\n"
+    assert capsys.readouterr().err == f"simcluster plan: 17 s, {plan_command.progress_text(state)}\n"
 
 
 def test_what_is_played_in_full_for_the_best_is_not_played_again_for_its_account() -> None:
@@ -343,4 +343,4 @@ def test_what_is_played_in_full_for_the_best_is_not_played_again_for_its_account
 
 def test_a_limit_may_be_longer_than_the_system_sets_an_alarm_for() -> None:
     with raise_after(1e300) as deadline:
-        assert deadline.left > 1e299
+        assert deadline.seconds_left > 1e299

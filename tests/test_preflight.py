@@ -15,9 +15,9 @@ from simcluster.base.units import format_seconds
 from simcluster.cli import main
 from simcluster.scenario.fits import apply_changes
 from simcluster.step.simulate import simulate
-from simcluster.studies.whatif.preflight import checklist, preflight, worst
-from simcluster.studies.whatif.preflight_points import CHECKS, Point, _contention
-from simcluster.studies.whatif.remedies import Remedy, against_exposed, written
+from simcluster.studies.whatif.preflight import make_checklist, preflight, worst_verdict
+from simcluster.studies.whatif.preflight_points import CHECKS, Point, _check_contention
+from simcluster.studies.whatif.remedies import Remedy, exposure_remedies, format_changes
 
 GPT = "gpt3_175b_64xa100"
 SLOW = ("slow_gpu", "model.layers=8", "training.global_batch=16")
@@ -39,7 +39,7 @@ def test_a_published_run_passes_every_point() -> None:
     found = points(GPT)
     assert len(found) == len(CHECKS)
     assert {point.verdict for point in found.values()} == {"pass"}
-    assert worst(list(found.values())) == "pass"
+    assert worst_verdict(list(found.values())) == "pass"
     assert all(any(letter.isdigit() for letter in point.found) for point in found.values())
 
 
@@ -70,7 +70,7 @@ def test_rings_that_share_uplinks_turn_their_point() -> None:
         "cluster": {"topology": "leaf_spine_512"}, "gpus": 512, "parallel": {"tp": 64, "pp": 1}, "model.heads": 64,
         "model.kv_heads": 64, "training.global_batch": 8, "overlap.grad_reduce": False,
     }  # fmt: skip
-    found = _contention(simulate(simcluster.scenario("tiny_3d", changes)))
+    found = _check_contention(simulate(simcluster.scenario("tiny_3d", changes)))
     assert found.verdict != "pass", found
 
 
@@ -82,13 +82,13 @@ def test_a_remedy_is_what_its_scenario_gives() -> None:
     changed = apply_changes(scenario, found.remedy.values)
     assert changed is not None
     assert simulate(changed).step_time == found.remedy.step_time < simulate(scenario).step_time
-    by_hand = simcluster.scenario(SLOW[0], [*SLOW[1:], *written(found.remedy.values)])
+    by_hand = simcluster.scenario(SLOW[0], [*SLOW[1:], *format_changes(found.remedy.values)])
     assert simulate(by_hand).step_time == found.remedy.step_time
 
 
 def test_changes_are_written_as_the_command_line_reads_them() -> None:
     values = {"overlap.tensor": True, "parallel.order": ("tp", "dp"), "training.micro_batch": 2}
-    assert list(written(values)) == ["overlap.tensor=true", "parallel.order=[tp, dp]", "training.micro_batch=2"]
+    assert list(format_changes(values)) == ["overlap.tensor=true", "parallel.order=[tp, dp]", "training.micro_batch=2"]
 
 
 PRINTED = re.compile(r"(--set .*?)   (\S+ \S+) per step \(([+-][0-9.]+%)(: it meets the rule, but is slower)?\)")
@@ -137,7 +137,7 @@ def test_a_mixture_whose_experts_are_all_on_every_rank_is_warned_of() -> None:
     assert point.remedy is not None
     assert point.remedy.values["parallel.ep"] > 1
     assert point.remedy.step_time < point.remedy.before
-    assert points(*base, *written(point.remedy.values))["expert parallelism"].verdict == "pass"
+    assert points(*base, *format_changes(point.remedy.values))["expert parallelism"].verdict == "pass"
 
 
 def test_a_remedy_says_what_its_point_says_then() -> None:
@@ -148,7 +148,7 @@ def test_a_remedy_says_what_its_point_says_then() -> None:
         remedies = points("tiny_3d", *overrides)[point.name].remedies
         times = [remedy.step_time for remedy in remedies]
         for remedy in remedies:
-            again = check(simulate(simcluster.scenario("tiny_3d", [*overrides, *written(remedy.values)])))
+            again = check(simulate(simcluster.scenario("tiny_3d", [*overrides, *format_changes(remedy.values)])))
             assert remedy.then == (again.verdict, again.found)
             assert remedy.before == base.step_time
         if remedies and point.for_time:
@@ -173,7 +173,7 @@ def test_gradients_reduced_in_every_microbatch_are_named_and_ended() -> None:
     found = {point.name: point for point in (check(base) for check in CHECKS)}
     assert "gradients are reduced in each of 32 microbatches" in found["ZeRO under the pipeline"].found
     assert found["pipeline bubble"].verdict == "pass"
-    first = against_exposed(base)[:6]
+    first = exposure_remedies(base)[:6]
     tried = ({"parallel.zero": 1}, 13.58, -0.291), ({"fsdp.sync_every_microbatch": False}, 14.04, -0.267)
     for values, seconds, gain in tried:
         assert values in first
@@ -224,7 +224,7 @@ def test_a_gpu_that_is_nearly_full_has_remedies_too(capsys: pytest.CaptureFixtur
 def test_changes_that_help_each_other_are_put_together() -> None:
     """The best remedy and what makes its step shorter still: shorter than each alone."""
     result = simulate(simcluster.scenario("tiny_3d"))
-    found = checklist(result)
+    found = make_checklist(result)
     times = [remedy.step_time for remedy in found.fastest]
     assert times == sorted(times)
     assert times[0] < min(each.step_time for point in found.points for each in point.remedies)

@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 from simcluster import cli
 from simcluster.base.texts import escape_controls, escape_for_cell
 from simcluster.cli.common import format_table
-from simcluster.cli.terminal import Escaping, own_code
+from simcluster.cli.terminal import EscapingStream, style_code
 from simcluster.show.saving import save_figure
 
 EVIL = "\x1b[31m\x07\u202e\x9b2J\x7f\r\u2066"
@@ -107,11 +107,11 @@ def test_escapes_are_those_of_json() -> None:
 
 
 def test_own_codes_pass_and_nobody_elses() -> None:
-    stream = Escaping(shown := io.StringIO())
-    print(own_code("1") + "bold" + own_code("0"), "\x1b[1mnot", file=stream)
+    stream = EscapingStream(shown := io.StringIO())
+    print(style_code("1") + "bold" + style_code("0"), "\x1b[1mnot", file=stream)
     assert shown.getvalue() == "\x1b[1mbold\x1b[0m \\u001b[1mnot\n"
     assert cli.main(["run", "missing"]) == 2
-    assert not isinstance(sys.stdout, Escaping)
+    assert not isinstance(sys.stdout, EscapingStream)
 
 
 def test_pictures_hold_what_xml_allows(tmp_path: Path) -> None:

@@ -41,22 +41,22 @@ profiles = st.lists(windows(), min_size=1, max_size=3).map(multiply_profiles)
 def test_a_profile_changes_only_where_it_says(profile: Profile) -> None:
     instants = [number / 16 for number in range(16 * 12)]
     for one, other in pairwise(instants):
-        if profile.at(one) != profile.at(other):
-            assert one < profile.after(one) <= other
+        if profile.factor_at(one) != profile.factor_at(other):
+            assert one < profile.next_change(one) <= other
     for instant in instants:
-        change = profile.after(instant)
+        change = profile.next_change(instant)
         assert change > instant
         assert change == math.inf or change * 4 == int(change * 4)
 
 
 def test_a_window_that_comes_again() -> None:
     window = WindowProfile(2.0, 1.0, 5.0, period=1.5, length=0.5)  # 1 to 1.5, 2.5 to 3, 4 to 4.5
-    assert [window.at(instant / 4) for instant in range(22)] == [
+    assert [window.factor_at(instant / 4) for instant in range(22)] == [
         1, 1, 1, 1, 2, 2, 1, 1, 1, 1, 2, 2, 1, 1, 1, 1, 2, 2, 1, 1, 1, 1,
     ]  # fmt: skip
     found, now = [], 0.0
     while now < math.inf:
-        found.append(now := window.after(now))
+        found.append(now := window.next_change(now))
     assert found == [1.0, 1.5, 2.5, 3.0, 4.0, 4.5, math.inf]
 
 
@@ -65,9 +65,9 @@ def test_spells_are_the_same_whoever_asks_first() -> None:
         return AlternatingProfile(0.5, [1.0, 2.0, 1.0, 4.0], first=False)
 
     early, late = made(), made()
-    assert [late.at(instant) for instant in (7.5, 3.5, 2.0, 0.0)] == [0.5, 1.0, 0.5, 1.0]
-    assert [early.at(instant) for instant in (0.0, 2.0, 3.5, 7.5)] == [1.0, 0.5, 1.0, 0.5]
-    assert [early.after(instant) for instant in (0.0, 1.0, 3.0)] == [1.0, 3.0, 4.0]
+    assert [late.factor_at(instant) for instant in (7.5, 3.5, 2.0, 0.0)] == [0.5, 1.0, 0.5, 1.0]
+    assert [early.factor_at(instant) for instant in (0.0, 2.0, 3.5, 7.5)] == [1.0, 0.5, 1.0, 0.5]
+    assert [early.next_change(instant) for instant in (0.0, 1.0, 3.0)] == [1.0, 3.0, 4.0]
 
 
 # --- computation ------------------------------------------------------------------------------------------------------

@@ -217,7 +217,7 @@ def test_most_of_what_is_drawn_is_quick() -> None:
         ({"pipeline.p2p": "rendezvous"}, "rendezvous"),
         ({"steps": 2}, "several steps"),
         ({"collectives.detail": "steps"}, "step by step"),
-        ({"pipeline.schedule": "zb-auto", "pipeline.chunks": 1}, "made for the times of the run"),
+        ({"pipeline.schedule": "zb-auto", "pipeline.chunks": 1}, "optimized for simulated times"),
         ({"faults": [{"kind": "slow_gpu", "rank": 1, "factor": 1.5}]}, "faults"),
         ({"engine": "simpy", "overlap.interference": "none"}, "engine: reference or simpy"),
     ],

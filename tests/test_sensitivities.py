@@ -14,7 +14,13 @@ import simcluster
 from simcluster.cli import main
 from simcluster.results.path_estimate import path_seconds_under
 from simcluster.step.simulate import simulate_scenario
-from simcluster.studies.whatif.sensitivities import RESOURCES, Sensitivity, more_memory, scaled, sensitivity
+from simcluster.studies.whatif.sensitivities import (
+    RESOURCES,
+    Sensitivity,
+    scale_resource,
+    sensitivity,
+    simulate_less_recompute,
+)
 
 BY = 0.01
 
@@ -63,9 +69,9 @@ def test_another_program_gives_no_estimate() -> None:
 
 
 def test_factors_add_to_those_that_are_there() -> None:
-    scenario = scaled(scaled(simcluster.scenario("tiny_dp"), "network", 1.0), "network", 1.0)
+    scenario = scale_resource(scale_resource(simcluster.scenario("tiny_dp"), "network", 1.0), "network", 1.0)
     assert scenario.cluster.scale.network == 4.0
-    assert scaled(scenario, "latency", 1.0).cluster.scale.latency == 0.5
+    assert scale_resource(scenario, "latency", 1.0).cluster.scale.latency == 0.5
     assert scenario.cluster.built.capacity.max() > simcluster.scenario("tiny_dp").cluster.built.capacity.max()
 
 
@@ -105,11 +111,13 @@ def test_the_command_heads_its_columns_by_what_they_hold(capsys: pytest.CaptureF
 
 def test_more_memory_is_worth_less_recomputation() -> None:
     base = simulate_scenario(simcluster.scenario("tiny_3d", {"training.recompute": "full"}))
-    ways = more_memory(base)
+    ways = simulate_less_recompute(base)
     assert [way.recompute for way in ways] == ["selective", "none"]
     assert base.memory.total <= ways[0].bytes <= ways[1].bytes
     assert ways[1].step_time < base.step_time
-    assert more_memory(simulate_scenario(simcluster.scenario("tiny_3d", {"training.recompute": "none"}))) == []
+    assert (
+        simulate_less_recompute(simulate_scenario(simcluster.scenario("tiny_3d", {"training.recompute": "none"}))) == []
+    )
 
 
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

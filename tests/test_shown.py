@@ -37,7 +37,7 @@ from simcluster.results.result import Result
 from simcluster.scenario.scenario import Scenario, load
 from simcluster.show.blocks import Block, Figures, Lines, TableBlock, blocks_text
 from simcluster.show.report.html import typeset
-from simcluster.studies.multi_job import Placed
+from simcluster.studies.multi_job import PlacedJob
 from simcluster.studies.whatif.largest import Largest
 
 LONGEST_LINE = 200
@@ -80,7 +80,7 @@ def stages() -> Any:
 
 
 def together() -> Any:
-    jobs = [Placed(load("tiny_dp"), tuple(range(first, first + 4))) for first in (0, 4)]
+    jobs = [PlacedJob(load("tiny_dp"), tuple(range(first, first + 4))) for first in (0, 4)]
     return simcluster.simulate_jobs(jobs, machine())
 
 
@@ -220,7 +220,7 @@ def answers() -> dict[str, set[type]]:
 
 
 def test_all_that_public_functions_return_is_shown() -> None:
-    """A new one: derive what it returns from ``base.shown.Shown``, and give it a line in ``show/lines.py``."""
+    """A new one: derive what it returns from ``base.shown.Displayable``, and give it a line in ``show/lines.py``."""
     of = answers()
     assert {each for each, classes in of.items() if not classes} == {
         "compare", "compare_packing", "differences", "no_time_limit", "inflation", "list_names", "report",

@@ -15,7 +15,7 @@ from simcluster.longrun.studies.states import StepStates
 from simcluster.model.layers import parameters
 from simcluster.scenario.job import planned_footprints
 from simcluster.studies.bench.collective import collective_times
-from simcluster.studies.whatif.extra_steps import outer_seconds
+from simcluster.studies.whatif.extra_steps import outer_step_seconds
 from simcluster.topology import Cluster, parse_topology
 from simcluster.topology.cluster import make_cluster
 from simcluster.topology.regular import Regular
@@ -138,7 +138,7 @@ def test_an_outer_step_takes_the_pseudo_gradients_over_the_wan(tiny: Tiny) -> No
     """All parameters once each way in fp32, in rings of two: 2 rounds of half of a part, and what the passes take."""
     over = {**APART, "parallel": {**GRID, "zero": 1}}
     scenario = tiny(**over, training={"outer": {"every": 100}})
-    found = outer_seconds(scenario)
+    found = outer_step_seconds(scenario)
     wan = 4.0 * parameters(scenario.model).total / RATE
     assert found == pytest.approx(wan + 2 * (LATENCY + 4e-6), rel=0.02)
     result = simulate(scenario)
@@ -153,10 +153,10 @@ def test_what_goes_on_beside_steps_holds_up_only_what_they_do_not_cover(tiny: Ti
     def of(**outer: Any) -> Any:
         return tiny(**APART, parallel={**GRID, "zero": 1}, training={"outer": {"every": 100, **outer}})
 
-    step, waited = simulate(of()).step_time, outer_seconds(of())
+    step, waited = simulate(of()).step_time, outer_step_seconds(of())
     for beside in (1, 3):
-        assert outer_seconds(of(beside=beside)) == pytest.approx(waited - beside * step, rel=0.03)
-    assert outer_seconds(of(beside=49)) < 0.01 * waited
+        assert outer_step_seconds(of(beside=beside)) == pytest.approx(waited - beside * step, rel=0.03)
+    assert outer_step_seconds(of(beside=49)) < 0.01 * waited
 
 
 def test_the_outer_optimizer_takes_its_memory(tiny: Tiny) -> None:

@@ -20,7 +20,7 @@ from simcluster import cli
 from simcluster.base.errors import InputError
 from simcluster.base.telling import current_phases, listen_to_progress, report_phase, report_step_start
 from simcluster.cli import COMMANDS, main, make_parser, outputs, terminal
-from simcluster.cli.alike import alike, together
+from simcluster.cli.alike import group_rows, join_names
 from simcluster.scenario.scenario import from_document, load
 from simcluster.scenario.sections import Engine
 from simcluster.step.simulate import simulate
@@ -57,7 +57,7 @@ def test_every_file_that_is_written_is_named(
         Path(getattr(args, dest)).write_text("")
 
     monkeypatch.setattr(cli, "importlib", SimpleNamespace(import_module=lambda _: SimpleNamespace(run=writes)))
-    monkeypatch.setattr(outputs, "refuse_missing", lambda args: None)
+    monkeypatch.setattr(outputs, "require_libraries", lambda args: None)
     assert main(argv) == 0
     said = capsys.readouterr()
     assert said.out == ""
@@ -107,11 +107,11 @@ def for_a_while(seconds: float) -> None:
 
 
 def test_a_log_has_a_line_every_so_often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(terminal, "_WITHOUT", 0.05)
+    monkeypatch.setattr(terminal, "_LOG_INTERVAL", 0.05)
     monkeypatch.setattr(sys, "stderr", log := io.StringIO())
-    with terminal.working("fit"):
+    with terminal.track_progress("fit"):
         for_a_while(0.08)
-        terminal.progress("point 3")
+        terminal.set_progress("point 3")
         for_a_while(0.08)
     lines = log.getvalue().splitlines()
     for_a_while(0.08)
@@ -121,10 +121,10 @@ def test_a_log_has_a_line_every_so_often(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_a_terminal_has_one_line_that_goes_before_anything_is_printed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(terminal, "_FIRST", 0.02)
+    monkeypatch.setattr(terminal, "_FIRST_DELAY", 0.02)
     monkeypatch.setattr(sys, "stderr", both := Terminal())
     monkeypatch.setattr(sys, "stdout", both)
-    with terminal.working("check"):
+    with terminal.track_progress("check"):
         assert both.getvalue() == "", "what is quick says nothing"
         for_a_while(0.05)
         sys.stdout.write("answer\n")
@@ -136,8 +136,8 @@ def test_a_terminal_has_one_line_that_goes_before_anything_is_printed(monkeypatc
 def test_the_line_fits_the_terminal_and_outlives_no_fork(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stderr", shown := Terminal())
     monkeypatch.setenv("COLUMNS", "40")
-    line = terminal._Line("run", shown)
-    line.tell("x" * 100)
+    line = terminal._ProgressLine("run", shown)
+    line.set_text("x" * 100)
     line.show()
     assert len(shown.getvalue().removeprefix("\r\x1b[K")) == 39
     monkeypatch.setattr(os, "getpid", lambda: -1)
@@ -151,14 +151,14 @@ def test_a_line_names_the_phases_and_the_share_of_each(monkeypatch: pytest.Monke
     shares = iter(("0%", "50%"))
     monkeypatch.setattr(sys, "stderr", log := io.StringIO())
     monkeypatch.setattr(time, "monotonic", lambda: 0.0)
-    with terminal.working("run"):
-        line = terminal._Line.current
+    with terminal.track_progress("run"):
+        line = terminal._ProgressLine.current
         assert line
         with report_phase("state 2 of the cluster"), report_phase(lambda: f"simulating, {next(shares)} of ops done"):
             line.show()
             report_step_start("tiny")
             line.show()
-        line.tell("3/10 (30%)")
+        line.set_text("3/10 (30%)")
         with report_phase("3 of 10 points"):
             line.show()
     assert log.getvalue().splitlines() == [
@@ -243,10 +243,10 @@ def test_missing_extras_are_named_by_command(
 
 
 def test_what_is_there_is_not_missed() -> None:
-    outputs.refuse_missing(Namespace(command="run", timeline=None, set=["x=y.parquet"], executor="4"))
-    assert outputs.there("json.decoder")
-    assert not outputs.there("no_such_module_anywhere")
-    assert not outputs.there("no_such_package.module")
+    outputs.require_libraries(Namespace(command="run", timeline=None, set=["x=y.parquet"], executor="4"))
+    assert outputs.is_installed("json.decoder")
+    assert not outputs.is_installed("no_such_module_anywhere")
+    assert not outputs.is_installed("no_such_package.module")
 
 
 # --- any encoding -----------------------------------------------------------------------------------------------------
@@ -283,14 +283,14 @@ def test_no_encoding_is_too_small(name: str, argv: list[str], monkeypatch: pytes
 
 
 def test_bars_and_signs_have_plain_ones() -> None:
-    assert terminal.plain("██▏░ 2 × 3 ± 1 → ≥ … Jürgen µs") == "##|. 2 x 3 +- 1 -> >= ... Jurgen us"
+    assert terminal.to_ascii("██▏░ 2 × 3 ± 1 → ≥ … Jürgen µs") == "##|. 2 x 3 +- 1 -> >= ... Jurgen us"
 
 
 def test_every_sign_of_the_texts_has_a_plain_one() -> None:
     files = [path for path in PACKAGE.rglob("*.py") if "report" not in path.parts and path.name != "terminal.py"]
     signs = {sign for path in files for sign in path.read_text(encoding="utf-8") if not sign.isascii()}
     assert len(signs) > 5
-    assert not {sign for sign in signs if "?" in terminal.plain(sign)}
+    assert not {sign for sign in signs if "?" in terminal.to_ascii(sign)}
 
 
 def test_json_stays_what_it_is_in_ascii(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -344,8 +344,8 @@ def test_changes_of_a_changed_scenario_add_up() -> None:
 
 
 def test_rows_that_say_the_same_are_one() -> None:
-    rows = alike([("rank 3", ["a"]), ("rank 0", ["b"]), ("rank 1", ["a"]), ("rank 2", ["a"])])
-    assert [(together(row.names), row.cells) for row in rows] == [("rank 1-3", ("a",)), ("rank 0", ("b",))]
+    rows = group_rows([("rank 3", ["a"]), ("rank 0", ["b"]), ("rank 1", ["a"]), ("rank 2", ["a"])])
+    assert [(join_names(row.names), row.cells) for row in rows] == [("rank 1-3", ("a",)), ("rank 0", ("b",))]
 
 
 @pytest.mark.parametrize(
@@ -359,4 +359,4 @@ def test_rows_that_say_the_same_are_one() -> None:
     ],
 )
 def test_names_in_few_words(names: list[str], told: str) -> None:
-    assert together(names) == told
+    assert join_names(names) == told

@@ -24,7 +24,7 @@ from simcluster.scenario.checkpoint_plan import (
 )
 from simcluster.scenario.scenario import Scenario, load
 from simcluster.step.simulate import simulate
-from simcluster.studies.whatif.extra_steps import with_steps_beside
+from simcluster.studies.whatif.extra_steps import add_overlapped_steps
 
 ALONE = {"overlap.interference": "none", "overlap.grad_reduce": True}
 
@@ -181,13 +181,13 @@ def test_machines_write_over_the_cables_of_their_gpus(name: str) -> None:
 
 def test_the_steps_are_as_many_as_the_write_lasts() -> None:
     one = saving(steps=1, mode="snapshot", to="30 GB/s")
-    many = with_steps_beside(one)
+    many = add_overlapped_steps(one)
     found = simulate(many).checkpoint
     assert found is not None
     assert many.steps > 2
     assert found.behind_s < found.step_s  # type: ignore[operator]
-    assert with_steps_beside(saving(steps=7)).steps == 7
-    assert with_steps_beside(load("tiny_3d")).steps == 1
+    assert add_overlapped_steps(saving(steps=7)).steps == 7
+    assert add_overlapped_steps(load("tiny_3d")).steps == 1
 
 
 def test_the_command_takes_it_from_the_run_or_from_its_own_section(

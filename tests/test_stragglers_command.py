@@ -15,7 +15,7 @@ from simcluster.interop.replay.trace_writer import trace_of_result
 from simcluster.planning.parallel import Plan
 from simcluster.results.waits import Wait, wait_matrix
 from simcluster.step.simulate import simulate
-from simcluster.studies.whatif.mitigations import mitigations, slow_machines, without_machine
+from simcluster.studies.whatif.mitigations import drop_node_and_move_ranks, find_slow_nodes, mitigations
 
 SLOW = {"kind": "slow_gpu", "rank": 5, "factor": 1.4}
 JOB: dict[str, Any] = {
@@ -104,15 +104,15 @@ def test_a_recorded_pass_is_as_long_as_its_ops(tiny: Any) -> None:
 def test_dropping_a_machine_leaves_the_job_a_replica_less(tiny: Any) -> None:
     late = {"kind": "slow_gpu", "rank": 7, "factor": 1.1}
     scenario = tiny(cluster=NODES, parallel={"pp": 2, "dp": 4}, training={"global_batch": 24}, faults=[SLOW, late])
-    assert slow_machines(scenario) == [2, 3]
-    left, note = without_machine(scenario, 2)
+    assert find_slow_nodes(scenario) == [2, 3]
+    left, note = drop_node_and_move_ranks(scenario, 2)
     assert left is not None
     assert (left.gpus, left.dp, left.training.global_batch, note) == (6, 3, 24, "")
     assert [fault.ranks for fault in left.faults] == [(5,)]  # rank 7 moved up into the gap, rank 5 is gone
-    smaller, said = without_machine(tiny(cluster=NODES, parallel={"pp": 2, "dp": 4}, faults=[SLOW]), 2)
+    smaller, said = drop_node_and_move_ranks(tiny(cluster=NODES, parallel={"pp": 2, "dp": 4}, faults=[SLOW]), 2)
     assert smaller is not None
     assert "is not divisible" in said
-    assert without_machine(tiny(cluster=NODES, parallel={"tp": 2, "pp": 4}, faults=[SLOW]), 2)[0] is None
+    assert drop_node_and_move_ranks(tiny(cluster=NODES, parallel={"tp": 2, "pp": 4}, faults=[SLOW]), 2)[0] is None
 
 
 def test_faults_of_links_move_with_their_machine(tiny: Any) -> None:
@@ -120,7 +120,7 @@ def test_faults_of_links_move_with_their_machine(tiny: Any) -> None:
     slow = {"kind": "slow_link", "factor": 0.5}
     found = [{**slow, "nic_of": 7}, {**slow, "nic_of": 4}, {**slow, "uplinks_of": 3}, {**slow, "uplinks_of": 2},
              {**slow, "between": ["unit0.leaf0", "node0.nic0"]}]  # fmt: skip
-    left, _ = without_machine(tiny(cluster=NODES, parallel={"pp": 2, "dp": 4}, faults=found), 2)
+    left, _ = drop_node_and_move_ranks(tiny(cluster=NODES, parallel={"pp": 2, "dp": 4}, faults=found), 2)
     assert left is not None
     assert [(fault.nic_of, fault.uplinks_of, fault.between) for fault in left.faults] == [
         (5, None, None), (None, 2, None), (None, None, ("unit0.leaf0", "node0.nic0")),

@@ -553,10 +553,10 @@ def test_save_as_writes_a_new_file_and_no_other(tmp_path: Path) -> None:
 
 
 def test_what_is_missing_is_told_in_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(outputs, "there", lambda module: False)
+    monkeypatch.setattr(outputs, "is_installed", lambda module: False)
     told = "^the studio needs Starlette, uvicorn and websockets; pip install 'simcluster\\[studio\\]', or write a page"
     with pytest.raises(InputError, match=told):
-        outputs.refuse_missing(argparse.Namespace(command="studio"))
+        outputs.require_libraries(argparse.Namespace(command="studio"))
 
 
 # --- who plays --------------------------------------------------------------------------------------------------------

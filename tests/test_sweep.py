@@ -25,7 +25,7 @@ from simcluster.base.store import Store
 from simcluster.base.telling import DEFAULT_ESTIMATE_LIMIT, estimate_limit, no_time_limit
 from simcluster.base.version import sources_digest
 from simcluster.cli import main
-from simcluster.cli.sweep import Bar
+from simcluster.cli.sweep import ProgressBar
 from simcluster.results.result import VERSION
 from simcluster.scenario.scenario import Base, Variant
 from simcluster.studies.sweep import dask_cluster
@@ -354,7 +354,7 @@ def test_a_full_disk_is_one_message_and_loses_nothing(tmp_path: Path) -> None:
         with pytest.raises(InputError, match="finished rows are safe"):
             kept.add((str(number), {"text": "x" * 10_000}) for number in range(50))
     with Store(store, VERSION) as kept:
-        assert kept.done(["a", "0"]) == {"a"}
+        assert kept.find_stored(["a", "0"]) == {"a"}
 
 
 DAMAGE = ["", "7", "null", '{"status": "ok"}', b"\xff\xfe", None, 3.5, "[" * 5000]
@@ -388,7 +388,7 @@ def test_what_cannot_be_sent_is_said_at_once() -> None:
 
 
 def test_the_bar_tells_rate_and_time_left() -> None:
-    bar = Bar()
+    bar = ProgressBar()
     bar(10, 100, 0)
     bar._begun = (0.0, 10)
     bar.done = 30

@@ -108,13 +108,13 @@ def odd(task: int) -> int:
 def test_a_crew_answers_raises_and_replaces_who_has_died() -> None:
     crew = WorkerPool(odd, 2)
     try:
-        crew.begin(0, 13)
-        assert crew.finished([0]) == [(0, None)]
-        crew.begin(0, 3)
-        assert crew.finished([0]) == [(0, 3)]
-        crew.begin(1, 4)
+        crew.submit(0, 13)
+        assert crew.wait_for_results([0]) == [(0, None)]
+        crew.submit(0, 3)
+        assert crew.wait_for_results([0]) == [(0, 3)]
+        crew.submit(1, 4)
         with pytest.raises(InputError, match="4 is even"):
-            crew.finished([1])
+            crew.wait_for_results([1])
     finally:
         crew.close()
 

@@ -18,7 +18,7 @@ from simcluster.results.result import Result
 from simcluster.scenario.loading import host_tokens
 from simcluster.scenario.scenario import from_document, load
 from simcluster.step.simulate import WARMUP_STEPS, simulate
-from simcluster.studies.whatif.montecarlo import monte_carlo, without_chance
+from simcluster.studies.whatif.montecarlo import monte_carlo, remove_randomness
 
 
 def stall(cause: str, seconds: str, **more: Any) -> dict[str, Any]:
@@ -168,7 +168,7 @@ def test_jitter_differs_by_host_and_step_and_all_ways_to_play_agree() -> None:
     again = simulate(scenario.model_copy(update={"seed": 1}))
     assert again.step_time != result.step_time
     many = monte_carlo(scenario.model_copy(update={"replicas": 3}))
-    assert many.planned == simulate(without_chance(scenario)).step_time
+    assert many.planned == simulate(remove_randomness(scenario)).step_time
     assert len(set(many.step_times.tolist())) == 3
 
 

@@ -15,7 +15,7 @@ from simcluster.base.errors import InputError
 from simcluster.base.units import format_seconds
 from simcluster.cli import main, make_parser
 from simcluster.scenario.scenario import Scenario, from_document
-from simcluster.studies.multi_job import Placed, Shared, load_jobs, simulate_jobs
+from simcluster.studies.multi_job import PlacedJob, Shared, load_jobs, simulate_jobs
 
 
 def jobs_file(folder: Path, first: list[int], second: list[int], oversubscription: float = 4) -> Path:
@@ -34,7 +34,7 @@ def jobs_file(folder: Path, first: list[int], second: list[int], oversubscriptio
 
 def test_a_job_alone_is_the_scenario_itself() -> None:
     scenario = simcluster.scenario("tiny_3d")
-    (shared,) = simulate_jobs([Placed(scenario, tuple(range(scenario.gpus)))], scenario.cluster.built)
+    (shared,) = simulate_jobs([PlacedJob(scenario, tuple(range(scenario.gpus)))], scenario.cluster.built)
     assert shared.slowdown == 1.0
     assert shared.result.step_time == simcluster.simulate(scenario).step_time
 
@@ -68,7 +68,9 @@ def test_a_short_job_repeats_beside_a_long_one() -> None:
     cluster = simcluster.scenario("tiny_3d", {"cluster.nodes": 8, "gpus": 8}).cluster.built
     long = simcluster.scenario("tiny_3d", {"training.global_batch": 4 * short.training.global_batch})
     gpus = short.gpus
-    shared = simulate_jobs([Placed(short, tuple(range(gpus))), Placed(long, tuple(range(gpus, 2 * gpus)))], cluster)
+    shared = simulate_jobs(
+        [PlacedJob(short, tuple(range(gpus))), PlacedJob(long, tuple(range(gpus, 2 * gpus)))], cluster
+    )
     assert len(shared[0].measured) > 2 * len(shared[1].measured) >= 16
     assert [each.slowdown for each in shared] == [1.0, 1.0]  # they share no link
 
@@ -92,13 +94,13 @@ def on_one_uplink(batch: int, steps: int = 1) -> Scenario:
 
 
 def sharing(first: Scenario, second: Scenario) -> list[Shared]:
-    return simulate_jobs([Placed(first, (0, 2)), Placed(second, (1, 3))], first.cluster.built)
+    return simulate_jobs([PlacedJob(first, (0, 2)), PlacedJob(second, (1, 3))], first.cluster.built)
 
 
 def test_jobs_that_are_alike_share_the_uplink_in_all_steps() -> None:
     """Closed form: both reduce at once at half the rate, so a step of c + r takes c + 2 r."""
     job = on_one_uplink(2)
-    reducing = simulate_jobs([Placed(job, (0, 2))], job.cluster.built)[0].result.times.breakdown["exposed_dp"]
+    reducing = simulate_jobs([PlacedJob(job, (0, 2))], job.cluster.built)[0].result.times.breakdown["exposed_dp"]
     for each in sharing(job, job):
         assert each.step_time == pytest.approx(each.alone + reducing, rel=1e-6)
 
@@ -134,7 +136,7 @@ def test_nobody_leaves_while_another_is_measured(first: int, second: int) -> Non
 
 def test_a_job_that_would_repeat_for_ever_is_refused() -> None:
     first, second = on_one_uplink(2), on_one_uplink(2, steps=5000)
-    with pytest.raises(InputError, match=r"would be simulated .* times .*; 4,096 are the most"):
+    with pytest.raises(InputError, match=r"would need .* steps .*; the limit is 4,096"):
         sharing(first, second)
 
 
@@ -160,7 +162,7 @@ def test_a_job_alone_has_its_own_faults(fault: str) -> None:
     cluster = scenario.cluster.built
     for machines in ((0, 1), (3, 1)):
         gpus = tuple(gpu for host in machines for gpu, own in enumerate(cluster.host_of) if own == host)
-        (shared,) = simulate_jobs([Placed(scenario, gpus)], cluster)
+        (shared,) = simulate_jobs([PlacedJob(scenario, gpus)], cluster)
         assert shared.slowdown == 1.0
         expected = simcluster.simulate(scenario)
         assert shared.result.step_time == pytest.approx(expected.step_time, rel=1e-9)
@@ -171,7 +173,7 @@ def test_a_job_alone_has_its_own_faults(fault: str) -> None:
 def test_folded_is_unfolded_with_faults(tmp_path: Path, fault: str) -> None:
     placed, cluster = load_jobs(jobs_file(tmp_path, [0, 2], [1, 3]))
     faulty = simcluster.scenario("tiny_dp", {**_changes(placed[0]), "faults": [FAULTS[fault]]})
-    jobs = [Placed(faulty, placed[0].gpus), placed[1]]
+    jobs = [PlacedJob(faulty, placed[0].gpus), placed[1]]
     folded, plain = simulate_jobs(jobs, cluster), simulate_jobs(jobs, cluster, folded=False)
     assert [each.result.step_time for each in folded] == [each.result.step_time for each in plain]
     assert len(folded[0].result.weights) < len(plain[0].result.weights) == 16
@@ -185,11 +187,11 @@ def test_a_flapping_link_of_one_job_holds_up_its_neighbour_only_where_they_meet(
         placed, cluster = load_jobs(jobs_file(tmp_path, machines, others))
         faulty = simcluster.scenario("tiny_dp", {**_changes(placed[0]), "faults": flaps})
         clean = simulate_jobs(placed, cluster)
-        both = simulate_jobs([Placed(faulty, placed[0].gpus), placed[1]], cluster)
+        both = simulate_jobs([PlacedJob(faulty, placed[0].gpus), placed[1]], cluster)
         assert (both[1].result.step_time > clean[1].result.step_time) == meets
 
 
-def _changes(placed: Placed) -> dict[str, Any]:
+def _changes(placed: PlacedJob) -> dict[str, Any]:
     """What makes tiny_dp the job of ``jobs_file``."""
     scenario = placed.scenario
     return {
@@ -205,7 +207,9 @@ def test_steps_with_chance_are_compared_with_the_same_steps() -> None:
     long = simcluster.scenario("tiny_dp", {"training.global_batch": 2 * short.training.global_batch})
     cluster = simcluster.scenario("tiny_dp", {"cluster.gpus": 8, "gpus": 4}).cluster.built
     gpus = short.gpus
-    shared = simulate_jobs([Placed(short, tuple(range(gpus))), Placed(long, tuple(range(gpus, 2 * gpus)))], cluster)
+    shared = simulate_jobs(
+        [PlacedJob(short, tuple(range(gpus))), PlacedJob(long, tuple(range(gpus, 2 * gpus)))], cluster
+    )
     assert shared[0].result.steps > 1
     assert shared[0].slowdown == pytest.approx(1.0, rel=1e-6)
 
@@ -291,5 +295,5 @@ def test_a_job_has_the_gpus_of_its_machines_unless_it_says_so(tmp_path: Path) ->
     path.write_text(head + "".join(f"  - {{scenario: tiny_dp, {job}}}\n" for job in [jobs[0], jobs[2]]))
     assert [len(job.gpus) for job in load_jobs(path)[0]] == [16, 16]
     path.write_text(head + "  - {scenario: tiny_dp, machines: [9]}\n")
-    with pytest.raises(InputError, match="no node 9; name some of 0 to 3"):
+    with pytest.raises(InputError, match="no node 9; it has 0 to 3: name some"):
         load_jobs(path)

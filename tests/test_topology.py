@@ -16,7 +16,7 @@ from pydantic import ValidationError
 from ruamel.yaml import YAML
 
 from simcluster.base.errors import InputError
-from simcluster.studies.bench.describe import bisection_bandwidth, describe
+from simcluster.studies.bench.describe import bisection_bandwidth, measure_cluster
 from simcluster.topology import TOPOLOGIES, Cluster, parse_topology
 from simcluster.topology.links import switch_levels
 
@@ -282,7 +282,7 @@ def test_a_shared_nic_is_no_way_between_the_gpus_of_a_machine():
     edges = [("a", "x"), ("b", "x"), ("a", "nic"), ("b", "nic"), ("nic", "s")]
     cluster = explicit(nodes, edges).build()
     assert [nodes_of(cluster, *pair)[1] for pair in ((0, 1), (1, 0))] == ["x", "x"]
-    assert describe(cluster).inside == 100e9
+    assert measure_cluster(cluster).inside == 100e9
 
 
 def test_direct_links_and_one_way_links():
@@ -339,7 +339,7 @@ def test_a_slow_link_that_is_not_there_is_an_error(fault, message):
 
 
 def test_report_of_dgx():
-    report = describe(dgx(8, 8, 4, 2.0))
+    report = measure_cluster(dgx(8, 8, 4, 2.0))
     assert (report.gpus, report.machines) == (64, 8)
     assert (report.inside, report.outside, report.outside_shared) == (240e9, 25e9, 25e9)
     assert report.oversubscription == (("leaf", 2.0),)
@@ -354,14 +354,14 @@ def test_report_of_dgx():
 
 
 def test_report_of_shared_nics_says_what_is_left_when_all_send():
-    report = describe(pcie_box(4))
+    report = measure_cluster(pcie_box(4))
     assert (report.inside, report.outside, report.outside_shared) == (24e9, 24e9, 3.125e9)
 
 
 def test_longest_route_of_the_report_is_the_longest_of_all_pairs():
     cluster = pcie_box(5, 5, 2, 2)
     routes = [cluster.route(a, b) for a in range(25) for b in range(25)]
-    report = describe(cluster)
+    report = measure_cluster(cluster)
     assert report.longest_hops == max(map(len, routes))
     assert report.longest_latency == max(map(cluster.path_latency, routes))
 
@@ -371,7 +371,7 @@ def test_three_tiers_have_levels_and_oversubscription_each():
     edges = [("g0", "l0"), ("g1", "l1"), ("l0", "s0"), ("l1", "s1"), ("s0", "c"), ("s1", "c")]
     cluster = explicit(nodes, edges).build()
     assert switch_levels(cluster.graph) == {"l0": 1, "l1": 1, "s0": 2, "s1": 2, "c": 3}
-    assert describe(cluster).longest_hops == 6
+    assert measure_cluster(cluster).longest_hops == 6
 
 
 # --- shipped files --------------------------------------------------------------------------------------------------
@@ -382,7 +382,7 @@ def test_shipped_topologies_build_say_their_sources_and_round_trip(path):
     spec = parse_topology(load(path))
     cluster = spec.build()
     assert all(data["source"] for _, _, data in cluster.graph.edges(data=True))
-    assert describe(cluster).lines()
+    assert measure_cluster(cluster).lines()
     again = parse_topology(spec.model_dump(mode="json")).build()
     assert again.links == cluster.links
     assert (again.capacity == cluster.capacity).all()
@@ -541,7 +541,7 @@ def test_the_example_is_the_same_from_its_document(kind):
     cluster, again = spec.build(), parse_topology(spec.model_dump(mode="json")).build()
     assert (again.links, again.host_of) == (cluster.links, cluster.host_of)
     assert (again.capacity == cluster.capacity).all()
-    assert describe(cluster).lines()
+    assert measure_cluster(cluster).lines()
 
 
 @pytest.mark.parametrize("box", [dgx, pcie_box])

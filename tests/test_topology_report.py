@@ -15,7 +15,7 @@ from test_fabrics import FABRICS, STORAGE, build, document, dragonfly, fabric_do
 
 from simcluster.collectives import ALGORITHMS
 from simcluster.scenario.files import load_cluster
-from simcluster.studies.bench.describe import describe
+from simcluster.studies.bench.describe import measure_cluster
 from simcluster.studies.bench.places import LinkTable, node_classes
 from simcluster.topology import parse_topology
 from simcluster.traffic.fairness import solo_rate
@@ -57,7 +57,7 @@ def refined(graph, colour):
 @settings(max_examples=150, deadline=None)
 def test_classes_are_the_coarsest_equitable_partition(graph, seed):
     colour = {node: (i * seed) % 3 for i, node in enumerate(graph)}
-    classes = dict(zip(graph, node_classes(LinkTable.of(graph), colour).tolist(), strict=True))
+    classes = dict(zip(graph, node_classes(LinkTable.from_graph(graph), colour).tolist(), strict=True))
     expected = refined(graph, colour)
     assert all((classes[a] == classes[b]) == (expected[a] == expected[b]) for a, b in itertools.combinations(graph, 2))
     assert list(dict.fromkeys(classes.values())) == list(range(len(set(classes.values()))))  # by first appearance
@@ -66,12 +66,12 @@ def test_classes_are_the_coarsest_equitable_partition(graph, seed):
 @given(graph=random_graphs())
 @settings(max_examples=60, deadline=None)
 def test_the_table_of_links_knows_ways_back(graph):
-    table = LinkTable.of(graph)
+    table = LinkTable.from_graph(graph)
     edges = list(graph.edges)
     assert [(table.nodes[a], table.nodes[b]) for a, b in zip(table.start, table.end, strict=True)] == edges
     assert table.values("bandwidth").tolist() == [data["bandwidth"] for _, _, data in graph.edges(data=True)]
     back = [edges.index((b, a)) if (b, a) in edges else -1 for a, b in edges]
-    assert table.backward().tolist() == back
+    assert table.reverse_links().tolist() == back
 
 
 # --- ring all-reduce over all GPUs ----------------------------------------------------------------------------------
@@ -110,22 +110,22 @@ CLUSTERS = {
 def test_expected_busbw_is_that_of_all_hops_counted(name, routing):
     nodes, fabric, of = CLUSTERS[name]
     cluster = build(nodes, fabric, of, routing={"kind": routing})
-    report = describe(cluster).all_reduce
+    report = measure_cluster(cluster).all_reduce
     assert report.busbw == pytest.approx(in_full(cluster), rel=1e-12)
 
 
 def test_expected_busbw_where_it_was_measured():
     # nccl-tests, 2 x 8 A100, 8 GiB, NCCL 2.29.3 (oracle-quickstart/oci-hpc-oke): 189.6 GB/s
-    assert describe(load_cluster("oci_bm_gpu_b4_8", [])).all_reduce.busbw == pytest.approx(189.6e9)
+    assert measure_cluster(load_cluster("oci_bm_gpu_b4_8", [])).all_reduce.busbw == pytest.approx(189.6e9)
     # one machine of 8 H100: 365 to 370 GB/s by rings (NVIDIA/nccl issue 1455)
-    assert describe(load_cluster("dgx_h100", [("nodes", 1)])).all_reduce.busbw == pytest.approx(370.8e9)
+    assert measure_cluster(load_cluster("dgx_h100", [("nodes", 1)])).all_reduce.busbw == pytest.approx(370.8e9)
 
 
 def test_the_limit_of_the_rings_is_named():
-    assert describe(build(4, fabric_document("fat_tree"))).all_reduce.limit == "nic - leaf"
-    thin = describe(build(*CLUSTERS["thin dragonfly"])).all_reduce
+    assert measure_cluster(build(4, fabric_document("fat_tree"))).all_reduce.limit == "nic - leaf"
+    thin = measure_cluster(build(*CLUSTERS["thin dragonfly"])).all_reduce
     assert thin.limit == "spine - spine"
-    assert describe(load_cluster("flat", [("gpus", 1)])).all_reduce is None
+    assert measure_cluster(load_cluster("flat", [("gpus", 1)])).all_reduce is None
 
 
 # --- other measures -------------------------------------------------------------------------------------------------
@@ -135,7 +135,7 @@ def test_the_limit_of_the_rings_is_named():
 def test_the_longest_path_is_that_of_all_pairs(name):
     cluster = build(*CLUSTERS[name])
     routes = [cluster.route(a, b) for a in range(len(cluster.gpus)) for b in range(len(cluster.gpus))]
-    report = describe(cluster)
+    report = measure_cluster(cluster)
     assert report.longest_hops == max(map(len, routes))
     assert report.longest_latency == pytest.approx(max(map(cluster.path_latency, routes)), rel=1e-12)
 
@@ -152,27 +152,29 @@ def test_bisection_is_the_maximum_flow_of_the_graph(name):
     for gpu, host in zip(cluster.gpus, cluster.host_of, strict=True):
         graph.add_edge(*(("from", gpu) if host < machines // 2 else (gpu, "to")))
     expected = nx.maximum_flow_value(graph, "from", "to", flow_func=nx.algorithms.flow.edmonds_karp)
-    assert describe(cluster).bisection == pytest.approx(expected, rel=1e-9)
+    assert measure_cluster(cluster).bisection == pytest.approx(expected, rel=1e-9)
 
 
 def test_what_a_gpu_can_send():
-    shared = describe(build(2, fabric_document("fat_tree"), machine(nics=[{"count": 2, "link": link("25 GB/s")}])))
+    shared = measure_cluster(
+        build(2, fabric_document("fat_tree"), machine(nics=[{"count": 2, "link": link("25 GB/s")}]))
+    )
     assert (shared.inside, shared.outside, shared.outside_shared) == (300e9, 25e9, 12.5e9)
     bridged = machine(gpus_per_pcie_switch=2, host={"count": 1})
-    assert describe(build(1, fabric_document("fat_tree"), bridged)).inside == 300e9  # NVLink alone, as routes go
-    assert describe(build(1, fabric_document("fat_tree"), {**bridged, "nvlink": None})).inside == 32e9
+    assert measure_cluster(build(1, fabric_document("fat_tree"), bridged)).inside == 300e9  # NVLink alone, as routes go
+    assert measure_cluster(build(1, fabric_document("fat_tree"), {**bridged, "nvlink": None})).inside == 32e9
 
 
 @pytest.mark.parametrize(
     ("kind", "rails"), [("fat_tree", 1), ("rail_optimised", 4), ("rail_only", 4), ("dragonfly_plus", 1)]
 )
 def test_rails(kind, rails):
-    assert describe(build(4, fabric_document(kind))).rails == rails
+    assert measure_cluster(build(4, fabric_document(kind))).rails == rails
 
 
 def test_link_groups_count_every_link_once():
     cluster = build(4, fabric_document("rail_optimised"), machine(gpus_per_pcie_switch=2, host={"count": 1}))
-    groups = describe(cluster).links
+    groups = measure_cluster(cluster).links
     assert sum(group.count * (1 if group.one_way else 2) for group in groups) == len(cluster.links)
     assert Counter(group.ends for group in groups) == Counter(
         ["gpu - nvswitch", "gpu - pcie", "pcie - host", "pcie - nic", "nic - leaf", "leaf - spine"]
@@ -195,7 +197,7 @@ def with_storage():
 
 
 def test_the_text_has_every_fact():
-    text = describe(with_storage()).format()
+    text = measure_cluster(with_storage()).format()
     for part in (
         "NICs         4 ports per node; 1 per GPU; 4 rails",
         "leaf switch  not oversubscribed (1:1)",
@@ -214,13 +216,12 @@ def test_the_text_does_not_depend_on_hash_seeds():
     import subprocess
     import sys
 
-    code = (
-        "from simcluster.scenario.files import load_cluster; from simcluster.studies.bench.describe import describe; "
-    )
-    code += "print(describe(load_cluster('mixed_nics', [])).format())"
+    code = "from simcluster.scenario.files import load_cluster; "
+    code += "from simcluster.studies.bench.describe import measure_cluster; "
+    code += "print(measure_cluster(load_cluster('mixed_nics', [])).format())"
     environment = {**os.environ, "PYTHONHASHSEED": "4711"}
     there = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
-    assert there.stdout.strip() == describe(load_cluster("mixed_nics", [])).format().strip()
+    assert there.stdout.strip() == measure_cluster(load_cluster("mixed_nics", [])).format().strip()
     assert "management network" in there.stdout
 
 
@@ -296,7 +297,7 @@ def test_describing_16384_gpus(kind, capsys):
     start = time.perf_counter()
     cluster = spec.build()
     middle = time.perf_counter()
-    describe(cluster)
+    measure_cluster(cluster)
     end = time.perf_counter()
     with capsys.disabled():
         print(f"{kind}: {len(cluster.links):,} links, built {middle - start:.2f} s, described {end - middle:.2f} s")  # noqa: T201 - a measurement

@@ -30,7 +30,7 @@ from simcluster.interop.kineto.profile_loader import load_profiles
 from simcluster.interop.kineto.profile_metrics import job_with_changes
 from simcluster.interop.replay import measure
 from simcluster.scenario.scenario import load, load_text
-from simcluster.studies.multi_job import Placed, simulate_jobs
+from simcluster.studies.multi_job import PlacedJob, simulate_jobs
 
 ROOT = Path(__file__).parent.parent
 TINY = ROOT / "scenarios" / "tiny_3d.yaml"
@@ -158,7 +158,7 @@ def test_one_of_several_jobs_is_a_trace_of_its_own(tmp_path: Path) -> None:
     """And of more than ten steps, whose ends, begin plus duration, are rounded behind the begin of the next."""
     own = load(TINY, {"training.global_batch": 4, "model.layers": 2})
     cluster = load(TINY, {"cluster.nodes": 8, "gpus": 8}).cluster.built
-    first, second = (Placed(own, tuple(range(begin, begin + own.gpus))) for begin in (0, own.gpus))
+    first, second = (PlacedJob(own, tuple(range(begin, begin + own.gpus))) for begin in (0, own.gpus))
     result = simulate_jobs([first, second], cluster)[1].result
     assert write_trace(result, tmp_path / "trace", ranks=range(8)).job_ranks == 8
     found = measure(load_profiles(tmp_path / "trace"))
@@ -502,7 +502,7 @@ def test_stdout_is_the_answer_alone(tmp_path: Path, capsys: pytest.CaptureFixtur
         (["--trace", "{tmp}/t.json", "--trace-ranks", "5-3"], "'5-3' goes backwards; write 3-5"),
         (
             ["--trace", "{tmp}/t.json", "--trace-ranks", "first"],
-            "'first' is not a rank; write whole numbers and ranges",
+            "'first' is not a rank; write whole numbers or ranges",
         ),
         (["--trace", "{tmp}/t.json", "--trace-ranks", ""], "--trace-ranks needs a value"),
         (["--trace-ranks", "0"], "applies to a trace; name its file with --trace"),

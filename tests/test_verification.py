@@ -12,7 +12,7 @@ from simcluster.base.errors import InputError
 from simcluster.cli import main
 from simcluster.planning.perturbations import UNDISTURBED
 from simcluster.scenario.scenario import load
-from simcluster.studies.whatif.verification import verify, with_fewer_replicas
+from simcluster.studies.whatif.verification import verify_folding, with_fewer_replicas
 from simcluster.symmetry.folding import Folding, Symmetry
 
 SLOW = {"kind": "slow_gpu", "rank": 3, "factor": 1.5}
@@ -26,7 +26,7 @@ def job(tiny: Tiny, **changes: Any) -> Any:
 @pytest.mark.parametrize(("faults", "representatives"), [([], 2), ([SLOW], 8)])
 @pytest.mark.parametrize(("engine", "by"), [("auto", "compiled"), ("compiled", "compiled"), ("simpy", "simpy")])
 def test_equal_runs(tiny: Tiny, faults: list[Any], representatives: int, engine: str, by: str) -> None:
-    found = verify(job(tiny, faults=faults, engine=engine))
+    found = verify_folding(job(tiny, faults=faults, engine=engine))
     assert (found.difference, found.ranks, found.total, found.engine) == ("", 8, 8, by)
     assert found.representatives == representatives
     assert found.spans > 100
@@ -44,7 +44,7 @@ def fold_without_faults(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_first_op_that_differs_is_named(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
     fold_without_faults(monkeypatch)
-    found = verify(job(tiny, faults=[SLOW]))
+    found = verify_folding(job(tiny, faults=[SLOW]))
     assert found.representatives == 2
     assert found.difference.startswith("rank 0, ")
     assert " folded, " in found.difference
@@ -79,4 +79,4 @@ def test_one_replica_may_be_too_large() -> None:
 @pytest.mark.parametrize("never", [{"collectives": {"detail": "steps"}}, {"engine": "reference"}])
 def test_a_job_that_is_never_folded_is_rejected(tiny: Tiny, never: dict[str, Any]) -> None:
     with pytest.raises(InputError, match="every rank of this job is simulated already"):
-        verify(job(tiny, **never))
+        verify_folding(job(tiny, **never))

@@ -16,7 +16,7 @@ from simcluster.base.errors import InputError
 from simcluster.longrun.budget.walls import estimate_training
 from simcluster.model.recipes import RECIPES, state_bytes
 from simcluster.studies.kernels import kernels
-from simcluster.studies.state_ladder import smallest_dp, zero_stages
+from simcluster.studies.state_ladder import find_smallest_dp, zero_stages
 from simcluster.studies.whatif.job_memory import job_memory
 
 GB = 1e9
@@ -196,7 +196,7 @@ def test_the_fewest_replicas_fit_and_one_fewer_does_not(
     def held(dp: int) -> float:
         return state_bytes(parameters, recipe, zero=zero, dp=dp).total  # type: ignore[arg-type]
 
-    least = smallest_dp(parameters, recipe, zero, capacity)  # type: ignore[arg-type]
+    least = find_smallest_dp(parameters, recipe, zero, capacity)  # type: ignore[arg-type]
     if least is None:
         assert held(10**9) > capacity * (1 - 1e-9)
     else:

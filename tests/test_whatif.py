@@ -24,7 +24,7 @@ from simcluster.show.explanation import explain_run
 from simcluster.step.simulate import simulate, simulate_scenario
 from simcluster.studies.bench import given_times as fixed
 from simcluster.studies.bench.given_times import Costs, simulate_costs
-from simcluster.studies.whatif.free import Free, freed, kinds_of, path_seconds, what_if_free
+from simcluster.studies.whatif.free import Free, free_ops_of_kind, list_free_kinds, path_seconds_by_kind, what_if_free
 
 COSTS = Costs(
     forward=1.0, backward=2.5, tensor_parallel=0.25, weight_grad=1.0, send=0.125, grad_reduce=3.0, optimizer=0.5
@@ -46,7 +46,7 @@ def free_costs(costs: Costs, kind: str, **shape: Any) -> Run:
     """simulate_costs with a kind of op free."""
 
     def without(programs: Sequence[StageProgram], *arguments: Any, **choices: Any) -> JobTables:
-        return tabulate(freed(programs, kind), *arguments, **choices)
+        return tabulate(free_ops_of_kind(programs, kind), *arguments, **choices)
 
     with mock.patch.object(fixed, "tabulate", without):
         return simulate_costs(costs, **shape)
@@ -81,7 +81,7 @@ def test_free_sends_of_1f1b(P: int, M: int) -> None:
     costs = Costs(forward=1.0, backward=2.5, send=c)
     run = simulate_costs(costs, stages=P, microbatches=M)
     saved = run.step_time - free_costs(costs, "pp", stages=P, microbatches=M).step_time
-    assert saved == 2 * c * ((P - 1) + (M - 1) - math.ceil((M - 1) / P)) == path_seconds(run)["pp"]
+    assert saved == 2 * c * ((P - 1) + (M - 1) - math.ceil((M - 1) / P)) == path_seconds_by_kind(run)["pp"]
 
 
 @settings(max_examples=12)
@@ -89,8 +89,8 @@ def test_free_sends_of_1f1b(P: int, M: int) -> None:
 def test_a_free_kind_takes_no_time(tiny: Tiny, document: dict[str, Any], data: st.DataObject) -> None:
     """Its entries of the breakdown are zero, and it is gone from the path; the rest of the compute is as it was."""
     result = simulate(tiny(**document))
-    kind = data.draw(st.sampled_from([name for name in kinds_of(result) if " " not in name]))
-    found = simulate_scenario(result.scenario, change=lambda programs: freed(programs, kind))
+    kind = data.draw(st.sampled_from([name for name in list_free_kinds(result) if " " not in name]))
+    found = simulate_scenario(result.scenario, change=lambda programs: free_ops_of_kind(programs, kind))
     breakdown, before = found.times.breakdown, result.times.breakdown
     if kind == "communication":
         assert found.times.communication == 0
@@ -101,8 +101,8 @@ def test_a_free_kind_takes_no_time(tiny: Tiny, document: dict[str, Any], data: s
     for entry in ("forward", "backward", "recompute", "optimizer"):
         if entry != kind:
             assert breakdown[entry] == pytest.approx(before[entry], rel=1e-9, abs=1e-15)
-    assert path_seconds(found).get(kind, 0.0) == 0
-    plain = simulate_scenario(result.scenario, folded=False, change=lambda programs: freed(programs, kind))
+    assert path_seconds_by_kind(found).get(kind, 0.0) == 0
+    plain = simulate_scenario(result.scenario, folded=False, change=lambda programs: free_ops_of_kind(programs, kind))
     assert found.step_time == plain.step_time
 
 

@@ -64,7 +64,6 @@ def number_by_owner(
 
 
 def _number_entries(those: Numbers, counts: Ints, following: Ints) -> Int32s:
-    """Assign consecutive numbers to the entries of each owner, from the owner's ``following`` number on."""
     by_owner = np.arange(len(those), dtype=np.int32)
     by_owner += np.repeat((following - (np.cumsum(counts) - counts)).astype(np.int32), counts)
     if (those[1:] >= those[:-1]).all():

@@ -74,7 +74,7 @@ def exact_time_limit() -> float:
     return _grid.get().until
 
 
-def simulate_on_exact_grid(play: Callable[[], ResultT]) -> ResultT:
+def simulate_on_exact_grid(simulate: Callable[[], ResultT]) -> ResultT:
     """Run a simulation on the finest time grid on which all its times are exact, and return its result.
 
     The simulation is repeated for every grid that is too fine, each time up to the end of its range. Raises InputError
@@ -84,7 +84,7 @@ def simulate_on_exact_grid(play: Callable[[], ResultT]) -> ResultT:
     while ticks_per_second >= 1.0:
         try:
             with _use_grid(ClockGrid(ticks_per_second, _EXACT_TICKS / ticks_per_second)):
-                return play()
+                return simulate()
         except BeyondGridError:
             ticks_per_second /= _COARSER
     raise InputError(
@@ -128,39 +128,39 @@ class WindowProfile:
     period: float = math.inf
     length: float = math.inf
 
-    def at(self, instant: float) -> float:
+    def factor_at(self, instant: float) -> float:
         """Return the factor that applies from ``instant`` (s) on."""
         if not self.start <= instant < self.end:
             return 1.0
-        _, over = self._turn(self._number(instant))
+        _, over = self._period_bounds(self._period_number(instant))
         return self.value if instant < over else 1.0
 
-    def after(self, instant: float) -> float:
+    def next_change(self, instant: float) -> float:
         """Return the first time (s) after ``instant`` at which the factor changes."""
         if instant < self.start:
             return self.start
         if instant >= self.end:
             return math.inf
-        number = self._number(instant)
-        _, over = self._turn(number)
+        number = self._period_number(instant)
+        _, over = self._period_bounds(number)
         if instant < over:
             return over
-        begin, _ = self._turn(number + 1)
+        begin, _ = self._period_bounds(number + 1)
         return begin if begin < self.end else math.inf
 
-    def _turn(self, number: int) -> tuple[float, float]:
+    def _period_bounds(self, number: int) -> tuple[float, float]:
         if math.isinf(self.period):
             return self.start, min(self.end, round_to_tick(self.start + self.length))
         begin = round_to_tick(self.start + number * self.period)
         return begin, min(self.end, round_to_tick(begin + self.length))
 
-    def _number(self, instant: float) -> int:
+    def _period_number(self, instant: float) -> int:
         if math.isinf(self.period):
             return 0
         number = int((instant - self.start) // self.period)
-        while self._turn(number + 1)[0] <= instant:
+        while self._period_bounds(number + 1)[0] <= instant:
             number += 1
-        while number and self._turn(number)[0] > instant:
+        while number and self._period_bounds(number)[0] > instant:
             number -= 1
         return number
 
@@ -168,11 +168,11 @@ class WindowProfile:
 class Profile(Protocol):
     """Piecewise constant factor over time, such as a GPU's slowdown; equal profiles hash equal."""
 
-    def at(self, instant: float) -> float:
+    def factor_at(self, instant: float) -> float:
         """Return the factor that applies from ``instant`` (s) on."""
         ...
 
-    def after(self, instant: float) -> float:
+    def next_change(self, instant: float) -> float:
         """Return the first time (s) after ``instant`` at which the factor may change; infinite for never."""
         ...
 
@@ -180,11 +180,11 @@ class Profile(Protocol):
 class SteadyProfile:
     """Time profile whose factor is 1 at all times."""
 
-    def at(self, instant: float) -> float:
+    def factor_at(self, instant: float) -> float:
         """Return 1, the factor at all times."""
         return 1.0
 
-    def after(self, instant: float) -> float:
+    def next_change(self, instant: float) -> float:
         """Return infinity, since the factor never changes."""
         return math.inf
 
@@ -206,16 +206,16 @@ class AlternatingProfile:
         self._lengths: Iterator[float] = iter(lengths)
         self._edges = [0.0]
 
-    def at(self, instant: float) -> float:
+    def factor_at(self, instant: float) -> float:
         """Return the factor that applies from ``instant`` (s) on."""
-        spell = self._spell(instant)
-        return self._value if (spell % 2 == 0) == self._first else 1.0
+        period = self._period_at(instant)
+        return self._value if (period % 2 == 0) == self._first else 1.0
 
-    def after(self, instant: float) -> float:
+    def next_change(self, instant: float) -> float:
         """Return the end (s) of the period that contains ``instant``."""
-        return self._edges[self._spell(instant) + 1]
+        return self._edges[self._period_at(instant) + 1]
 
-    def _spell(self, instant: float) -> int:
+    def _period_at(self, instant: float) -> int:
         while self._edges[-1] <= instant:
             self._edges.append(round_to_tick(self._edges[-1] + next(self._lengths)))
             require_event_limit("periods of a fault", len(self._edges), _SECONDS_PER_PERIOD, self._edges[-1])
@@ -226,11 +226,11 @@ class AlternatingProfile:
 class _ProductProfile:
     parts: tuple[Profile, ...]
 
-    def at(self, instant: float) -> float:
-        return math.prod(part.at(instant) for part in self.parts)
+    def factor_at(self, instant: float) -> float:
+        return math.prod(part.factor_at(instant) for part in self.parts)
 
-    def after(self, instant: float) -> float:
-        return min(part.after(instant) for part in self.parts)
+    def next_change(self, instant: float) -> float:
+        return min(part.next_change(instant) for part in self.parts)
 
 
 def multiply_profiles(parts: Sequence[Profile]) -> Profile:
@@ -246,7 +246,7 @@ def first_nonzero_time(profiles: Iterable[Profile], instant: float) -> float:
     parts = [part for profile in profiles for part in _expand_product(profile)]
     now = instant
     for _ in range(_MAX_ALTERNATIONS):
-        closed = [part.after(now) for part in parts if part.at(now) == 0]
+        closed = [part.next_change(now) for part in parts if part.factor_at(now) == 0]
         if not closed or max(closed) == math.inf:
             return max(closed, default=now)
         now = max(closed)
@@ -254,7 +254,6 @@ def first_nonzero_time(profiles: Iterable[Profile], instant: float) -> float:
 
 
 def _expand_product(profile: Profile) -> Iterator[Profile]:
-    """Yield the factors of a profile: those of a product, nested ones expanded, else itself."""
     if isinstance(profile, _ProductProfile):
         for part in profile.parts:
             yield from _expand_product(part)
@@ -266,7 +265,7 @@ def slowed_duration(profile: Profile, begin: float, seconds: float) -> float:
     """Return the duration (s) of ``seconds`` of work that starts at ``begin`` and is slowed by a profile."""
     now, left = begin, seconds
     while True:
-        factor, change = profile.at(now), profile.after(now)
+        factor, change = profile.factor_at(now), profile.next_change(now)
         if now + left * factor <= change:
             return now + left * factor - begin
         left -= (change - now) / factor

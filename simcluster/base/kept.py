@@ -16,7 +16,7 @@ class LruCache(OrderedDict[Hashable, Any]):
         super().__init__()
         self._most = most
 
-    def once(self, name: Hashable, make: Callable[[], Known]) -> Known:
+    def fetch(self, name: Hashable, make: Callable[[], Known]) -> Known:
         """Return the entry of this name; make and store it if it is absent."""
         found: Known | None = self.get(name)
         if found is None:

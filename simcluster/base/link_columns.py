@@ -41,7 +41,7 @@ class LinkValues:
         found.flags.writeable = False
         return found
 
-    def times(self, factors: Iterable[tuple[int, float]]) -> LinkValues:
+    def multiply(self, factors: Iterable[tuple[int, float]]) -> LinkValues:
         """Return a copy with the values of some links multiplied by factors, in order if a link has several."""
         own: dict[int, float] = {}
         for link, factor in factors:
@@ -55,7 +55,7 @@ class LinkValues:
         sorts[links] = np.arange(count, count + len(own))
         return LinkValues(np.append(self._of_sort, list(own.values())), sorts)
 
-    def unlike(self, other: LinkValues) -> Ints:
+    def changed_links(self, other: LinkValues) -> Ints:
         """Return the links, ascending, whose values differ from those of ``other``."""
         if self is other:
             return np.zeros(0, dtype=np.int64)
@@ -77,7 +77,7 @@ class LinkRows:
     place: Int32s
 
     @classmethod
-    def of(cls, tables: Sequence[Int32s], size: int) -> LinkRows:
+    def from_tables(cls, tables: Sequence[Int32s], size: int) -> LinkRows:
         """Make the rows of ``size`` links from tables in which no link appears twice."""
         place, first = np.full(size, -1, dtype=np.int32), 0
         for table in tables:
@@ -112,7 +112,7 @@ class PerLink:
     rest: npt.NDArray[Any]
 
     @classmethod
-    def one_by_one(cls, values: npt.NDArray[Any]) -> PerLink:
+    def uncompressed(cls, values: npt.NDArray[Any]) -> PerLink:
         """Make an uncompressed column from an array with one value per link."""
         links = np.arange(len(values), dtype=np.int32)
         return cls(LinkRows((), links, links), (), (), values)
@@ -136,15 +136,15 @@ class PerLink:
         parts = [values[kind].ravel() for kind, values in zip(self.kinds, self.values, strict=True)]
         return np.concatenate([*parts, self.rest]).take(self.rows.place)
 
-    def each(self, change: Callable[[Int32s], Int32s]) -> PerLink:
+    def apply(self, change: Callable[[Int32s], Int32s]) -> PerLink:
         """Return a column with the function ``change`` applied to every number."""
         return PerLink(self.rows, self.kinds, tuple(map(change, self.values)), change(self.rest))
 
-    def beside(self, other: PerLink) -> PerLink:
+    def combine(self, other: PerLink) -> PerLink:
         """Return a column that combines each link's number with its number in another column."""
-        count = np.int32(other.most + 1)
+        count = np.int32(other.maximum + 1)
         if other.rows is not self.rows:
-            return PerLink.one_by_one(self.all * count + other.all)
+            return PerLink.uncompressed(self.all * count + other.all)
         kinds, values = [], []
         for own, there, a, b in zip(self.kinds, other.kinds, self.values, other.values, strict=True):
             pairs, which = compact(own * len(b) + there)
@@ -153,25 +153,25 @@ class PerLink:
         return PerLink(self.rows, tuple(kinds), tuple(values), self.rest * count + other.rest)
 
     @property
-    def ranked(self) -> PerLink:
+    def ranks(self) -> PerLink:
         """Column with the rank of each number (0 or more) among the distinct numbers and 0."""
         there = np.unique(np.concatenate([np.zeros(1), *(each.ravel() for each in (*self.values, self.rest))]))
-        return self.each(lambda values: np.searchsorted(there, values).astype(np.int32))
+        return self.apply(lambda values: np.searchsorted(there, values).astype(np.int32))
 
     @property
-    def most(self) -> int:
+    def maximum(self) -> int:
         """Largest number of the column; at least 0."""
         return max([int(each.max(initial=0)) for each in (*self.values, self.rest)])
 
     @property
-    def different(self) -> Ints:
+    def distinct(self) -> Ints:
         """Distinct numbers of a column of link numbers, ascending; -1 means none."""
         there = np.zeros(len(self.rows.place) + 1, dtype=bool)  # the last is for -1
         for each in (*self.values, self.rest):
             there[each] = True
         return np.flatnonzero(there[:-1])
 
-    def among(self, links: Ints) -> PerLink:
+    def positions_in(self, links: Ints) -> PerLink:
         """Return a column with each number's position in ``links`` (ascending); ``len(links)`` if absent."""
         if len(self.rest) + sum(each.size for each in self.values) <= len(self.rows.place) // _SPARSE:
             ends = np.append(links, -1)
@@ -181,12 +181,12 @@ class PerLink:
                 found[ends[found] != values] = len(links)
                 return found
 
-            return self.each(find_all)
+            return self.apply(find_all)
         place = np.full(len(self.rows.place) + 1, len(links), dtype=np.int32)  # the last is for -1
         place[links] = np.arange(len(links), dtype=np.int32)
-        return self.each(lambda values: place.take(values, mode="wrap"))
+        return self.apply(lambda values: place.take(values, mode="wrap"))
 
-    def firsts(self, count: int) -> Ints:
+    def first_links(self, count: int) -> Ints:
         """Return the first link with each number 0 to ``count`` - 1; -1 for numbers of no link."""
         found = np.full(count, len(self.rows.place), dtype=np.int32)
         parts = zip(self.rows.tables, self.rows.ascending, self.kinds, self.values, strict=True)

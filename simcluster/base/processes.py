@@ -102,9 +102,9 @@ class WorkerPool(Generic[Task, Answer]):
 
     def __init__(self, call: Callable[[Task], Answer], count: int) -> None:
         self._call = call
-        self._members = [self._hired() for _ in range(count)]
+        self._members = [self._start_worker() for _ in range(count)]
 
-    def _hired(self) -> tuple[BaseProcess, Connection]:
+    def _start_worker(self) -> tuple[BaseProcess, Connection]:
         ways = process_context()
         mine, theirs = ways.Pipe()
         process = ways.Process(target=_serve_tasks, args=(self._call, theirs, mine))  # type: ignore[attr-defined]
@@ -113,28 +113,28 @@ class WorkerPool(Generic[Task, Answer]):
         theirs.close()
         return process, mine
 
-    def begin(self, member: int, task: Task) -> None:
-        """Send a task to an idle worker; if the worker has died, ``finished`` reports it."""
+    def submit(self, member: int, task: Task) -> None:
+        """Send a task to an idle worker; if the worker has died, ``wait_for_results`` reports it."""
         with suppress(OSError):
             self._members[member][1].send(task)
 
-    def finished(self, members: list[int], seconds: float | None = None) -> list[tuple[int, Answer | None]]:
+    def wait_for_results(self, members: list[int], seconds: float | None = None) -> list[tuple[int, Answer | None]]:
         """Wait for the first of these workers to finish; return their results, None for one that has died.
 
         A dead worker is replaced. Raises what the function raised. Waits at most ``seconds``, if given.
         """
         pipes = {self._members[member][1]: member for member in members}
         there = wait(list(pipes), seconds)
-        return [(pipes[pipe], self._answer(pipes[pipe])) for pipe in pipes if pipe in there]
+        return [(pipes[pipe], self._receive_result(pipes[pipe])) for pipe in pipes if pipe in there]
 
-    def _answer(self, member: int) -> Answer | None:
+    def _receive_result(self, member: int) -> Answer | None:
         process, pipe = self._members[member]
         try:
             answer, error = pipe.recv()
         except (EOFError, OSError):
             pipe.close()
             process.join()
-            self._members[member] = self._hired()
+            self._members[member] = self._start_worker()
             return None
         if error is not None:
             raise error

@@ -33,17 +33,16 @@ class Store:
 
     def __init__(self, path: Path, version: str, option: str = "-o") -> None:
         self.path, self._other = path, f"choose another {option}"
-        with self._complaints():
+        with self._convert_errors():
             self._file = sqlite3.connect(path, timeout=0.5, isolation_level=None)
         try:
-            with self._complaints():
-                self._begin(version)
+            with self._convert_errors():
+                self._open(version)
         except BaseException:
             self.close()
             raise
 
-    def _begin(self, version: str) -> None:
-        """Lock the database and create its tables; raise InputError for another program's or version's."""
+    def _open(self, version: str) -> None:
         self._file.execute("PRAGMA locking_mode=EXCLUSIVE")
         if self._file.execute("PRAGMA application_id").fetchone()[0] not in (0, _APPLICATION):
             raise InputError(f"{self.path}: is another program's database; {self._other}")
@@ -74,14 +73,14 @@ class Store:
     @property
     def count(self) -> int:
         """Number of stored rows, of all sweeps."""
-        with self._complaints():
+        with self._convert_errors():
             found: int = self._file.execute("SELECT count(*) FROM rows").fetchone()[0]
         return found
 
-    def done(self, keys: Iterable[str]) -> set[str]:
+    def find_stored(self, keys: Iterable[str]) -> set[str]:
         """Return which of these keys have an intact row; note how many rows are damaged."""
         wanted, there, damaged = set(keys), set(), 0
-        with self._complaints():
+        with self._convert_errors():
             for key, row in self._file.execute("SELECT CAST(key AS BLOB), CAST(row AS BLOB) FROM rows"):
                 if (name := bytes(key or b"").decode(errors="replace")) in wanted:
                     whole = _verified_json(row) is not None
@@ -93,13 +92,13 @@ class Store:
 
     def forget(self, keys: Iterable[str]) -> None:
         """Delete the rows of these keys, so that they are simulated again."""
-        with self._complaints():
+        with self._convert_errors():
             self._file.executemany("DELETE FROM rows WHERE key=?", [(key,) for key in keys])
 
     def add(self, rows: Iterable[tuple[str, Mapping[str, Any]]]) -> None:
         """Store finished rows; they are on disk when this returns."""
         pairs = [(key, _row_text(row)) for key, row in rows]
-        with self._complaints():
+        with self._convert_errors():
             self._file.execute("BEGIN IMMEDIATE")
             self._file.executemany("INSERT OR REPLACE INTO rows VALUES (?, ?)", pairs)
             self._file.execute("COMMIT")
@@ -114,13 +113,13 @@ class Store:
 
     def row(self, key: str) -> dict[str, Any] | None:
         """Return the row of a key; None if it is missing or damaged."""
-        with self._complaints():
+        with self._convert_errors():
             found = self._file.execute("SELECT CAST(row AS BLOB) FROM rows WHERE key=?", (key,)).fetchone()
         text = _verified_json(found[0]) if found else None
         return None if text is None else json.loads(text)
 
     @contextmanager
-    def _complaints(self) -> Iterator[None]:
+    def _convert_errors(self) -> Iterator[None]:
         try:
             yield
         except sqlite3.OperationalError as problem:
@@ -147,6 +146,5 @@ def _row_text(row: Mapping[str, Any]) -> str:
 
 
 def _verified_json(stored: bytes | None) -> bytes | None:
-    """Return the JSON of a stored row; None if its CRC-32 does not match."""
     seal, _, text = (stored or b"").partition(b" ")
     return text if seal == b"%08x" % zlib.crc32(text) else None

@@ -79,7 +79,7 @@ def rough_duration(seconds: float) -> str:
 ProgressListener = Callable[[str, float], object]
 PhaseText = Callable[[], str]
 
-_heard_by: ContextVar[ProgressListener | None] = ContextVar("heard_by", default=None)
+_progress_listener: ContextVar[ProgressListener | None] = ContextVar("progress_listener", default=None)
 
 _phases: ContextVar[tuple[str | PhaseText, ...]] = ContextVar("phases", default=())
 
@@ -88,17 +88,17 @@ _notes_to: ContextVar[Callable[[str], object] | None] = ContextVar("notes_to", d
 
 def show_note(text: str) -> None:
     """Show a note to the user: on the command line's stderr, otherwise as a Python warning."""
-    hears = _notes_to.get()
-    if hears is not None:
-        hears(text)
+    listener = _notes_to.get()
+    if listener is not None:
+        listener(text)
     else:
         warnings.warn(text, RuntimeWarning, stacklevel=3)
 
 
 @contextmanager
-def listen_to_notes(hears: Callable[[str], object]) -> Iterator[None]:
-    """Pass every note of this thread to ``hears`` while the block runs."""
-    before = _notes_to.set(hears)
+def listen_to_notes(listener: Callable[[str], object]) -> Iterator[None]:
+    """Pass every note of this thread to ``listener`` while the block runs."""
+    before = _notes_to.set(listener)
     try:
         yield
     finally:
@@ -116,9 +116,9 @@ def report_estimate(name: str, seconds: float) -> None:
 
 
 def _report(name: str, seconds: float) -> None:
-    hears = _heard_by.get()
-    if hears is not None:
-        hears(name, seconds)
+    listener = _progress_listener.get()
+    if listener is not None:
+        listener(name, seconds)
 
 
 @contextmanager
@@ -140,10 +140,10 @@ def current_phases() -> Iterator[str]:
 
 
 @contextmanager
-def listen_to_progress(hears: ProgressListener) -> Iterator[None]:
-    """Pass progress to ``hears`` while the block runs: a step that begins with 0, an estimate with seconds."""
-    before = _heard_by.set(hears)
+def listen_to_progress(listener: ProgressListener) -> Iterator[None]:
+    """Pass progress to ``listener`` while the block runs: a step that begins with 0, an estimate with seconds."""
+    before = _progress_listener.set(listener)
     try:
         yield
     finally:
-        _heard_by.reset(before)
+        _progress_listener.reset(before)

@@ -30,13 +30,13 @@ class Deadline:
         self._end = time.monotonic() + seconds
 
     @property
-    def left(self) -> float:
+    def seconds_left(self) -> float:
         """Seconds until the time limit ends; negative afterwards."""
         return self._end - time.monotonic()
 
     def check(self) -> None:
         """Raise TimeUp if the time limit has expired."""
-        if self.left <= 0:
+        if self.seconds_left <= 0:
             raise TimeUp
 
 
@@ -53,7 +53,7 @@ def raise_after(seconds: float | None) -> Iterator[Deadline]:
     def ring(number: int, frame: FrameType | None) -> None:
         if not armed:
             return
-        if deadline.left <= 0:
+        if deadline.seconds_left <= 0:
             signal.setitimer(signal.ITIMER_REAL, _ALARM_INTERVAL, every)
             if not _is_propagating(raised):
                 raised.append(TimeUp())
@@ -86,7 +86,7 @@ def _seconds_to_alarm(deadline: Deadline, every: float) -> float:
 
     Never 0, which would be no alarm.
     """
-    return max(1e-6, min(every or deadline.left, deadline.left, _LONGEST))
+    return max(1e-6, min(every or deadline.seconds_left, deadline.seconds_left, _LONGEST))
 
 
 def _alarm_is_free() -> bool:

@@ -116,7 +116,6 @@ def _quantity_error(value: object, dimension: str) -> InputError:
 
 
 def _suggest_duration(number: str, unit: str, _: str) -> str:
-    """Return the correct spelling of a duration: 2 h for 2 hours, 14 d for 2 weeks; "" for other words."""
     word = unit.lower()
     one = word.removesuffix("s") if len(word) > 2 else word
     if one in ("week", "wk", "w"):
@@ -125,7 +124,6 @@ def _suggest_duration(number: str, unit: str, _: str) -> str:
 
 
 def _suggest_rate(number: str, unit: str, dimension: str) -> str:
-    """Return the correct spelling of a rate: 450 GB/s for 450 GBps, 1 TFLOP/s for 1 TFLOPS; else ""."""
     if dimension == "bytes" and unit.endswith("b"):
         unit = f"{unit[:-1]}B"
     per = re.sub(r"(?<=\w)(?:ps|PS|/sec|/second)$", "/s", re.sub(r"(?i:flop)(?:[sS]|ps|PS)?(?:/s)?$", "FLOP/s", unit))
@@ -214,7 +212,6 @@ def write_quantity(number: float, unit: str) -> str:
 
 
 def _unit_serializer(unit: str) -> PlainSerializer:
-    """Return a pydantic serializer to text with a unit, so that a dumped document is valid input."""
     return PlainSerializer(lambda number: write_quantity(number, unit), return_type=str, when_used="json")
 
 

@@ -122,7 +122,6 @@ def _can_be_replaced(found: os.stat_result) -> bool:
 
 
 def _output_descriptor(found: os.stat_result) -> int | None:
-    """Return 1 or 2 if a file is this process's stdout or stderr; None for other files."""
     for number in (1, 2):
         with suppress(OSError):
             if os.path.samestat(found, os.fstat(number)):
@@ -131,7 +130,6 @@ def _output_descriptor(found: os.stat_result) -> int | None:
 
 
 def _open_directly(path: Path, found: os.stat_result) -> IO[bytes]:
-    """Open a file that cannot be replaced, such as a pipe; append if it is this process's own output."""
     number = _output_descriptor(found)
     if number is None:
         return path.open("wb")
@@ -167,7 +165,6 @@ def _replace_file(target: Path, found: os.stat_result | None, new: bool) -> Iter
 
 @cache
 def _host_id() -> str:
-    """Return an identifier of this host and its process namespace; containers may share a host name."""
     import platform  # only where a file is written
 
     processes = ""

@@ -31,8 +31,8 @@ from simcluster.base.telling import listen_to_notes, no_time_limit
 from simcluster.base.texts import did_you_mean
 from simcluster.base.version import VERSION
 from simcluster.cli import outputs
-from simcluster.cli.arguments import Parser, with_its_option
-from simcluster.cli.terminal import escaping, never_fail, open_closed_streams, styled, working
+from simcluster.cli.arguments import Parser, add_option_name
+from simcluster.cli.terminal import escape_output, open_closed_streams, replace_unencodable, style_text, track_progress
 from simcluster.documents.own_words import allow_python_code
 
 _TEXTS: dict[str, Any] = tomllib.loads(Path(__file__).with_name("commands.toml").read_text(encoding="utf-8"))
@@ -69,12 +69,12 @@ def main(argv: list[str] | None = None) -> int:
     atexit.unregister(gc.freeze)
     atexit.register(gc.freeze)  # or Python collects garbage before it exits: 0.04 instead of 0.3 s of a sweep
     open_closed_streams()
-    never_fail(sys.stdout, sys.stderr)
-    with escaping():
-        return _status(argv)
+    replace_unencodable(sys.stdout, sys.stderr)
+    with escape_output():
+        return _run_and_get_status(argv)
 
 
-def _status(argv: list[str] | None) -> int:
+def _run_and_get_status(argv: list[str] | None) -> int:
     try:
         _dispatch(list(sys.argv[1:] if argv is None else argv))
         sys.stdout.flush()
@@ -97,7 +97,6 @@ def _status(argv: list[str] | None) -> int:
 
 
 def _system_message(problem: Exception) -> str:
-    """Return the message for a failure of the operating system, such as a full disk; "" for a bug."""
     if isinstance(problem, OSError) and problem.errno in _NO_SPACE:
         if problem.filename is None:
             _discard_output()
@@ -110,13 +109,12 @@ def _system_message(problem: Exception) -> str:
 
 
 def _discard_output() -> None:
-    """Redirect stdout to the null device, so that Python does not complain at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _print_error(text: str) -> int:
     short = _LONG_WORD.sub(lambda found: f"{found[0][:_SHOWN_LENGTH]}...", text)
-    print(f"{styled('simcluster: error:', 'red', sys.stderr)} {short}", file=sys.stderr)
+    print(f"{style_text('simcluster: error:', 'red', sys.stderr)} {short}", file=sys.stderr)
     return 2
 
 
@@ -128,21 +126,22 @@ def make_parser(command: str, kind: str = "") -> Parser:
     parser.commands_with = _commands_with
     kinds = entry.get("kinds", {})
     other = set(" ".join(kinds.values()).split()) - set(kinds[kind].split()) if kind else set()
-    parser.take({names: said for names, said in entry["arguments"].items() if names not in other}, _TEXTS["options"])
+    parser.add_declared(
+        {names: said for names, said in entry["arguments"].items() if names not in other}, _TEXTS["options"]
+    )
     for title, arguments in entry.get("groups", {}).items():
-        parser.take(arguments, _TEXTS["options"], parser.add_argument_group(title))
+        parser.add_declared(arguments, _TEXTS["options"], parser.add_argument_group(title))
     draws = bool(_PICTURES & set(parser.files.values()))
     for names, said in _TEXTS["common"].items():
         if command not in said["without"] and (draws or not said.get("pictures")):
             free = " ".join(each for each in names.split() if each not in parser.options)
-            parser.take({free: {key: said[key] for key in said if key not in ("without", "pictures")}}, {})
-            parser.in_one_line(free.split()[-1])
-    parser.finish(_lines_for_kind(entry["examples"], kind, kinds) if kind else entry["examples"])
+            parser.add_declared({free: {key: said[key] for key in said if key not in ("without", "pictures")}}, {})
+            parser.move_to_common(free.split()[-1])
+    parser.add_usage(_lines_for_kind(entry["examples"], kind, kinds) if kind else entry["examples"])
     return parser
 
 
 def _lines_for_kind(text: str, kind: str, kinds: Mapping[str, str]) -> str:
-    """Return help text without the lines about other kinds of files to import."""
     begins, kept, shown = re.compile(rf"  (?:.*simcluster import )?({'|'.join(kinds)}) "), [], True
     for line in text.splitlines():
         found = begins.match(line)
@@ -157,7 +156,7 @@ def _commands_with(option: str) -> list[str]:
     return [f"simcluster {name}" for name, found in groups.items() if option in " ".join(map(" ".join, found)).split()]
 
 
-def _overview() -> str:
+def _overview_text() -> str:
     lines = []
     for group, names in _TEXTS["groups"].items():
         shown = _TEXTS["budget"] if group == "budget" else {name: ENTRIES[name]["help"] for name in names}
@@ -171,8 +170,7 @@ def module_name(command: str) -> str:
     return f"simcluster.{ENTRIES[command].get('module', own)}"
 
 
-def _named(word: str, names: Iterable[str], program: str) -> str:
-    """Return ``word`` if it is a command's name, else raise InputError with the nearest name."""
+def _require_command(word: str, names: Iterable[str], program: str) -> str:
     if word in names:
         return word
     if word.startswith("-"):
@@ -190,14 +188,14 @@ def _dispatch(argv: list[str]) -> None:
             lines = [f"  simcluster budget {word:<9}{ENTRIES[name]['help']}" for word, name in BUDGET.items()]
             print("\n".join(["usage: simcluster budget COMMAND ...", "", *lines]))
             return
-        argv = [BUDGET[_named(argv[1], BUDGET, "simcluster budget")], *argv[2:]]
+        argv = [BUDGET[_require_command(argv[1], BUDGET, "simcluster budget")], *argv[2:]]
     if argv[:1] in ([], ["-h"], ["--help"]):
-        print(_overview())
+        print(_overview_text())
         return
     if argv[0] in ("-V", "--version"):
         print(f"simcluster {VERSION}")
         return
-    command = _named(argv[0], COMMANDS, "simcluster")
+    command = _require_command(argv[0], COMMANDS, "simcluster")
     asks = command == "import" and argv[1:2] and argv[1] in ENTRIES[command]["kinds"] and {"-h", "--help"} & {*argv}
     parser = make_parser(command, argv[1] if asks else "")
     given, overrides = argv, list[str]()
@@ -214,7 +212,7 @@ def _dispatch(argv: list[str]) -> None:
         whole = f", write '{prior} {unknown[0]}' in quotes if that is one value"
         whole = "" if prior[:1] in ("", "-") or prior == command else whole
         raise InputError(
-            f"unexpected argument {unknown[0]!r}: {parser.placed}; omit it{whole}, or see {parser.prog} --help"
+            f"unexpected argument {unknown[0]!r}: {parser.takes_text}; omit it{whole}, or see {parser.prog} --help"
         )
     args.overrides = overrides
     files = []
@@ -226,29 +224,33 @@ def _dispatch(argv: list[str]) -> None:
     if "picture_size" in args:
         outputs.check_picture_size(args, files)
     written = [*files, *([Path(args.trace)] if args.command == "run" and args.trace else [])]
-    outputs.require_two_names(written)
-    outputs.refuse_missing(args)
-    before = [outputs.written_at(path) for path in files]
+    outputs.require_distinct_files(written)
+    outputs.require_libraries(args)
+    before = [outputs.file_version(path) for path in files]
     quiet, allowed = contextlib.redirect_stderr(io.StringIO()), getattr(args, "allow_python", False)
-    with quiet if args.quiet else working(args.command), allow_python_code(allowed), listen_to_notes(_print_note):
+    with (
+        quiet if args.quiet else track_progress(args.command),
+        allow_python_code(allowed),
+        listen_to_notes(_print_note),
+    ):
         with pause_gc():  # 0.6 s instead of 0.7
             module = importlib.import_module(module_name(args.command))
         replaced = [path for path in written if path != getattr(args, "store", None)]  # a store is read first
-        with no_time_limit(getattr(args, "yes", False)), outputs.inputs_kept(replaced):
-            _run(module, args, parser)
+        with no_time_limit(getattr(args, "yes", False)), outputs.protect_inputs(replaced):
+            _run_command(module, args, parser)
         sys.stdout.flush()
         for path, then in zip(files, before, strict=True):
-            if outputs.written_at(path) != then and path not in getattr(args, "told", ()):
+            if outputs.file_version(path) != then and path not in getattr(args, "told", ()):
                 sys.stderr.write(f"wrote {path}\n")
     if nothing := getattr(args, "came_to_nothing", ""):
         raise InputError(nothing)
 
 
-def _run(module: Any, args: argparse.Namespace, parser: Parser) -> None:
+def _run_command(module: Any, args: argparse.Namespace, parser: Parser) -> None:
     try:
         module.run(args)
     except InputError as problem:
-        text = with_its_option(str(problem), args, parser.options.values())
+        text = add_option_name(str(problem), args, parser.options.values())
         if text == str(problem):
             raise
         raise InputError(text) from problem

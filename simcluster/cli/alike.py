@@ -11,33 +11,33 @@ _MAX_RANGES = 4
 _NUMBERED = re.compile(r"(.*?)(\d+)")
 
 
-class AlikeRows(NamedTuple):
+class RowGroup(NamedTuple):
     """Names of table rows with identical cells, and those cells."""
 
     names: list[str]
     cells: tuple[str, ...]
 
 
-def alike(rows: Iterable[tuple[str, Sequence[str]]]) -> list[AlikeRows]:
+def group_rows(rows: Iterable[tuple[str, Sequence[str]]]) -> list[RowGroup]:
     """Group table rows (name, cells) by their cells, in order of first appearance."""
-    found: dict[tuple[str, ...], AlikeRows] = {}
+    found: dict[tuple[str, ...], RowGroup] = {}
     for name, cells in rows:
         key = tuple(cells)
-        found.setdefault(key, AlikeRows([], key)).names.append(name)
+        found.setdefault(key, RowGroup([], key)).names.append(name)
     return list(found.values())
 
 
-def together(names: Sequence[str]) -> str:
+def join_names(names: Sequence[str]) -> str:
     """Return a short label for several names: 'layers.24-31', 'rank 0-3, 8' or 'forward and 6 more'."""
     matches = [match for match in map(_NUMBERED.fullmatch, names) if match]
     if 1 < len(names) == len(matches) and len({match[1] for match in matches}) == 1:
-        runs = _ranges(sorted(int(match[2]) for match in matches))
+        runs = _join_ranges(sorted(int(match[2]) for match in matches))
         more = f" and {len(runs) - _MAX_RANGES} more ranges" if len(runs) > _MAX_RANGES else ""
         return f"{matches[0][1]}{', '.join(runs[:_MAX_RANGES])}{more}"
     return names[0] + (f" and {len(names) - 1} more" if len(names) > 1 else "")
 
 
-def _ranges(numbers: Sequence[int]) -> list[str]:
+def _join_ranges(numbers: Sequence[int]) -> list[str]:
     found: list[list[int]] = []
     for number in numbers:
         if found and number == found[-1][-1] + 1:

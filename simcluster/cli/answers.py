@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from simcluster.base.satellites import load_object
 from simcluster.base.shown import Displayable
 from simcluster.base.units import format_bytes, format_seconds
-from simcluster.cli.common import bold
+from simcluster.cli.common import bold_line
 from simcluster.show.blocks import Answer, Lines, blocks_text
 from simcluster.show.step_answer import describe_job
 
@@ -58,9 +58,9 @@ def scenario_answer(scenario: Scenario) -> Answer:
 
 def cluster_answer(cluster: Cluster) -> Answer:
     """Return the blocks that describe a cluster."""
-    from simcluster.studies.bench.describe import describe
+    from simcluster.studies.bench.describe import measure_cluster
 
-    return [Lines(describe(cluster).lines(), "layout")]
+    return [Lines(measure_cluster(cluster).lines(), "layout")]
 
 
 def collective_answer(time: CollectiveTime) -> Answer:
@@ -75,7 +75,7 @@ def records_answer(found: Any) -> Answer:
     return [Lines([*map(repr, found)], "layout")]
 
 
-def answer_of(it: object) -> Answer:
+def build_answer(it: object) -> Answer:
     """Return the text blocks of an object whose class is in ``ANSWERS``."""
     found: Answer = next(
         load_object(ANSWERS[each.__name__])(it) for each in type(it).__mro__ if each.__name__ in ANSWERS
@@ -84,12 +84,11 @@ def answer_of(it: object) -> Answer:
 
 
 def _own_summary(it: Any) -> str | None:
-    """Return the text of an object's own ``summary``; None if it inherits the general one."""
     return str(it.summary()) if getattr(type(it), "summary", Displayable.summary) is not Displayable.summary else None
 
 
 TEXTS: Mapping[str, Callable[[Any], str | None]] = {
-    **dict.fromkeys(ANSWERS, lambda it: blocks_text(answer_of(it), bold=bold)),
+    **dict.fromkeys(ANSWERS, lambda it: blocks_text(build_answer(it), bold=bold_line)),
     "": _own_summary,
 }
 """The text of an object by the name of its class; "" for all others."""

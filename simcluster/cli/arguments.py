@@ -27,7 +27,7 @@ _INPUT = {"i", "c", "config", "input", "scenario", "yaml"}
 """Words in option names of other programs."""
 _EXECUTORS = ("executor", "workers")
 """Destinations of the options that set processes."""
-PLAIN_KEYS = ("name", "cluster", "model", "gpus", "software", "steps", "seed", "replicas", "engine")
+TOP_LEVEL_KEYS = ("name", "cluster", "model", "gpus", "software", "steps", "seed", "replicas", "engine")
 """Top-level keys with one word or number as value: --gpus 64 changes the scenario like --parallel.tp 8."""
 _REQUIRED = "the following arguments are required: "
 _ARGUMENT_ERROR = re.compile(r"argument ([^:]+): (.*)", re.DOTALL)
@@ -45,7 +45,7 @@ class Parser(argparse.ArgumentParser):
         self._common: list[str] = []  # the last line of the help
         self.commands_with: Callable[[str], list[str]] = lambda option: []  # other commands with an option
 
-    def take(
+    def add_declared(
         self, arguments: Mapping[str, Any], shared: Mapping[str, Any], group: argparse._ArgumentGroup | None = None
     ) -> None:
         """Add the arguments declared in ``commands.toml``, with settings ``shared`` by their name."""
@@ -64,14 +64,14 @@ class Parser(argparse.ArgumentParser):
             if values:
                 self.values[action.dest] = values
 
-    def in_one_line(self, option: str) -> None:
+    def move_to_common(self, option: str) -> None:
         """Move an option from the list of options in the help to the line of common options."""
         action = self.options[option]
         metavar = f" {action.metavar}" if isinstance(action.metavar, str) else ""
         self._common.append(f"{', '.join(action.option_strings)}{metavar}: {action.help}")
         action.help = argparse.SUPPRESS
 
-    def finish(self, examples: str) -> None:
+    def add_usage(self, examples: str) -> None:
         """Set the usage line and the end of the help: examples and common options."""
         words = [self.prog]
         for action in self._actions:
@@ -87,12 +87,12 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Raise InputError for a message of argparse."""
-        raise InputError(f"{self._own_words(message)}; see {self.prog} --help")
+        raise InputError(f"{self._rewrite_error(message)}; see {self.prog} --help")
 
-    def _own_words(self, message: str) -> str:
+    def _rewrite_error(self, message: str) -> str:
         if message.startswith(_REQUIRED):
             names = message.removeprefix(_REQUIRED).split(", ")
-            needs = " ".join([*self._names(), *(self._written(each) for each in names if each[0] == "-")])
+            needs = " ".join([*self._required_names(), *(self._usage_of(each) for each in names if each[0] == "-")])
             are = f"{' and '.join(names)} {'is' if len(names) == 1 else 'are'}"
             return f"{are} required and missing; write {self.prog} {needs}"
         found = _ARGUMENT_ERROR.fullmatch(message)
@@ -101,21 +101,20 @@ class Parser(argparse.ArgumentParser):
         name, what = found[1].partition("/")[0], found[2]
         if what.startswith("expected"):
             dash = f", and a value that begins with a dash as {name}=-1" if name.startswith("--") else ""
-            return f"{name} needs a value and has none; write {self._written(name)}{dash}"
+            return f"{name} needs a value and has none; write {self._usage_of(name)}{dash}"
         if kind := _NUMBER_ERROR.fullmatch(what):
             of = "a whole number" if kind[1] == "int" else "a number"
-            written = self._written(name)
+            written = self._usage_of(name)
             return f"{name}: {kind[2]} is not {of}; write {written} with {of} for {written.split()[-1]}"
         if what.startswith("ignored explicit argument"):
             return f"{name} takes no value, got {what.rpartition(' argument ')[2]}; write {name} alone"
         return f"{name}: {what}"
 
-    def _names(self) -> list[str]:
+    def _required_names(self) -> list[str]:
         taken = [action for action in self._actions if not action.option_strings and action.required]
         return [action.metavar if isinstance(action.metavar, str) else action.dest.upper() for action in taken]
 
-    def _written(self, name: str) -> str:
-        """Return an argument as it is typed, as in ``--size S`` or ``NAME``."""
+    def _usage_of(self, name: str) -> str:
         action = self.options.get(name.partition("/")[0])
         if action is None:
             return name
@@ -140,7 +139,7 @@ class Parser(argparse.ArgumentParser):
         return {option: action for action in self._actions for option in action.option_strings}
 
     @property
-    def placed(self) -> str:
+    def takes_text(self) -> str:
         """Sentence that lists the positional arguments of the command."""
         names = [str(action.metavar or action.dest) for action in self._actions if not action.option_strings]
         return f"{self.prog} takes {' '.join(names).upper() or 'options alone'}"
@@ -170,7 +169,7 @@ class Parser(argparse.ArgumentParser):
     def is_override(self, argument: str) -> bool:
         """Return whether an argument changes the scenario: ``--parallel.tp``, or a top-level key."""
         name = argument.partition("=")[0]
-        plain = self.reads_scenarios and name[:2] == "--" and name[2:] in PLAIN_KEYS and name not in self.options
+        plain = self.reads_scenarios and name[:2] == "--" and name[2:] in TOP_LEVEL_KEYS and name not in self.options
         return plain or _DOTTED_OPTION.fullmatch(argument) is not None
 
     def refuse_unknown_options(self, argv: Sequence[str]) -> None:
@@ -183,22 +182,21 @@ class Parser(argparse.ArgumentParser):
             option, equals, value = (before, "=", argument) if self._takes_value(before) else argument.partition("=")
             if equals and not value and self._takes_value(option):
                 raise InputError(
-                    f"{option} needs a value, and {argument!r} has an empty one; write {self._written(option)}"
+                    f"{option} needs a value, and {argument!r} has an empty one; write {self._usage_of(option)}"
                 )
             if self._takes_value(before) or not _OPTION.fullmatch(argument) or name in known:
                 continue
             if name[1] != "-" and name[:2] in known:  # -ofile
                 continue
-            raise InputError(f"unknown option {name!r}{self._near(name)}; see {self.prog} --help")
+            raise InputError(f"unknown option {name!r}{self._suggest_option(name)}; see {self.prog} --help")
 
-    def _near(self, name: str) -> str:
-        """Return a hint at what an unknown option may mean: a scenario key, or another option."""
+    def _suggest_option(self, name: str) -> str:
         if self.takes_overrides:
             from simcluster.scenario.paths import find_key_paths, is_section  # heavy: only for a mistake
 
             if self.reads_scenarios and is_section(name[2:]):
                 return f"; the section {name[2:]} of a scenario is changed by {name}.KEY or {name[2:]}=VALUE"
-            if meant := self._meant(name):
+            if meant := self._suggest_by_word(name):
                 return meant
             places = find_key_paths(name) if len(name) > 3 else []
             if not self.reads_scenarios:  # the document is a topology
@@ -210,27 +208,26 @@ class Parser(argparse.ArgumentParser):
                     for place in exact or places
                 ]
                 return f"; did you mean {' or '.join(ways)}?"
-        near = did_you_mean(name, self.options, cutoff=0.8) or self._meant(name)
+        near = did_you_mean(name, self.options, cutoff=0.8) or self._suggest_by_word(name)
         if not near and (others := self.commands_with(name)):
             return f"; it is an option of {' and of '.join(others)}: use that, or omit it"
-        return near or did_you_mean(name, self.options, cutoff=0.7) or self._options_there()
+        return near or did_you_mean(name, self.options, cutoff=0.7) or self._list_options()
 
     @property
-    def _long(self) -> dict[str, str]:
+    def _long_names(self) -> dict[str, str]:
         return {action.dest: _long_name(action) for action in self._actions if action.option_strings}
 
-    def _meant(self, name: str) -> str:
-        """Return a hint at the option for a word that other programs use, such as --output; "" if none."""
+    def _suggest_by_word(self, name: str) -> str:
         words = set(name.strip("-").split("-"))
         drawn = [dest for dest, kind in self.files.items() if kind in ("figure", "page")] if words & _PICTURE else []
         dests = {*(drawn or (self.files if words & _OUTPUT else ())), *(_EXECUTORS if words & _PROCESSES else ())}
-        found = [self._written(option) for dest, option in self._long.items() if dest in dests]
-        if not found and words & _INPUT and self._names():
-            return f"; {self.placed}, without an option name before it"
+        found = [self._usage_of(option) for dest, option in self._long_names.items() if dest in dests]
+        if not found and words & _INPUT and self._required_names():
+            return f"; {self.takes_text}, without an option name before it"
         return f"; use {' or '.join(found)}" if found else ""
 
-    def _options_there(self) -> str:
-        long = self._long
+    def _list_options(self) -> str:
+        long = self._long_names
         keys = "; a key of the document is changed by --set KEY=VALUE" if self.takes_overrides else ""
         return f"; use one that it has: {', '.join(long.values())}{keys}"
 
@@ -303,7 +300,7 @@ _UNKNOWN_KEY = re.compile(r"(?:^|: )(\w+): unknown key '\1'(?:$|; known)")
 _SEPARATORS = re.compile(r"[,:=+\s]+")
 
 
-def with_its_option(text: str, args: Namespace, actions: Iterable[Action]) -> str:
+def add_option_name(text: str, args: Namespace, actions: Iterable[Action]) -> str:
     """Add to an error message the option whose value it quotes: "--window: '3' is not a quantity; ...".
 
     A message that already names an option, a file or a key stays as it is.
@@ -314,9 +311,7 @@ def with_its_option(text: str, args: Namespace, actions: Iterable[Action]) -> st
     if quoted is None or "--" in text or ":" in text[: quoted.start()] or "\n" in text:
         return text
     found = [
-        action
-        for action in dict.fromkeys(actions)
-        if action.option_strings and quoted[1] in _written_words(args, action)
+        action for action in dict.fromkeys(actions) if action.option_strings and quoted[1] in _value_words(args, action)
     ]
     if len(found) != 1:
         return text
@@ -331,8 +326,7 @@ def _option_hint(key: str, actions: Iterable[Action]) -> str:
     return f"; the command has an option of that name: omit the key, and give {option}" if named else ""
 
 
-def _written_words(args: Namespace, action: Action) -> set[str]:
-    """Return the words that the user typed as an option's value, whole and in parts."""
+def _value_words(args: Namespace, action: Action) -> set[str]:
     value = getattr(args, action.dest, None)
     texts = [
         str(each) for each in (value if isinstance(value, list) else [value]) if each not in (None, action.default)

@@ -12,13 +12,13 @@ from simcluster.base.errors import InputError, prefix_errors
 from simcluster.base.units import format_bytes, format_seconds, parse_size
 from simcluster.cli import collective_output as output
 from simcluster.cli import common
-from simcluster.cli.collective_output import ROOTED, CollectiveJob, SizeRow
-from simcluster.cli.common import cluster_overrides_of
+from simcluster.cli.collective_output import ROOTED_KINDS, CollectiveJob, SizeRow
+from simcluster.cli.common import read_cluster_overrides
 from simcluster.cli.terminal import write_json
 from simcluster.documents.csv_numbers import read_message_sizes
 from simcluster.scenario.files import load_cluster, load_topology
-from simcluster.studies.bench.collective import collective_traffics, concurrent_times, methods_for, num_transfers
-from simcluster.studies.bench.collective_loads import limit_among, loads_of
+from simcluster.studies.bench.collective import collective_transfers, concurrent_times, count_transfers, methods_for
+from simcluster.studies.bench.collective_loads import find_busiest_links, measure_link_loads
 from simcluster.topology import Cluster
 from simcluster.traffic.nccl.log import health, overall, read_log
 from simcluster.traffic.nccl.platforms import load_platform, platform_names
@@ -46,13 +46,13 @@ def run(args: argparse.Namespace) -> None:
         if args.json == "-":
             continue
         if len(sizes) < 2:
-            print("\n".join(output.summary(job, row)))
+            print("\n".join(output.summary_lines(job, row)))
         else:
             print(output.table_line(job, row, first=len(rows) == 1), flush=True)  # one line per size
     if len(sizes) > 1 and args.json != "-":
         print("\n".join(f"# {line}" for line in output.hottest_lines(rows[-1].loads)))
     if args.json:
-        write_json(args.json, output.document(job, args.detail, rows))
+        write_json(args.json, output.results_document(job, args.detail, rows))
     if args.links:
         last = rows[-1]
         title = f"{job.name}, {last.slowest.algorithm}, {job.cluster.name}"
@@ -95,9 +95,9 @@ def _make_job(args: argparse.Namespace) -> CollectiveJob:
             f"--sizes {args.sizes}: sizes of {len(sizes)} ranks, but {each} {len(groups[0])} GPUs; use as many"
         )
     kind = "all_to_all" if sizes else kind
-    if args.root is not None and kind not in ROOTED:
-        raise InputError(f"--root {args.root}: {kind} has no root; {' and '.join(ROOTED)} have one")
-    cluster, note = _load_large_cluster(args.cluster, cluster_overrides_of(args), max(ranks, default=-1) + 1)
+    if args.root is not None and kind not in ROOTED_KINDS:
+        raise InputError(f"--root {args.root}: {kind} has no root; {' and '.join(ROOTED_KINDS)} have one")
+    cluster, note = _load_large_cluster(args.cluster, read_cluster_overrides(args), max(ranks, default=-1) + 1)
     methods_for(cluster, kind, args.algorithm, nccl=args.nccl)
     return CollectiveJob(kind, args.algorithm, args.nccl, cluster, groups, note, args.root or 0, sizes)
 
@@ -122,7 +122,6 @@ def _split_groups(ranks: Sequence[int], split: str | None) -> tuple[tuple[int, .
 
 
 def _load_large_cluster(file: str, overrides: list[tuple[str, Any]], gpus: int) -> tuple[Cluster, str]:
-    """Return the cluster of a file, enlarged by ``nodes`` or ``gpus`` if it is too small and neither is set."""
     cluster = load_cluster(file, overrides)
     have = cluster.num_gpus
     if gpus <= have:
@@ -140,7 +139,6 @@ def _load_large_cluster(file: str, overrides: list[tuple[str, Any]], gpus: int) 
 
 
 def _parse_sizes(text: str, factor: int) -> list[int]:
-    """Return the sizes (bytes) of a range: 1, 2, 4 and 8 MiB for "1MiB:8MiB" and a factor of 2."""
     first, colon, last = text.partition(":")
     low = _to_size(first)
     high = _to_size(last) if colon else low
@@ -167,7 +165,7 @@ def _simulate_sizes(job: CollectiveJob, detail: str, sizes: Sequence[int]) -> It
     given: dict[str, Any] = {"algorithm": job.algorithm, "nccl": job.nccl}
     if detail == "steps":
         transfers = len(wanted) * len(job.groups)
-        transfers *= num_transfers(job.cluster, job.groups[0], job.kind, wanted[0], **given)
+        transfers *= count_transfers(job.cluster, job.groups[0], job.kind, wanted[0], **given)
         if transfers > _MOST_TRANSFERS:
             raise InputError(
                 f"--detail steps: {transfers:,} transfers would take too long; the limit is {_MOST_TRANSFERS:,}: "
@@ -180,16 +178,17 @@ def _simulate_sizes(job: CollectiveJob, detail: str, sizes: Sequence[int]) -> It
         )  # fmt: skip
         slowest = max(times, key=lambda time: time.duration)
         given["algorithm"] = slowest.algorithm
-        traffics = collective_traffics(job.cluster, job.groups, job.kind, size, **given, root=job.root)
+        traffics = collective_transfers(job.cluster, job.groups, job.kind, size, **given, root=job.root)
         given["algorithm"] = job.algorithm
-        yield SizeRow(slowest, limit_among(job.cluster, traffics), loads_of(job.cluster, traffics), traffics)
+        yield SizeRow(
+            slowest, find_busiest_links(job.cluster, traffics), measure_link_loads(job.cluster, traffics), traffics
+        )
 
 
 # --- the health of a real cluster ------------------------------------------------------------------------------------
 
 
 def _compare_log(args: argparse.Namespace) -> None:
-    """Compare an nccl-tests log with the model: one line per size, and a verdict."""
     if args.platform is None:
         raise InputError(f"--measured needs --platform, one of {', '.join(platform_names())}")
     platform = load_platform(args.platform)
@@ -215,4 +214,4 @@ def _compare_log(args: argparse.Namespace) -> None:
         return f"{table}\n\nfrom 1 MiB up: {ratio:.2f} x the expected time (geometric mean): {verdict}"
 
     document = {"ratio": ratio, "verdict": verdict, "rows": [asdict(reading) for reading in readings]}
-    common.answer(args, text, lambda: document)
+    common.print_answer(args, text, lambda: document)

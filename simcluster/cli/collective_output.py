@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from simcluster.base.units import format_bytes, format_bytes_per_second
-from simcluster.cli.common import save, write_text
+from simcluster.cli.common import save_picture, write_text
 from simcluster.collectives.all_to_all import busiest_port
 from simcluster.studies.bench.collective import CollectiveTime, methods_for
 from simcluster.studies.bench.collective_loads import BusiestLinks, CollectiveLoads, utilisation_over_time
@@ -24,7 +24,7 @@ _MOST_ROWS = 20
 _MOST_DRAWN = 4096  # links that are looked at for the picture
 _JUST_ABOVE = 1 + 1e-9
 
-ROOTED = ("broadcast", "reduce")
+ROOTED_KINDS = ("broadcast", "reduce")
 _ELEMENT_BYTES = 4  # nccl-tests counts floats unless told otherwise
 _SHARDED = ("reduce_scatter", "all_gather", "all_to_all")  # their count is of one rank's part
 _BUS = {"all_reduce": "algbw x 2(N-1)/N", **dict.fromkeys(_SHARDED, "algbw x (N-1)/N")}
@@ -72,7 +72,7 @@ class SizeRow:
     traffics: Sequence[Sequence[Traffic]]
 
 
-def headline(job: CollectiveJob, row: SizeRow) -> list[str]:
+def title_lines(job: CollectiveJob, row: SizeRow) -> list[str]:
     """Return the title lines of a simulated collective."""
     hosts = len(set(job.cluster.host_of))
     groups = f"{len(job.groups)} groups of {len(job.groups[0])} GPUs at once" if len(job.groups) > 1 else ""
@@ -88,7 +88,7 @@ def headline(job: CollectiveJob, row: SizeRow) -> list[str]:
     return [", ".join([*what, *([groups] if groups else [])]), f"cluster  {job.cluster.name}: {where}"]
 
 
-def summary(job: CollectiveJob, row: SizeRow) -> list[str]:
+def summary_lines(job: CollectiveJob, row: SizeRow) -> list[str]:
     """Return the lines that describe the result for one size and what limits it."""
     time, limit = row.slowest, row.limit
     ranks = len(time.gpus)
@@ -103,7 +103,7 @@ def summary(job: CollectiveJob, row: SizeRow) -> list[str]:
         links = links.replace("links", "link", 1)
     load = f"carr{'y' if several else 'ies'} {format_bytes(limit.load)}{' each' if several else ''}"
     return [
-        *headline(job, row),
+        *title_lines(job, row),
         f"size     {size}",
         f"time     {time.duration * 1e3:.6f} ms" + (", the slowest group's" if len(job.groups) > 1 else ""),
         f"algbw    {format_bytes_per_second(time.algbw)}",
@@ -134,19 +134,19 @@ def table_line(job: CollectiveJob, row: SizeRow, *, first: bool) -> str:
     count = size // _ELEMENT_BYTES // (len(time.gpus) if job.kind in _SHARDED else 1)
     cells = (str(size), str(count), "float", f"{time.duration * 1e6:.3f}")
     how = f"{time.algorithm} {time.method.protocol}".rstrip()
-    line = aligned((*cells, f"{time.algbw / 1e9:.2f}", f"{job.busbw(time) / 1e9:.2f}", how))
+    line = align_cells((*cells, f"{time.algbw / 1e9:.2f}", f"{job.busbw(time) / 1e9:.2f}", how))
     if not first:
         return " " + line
-    head = [f"# {text}" for text in headline(job, row)]
-    return "\n".join([*head, "#", *("#" + aligned(texts) for texts in _HEADER), " " + line])
+    head = [f"# {text}" for text in title_lines(job, row)]
+    return "\n".join([*head, "#", *("#" + align_cells(texts) for texts in _HEADER), " " + line])
 
 
-def aligned(cells: Sequence[str]) -> str:
+def align_cells(cells: Sequence[str]) -> str:
     """Join cells to a line, right-aligned in columns, with at least one space between."""
     return "".join(f" {cell.rjust(width - 1)}" for cell, width in zip(cells, COLUMN_WIDTHS, strict=True)).rstrip()
 
 
-def document(job: CollectiveJob, detail: str, rows: Sequence[SizeRow]) -> dict[str, object]:
+def results_document(job: CollectiveJob, detail: str, rows: Sequence[SizeRow]) -> dict[str, object]:
     """Return the results as JSON-ready values, in B, s and B/s; of several groups, the slowest's times."""
     return {
         "collective": job.name,
@@ -154,7 +154,7 @@ def document(job: CollectiveJob, detail: str, rows: Sequence[SizeRow]) -> dict[s
         "nccl": job.nccl,
         "cluster": job.cluster.name,
         "cluster_gpus": job.cluster.num_gpus,
-        **({"root": job.root} if job.kind in ROOTED else {}),
+        **({"root": job.root} if job.kind in ROOTED_KINDS else {}),
         "groups": len(job.groups),
         "gpus_per_group": len(job.groups[0]),
         "results": [
@@ -248,7 +248,7 @@ def write_links(
             "peak_utilisation": np.minimum(1.0, matrix[first].max(axis=1)),
         }
     )
-    save(args, plot_link_rows(drawn, edges, matrix[first], title=f"{title}: hottest links"), path)
+    save_picture(args, plot_link_rows(drawn, edges, matrix[first], title=f"{title}: hottest links"), path)
 
 
 def _label_lines(label: str, lines: Sequence[str]) -> list[str]:

@@ -13,7 +13,7 @@ from simcluster.base.errors import InputError
 from simcluster.base.written import open_atomic
 from simcluster.base.written import write_text as write_text
 from simcluster.cli.outputs import TABLES
-from simcluster.cli.terminal import progress, styled, write_json
+from simcluster.cli.terminal import set_progress, style_text, write_json
 from simcluster.show.blocks import Answer, blocks_text, table_lines
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from simcluster.show.pictures import Figure
 
 
-def overrides_of(args: argparse.Namespace, *scenarios: str) -> list[tuple[str, Any]]:
+def read_overrides(args: argparse.Namespace, *scenarios: str) -> list[tuple[str, Any]]:
     """Return the overrides of the command line as (path, value) pairs: --set first, then other spellings.
 
     Prints a note on stderr about faults of these ``scenarios`` that an override replaces.
@@ -31,11 +31,11 @@ def overrides_of(args: argparse.Namespace, *scenarios: str) -> list[tuple[str, A
 
     found = [parse_override(text) for text in (*args.set, *args.overrides)]
     for scenario in scenarios:
-        say_what_is_replaced(scenario, found)
+        note_replaced_faults(scenario, found)
     return found
 
 
-def say_what_is_replaced(scenario: str, overrides: Sequence[tuple[str, Any]]) -> None:
+def note_replaced_faults(scenario: str, overrides: Sequence[tuple[str, Any]]) -> None:
     """Print a note on stderr if the overrides replace the scenario's own faults."""
     given = [value for path, value in overrides if path == "faults"]
     if not given or not given[-1]:
@@ -52,23 +52,23 @@ def say_what_is_replaced(scenario: str, overrides: Sequence[tuple[str, Any]]) ->
         )
 
 
-def cluster_overrides_of(args: argparse.Namespace) -> list[tuple[str, Any]]:
+def read_cluster_overrides(args: argparse.Namespace) -> list[tuple[str, Any]]:
     """Return the overrides of a topology; nodes=4 and cluster.nodes=4 mean the same."""
-    return [(path.removeprefix("cluster."), value) for path, value in overrides_of(args)]
+    return [(path.removeprefix("cluster."), value) for path, value in read_overrides(args)]
 
 
-def workers_of(args: argparse.Namespace) -> int | str:
+def read_executor(args: argparse.Namespace) -> int | str:
     """Return the executor of --workers or --executor: a number of processes, or a Dask address."""
     if args.executor is None:
         return int(args.workers)
     if args.workers != 1:
         raise InputError("--workers and --executor both set the processes; give one of them")
-    found = executor_of(args.executor)
+    found = parse_executor(args.executor)
     assert found is not None
     return found
 
 
-def executor_of(text: str | None) -> int | str | None:
+def parse_executor(text: str | None) -> int | str | None:
     """Parse --executor: a number of processes, or a Dask scheduler's address.
 
     The default is all cores, or None if there is only one.
@@ -86,21 +86,21 @@ def executor_of(text: str | None) -> int | str | None:
 
 def format_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Return a table with aligned columns and a bold header."""
-    return "\n".join(table_lines(header, rows, bold=bold))
+    return "\n".join(table_lines(header, rows, bold=bold_line))
 
 
-def bold(line: str) -> str:
+def bold_line(line: str) -> str:
     """Return a line in bold if stdout is a terminal."""
-    return styled(line, "bold")
+    return style_text(line, "bold")
 
 
-def on_one_line(error: str) -> str:
+def join_problems(error: str) -> str:
     """Join the problems in an error message to one line, without the heading that counts them."""
     lines = [line.strip() for line in error.splitlines()]
     return "; ".join(lines[1:] or lines)
 
 
-def ranks_of(text: str | None, num_ranks: int, option: str = "--ranks") -> list[int] | None:
+def parse_ranks(text: str | None, num_ranks: int, option: str = "--ranks") -> list[int] | None:
     """Parse rank numbers such as "0,8-15" or "all"; None for None."""
     if text is None:
         return None
@@ -115,22 +115,22 @@ def ranks_of(text: str | None, num_ranks: int, option: str = "--ranks") -> list[
     return list(dict.fromkeys(ranks))
 
 
-def wrote(args: argparse.Namespace, path: str | Path) -> str:
+def report_written(args: argparse.Namespace, path: str | Path) -> str:
     """Return "wrote PATH", and remember the path, so that it is not reported a second time."""
     args.told = (*getattr(args, "told", ()), Path(path))
     return f"wrote {path}"
 
 
-def answer(args: argparse.Namespace, text: Callable[[], str | Answer], document: Callable[[], object]) -> None:
+def print_answer(args: argparse.Namespace, text: Callable[[], str | Answer], document: Callable[[], object]) -> None:
     """Print an answer as text, or its JSON if --json is "-"; write its JSON to a file if requested."""
     if args.json != "-":
         found = text()
-        print(found if isinstance(found, str) else blocks_text(found, bold=bold))
+        print(found if isinstance(found, str) else blocks_text(found, bold=bold_line))
     if args.json:
         write_json(args.json, document())
 
 
-def came_to(args: argparse.Namespace, count: int, nothing: Callable[[], str]) -> None:
+def require_results(args: argparse.Namespace, count: int, nothing: Callable[[], str]) -> None:
     """Make the command fail after its files are written if it has no results.
 
     ``count`` are its results, ``nothing`` returns the message.
@@ -147,7 +147,7 @@ def write_table(path: Path, table: pd.DataFrame) -> None:
             table.to_csv(file, index=False, mode="wb")
 
 
-def draw(
+def draw_pictures(
     args: argparse.Namespace,
     *wanted: tuple[Path | None, Callable[[], Figure]]
     | tuple[Path | None, Callable[[], Figure], Callable[[], pd.DataFrame]],
@@ -155,15 +155,15 @@ def draw(
     """Draw each picture that has a path; write its table instead if the path has a table's ending."""
     for path, picture, *table in wanted:
         if path:
-            progress(f"{'writing' if path.suffix in TABLES else 'drawing'} {path}")
+            set_progress(f"{'writing' if path.suffix in TABLES else 'drawing'} {path}")
         if path and table and path.suffix in TABLES:
             write_table(path, table[0]())
         elif path:
-            save(args, picture(), path)
-    progress()
+            save_picture(args, picture(), path)
+    set_progress()
 
 
-def save(args: argparse.Namespace, picture: Figure, path: Path) -> None:
+def save_picture(args: argparse.Namespace, picture: Figure, path: Path) -> None:
     """Write a picture to a file, in the size that the command line sets."""
     from simcluster.show.saving import save_figure  # matplotlib, only if there is a picture
     from simcluster.show.sizes import parse_picture_size
@@ -171,14 +171,14 @@ def save(args: argparse.Namespace, picture: Figure, path: Path) -> None:
     save_figure(picture, path, size=parse_picture_size(args.picture_size) if args.picture_size else None, dpi=args.dpi)
 
 
-class Inches(TypedDict, total=False):
+class PictureInches(TypedDict, total=False):
     """Width and height in inches, as keyword arguments of pictures that depend on their size."""
 
     width: float
     height: float | None
 
 
-def inches(args: argparse.Namespace) -> Inches:
+def picture_inches(args: argparse.Namespace) -> PictureInches:
     """Return the picture's width and height in inches, as the command line sets them."""
     if not args.picture_size:
         return {}

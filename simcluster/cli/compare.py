@@ -11,7 +11,7 @@ from simcluster.base.counts import whole_dollars
 from simcluster.base.errors import InputError
 from simcluster.base.units import HOUR, format_seconds
 from simcluster.cli import common
-from simcluster.cli.common import on_one_line, overrides_of
+from simcluster.cli.common import join_problems, read_overrides
 from simcluster.documents.overrides import expand_vary
 from simcluster.model.recipes import recipe_named
 from simcluster.results.file import assumed_lines, merge_assumptions
@@ -21,17 +21,19 @@ from simcluster.scenario.memory_plan import describe_change
 from simcluster.show.blocks import Block, Lines, TableBlock
 from simcluster.show.cells import NO_TIME, column_headings, describe_gpus, describe_layout, format_row, signed_change
 from simcluster.show.pictures import picture
-from simcluster.studies.variations import attribution, compare, differences, play_all, possible_variations
-from simcluster.studies.whatif.only_faster import slower_although_faster, told
+from simcluster.studies.variations import compare, differences, make_variations, simulate_all, subtract_first_breakdown
+from simcluster.studies.whatif.only_faster import describe_unexpected_slowdown, find_unexpected_slowdown
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from simcluster.show.pictures import Figure
 
-DOLLARS = "dollars_per_1t_tokens"
+DOLLARS_COLUMN = "dollars_per_1t_tokens"
 """Column of the table with the price of training."""
-ASSUMED = "dollars are for healthy steps: no failures, restarts, checkpoints or spares (simcluster train includes them)"
+PRICE_NOTE = (
+    "dollars are for healthy steps: no failures, restarts, checkpoints or spares (simcluster train includes them)"
+)
 
 
 def dollars_per_trillion_tokens(gpus: float, price: float, tokens_per_s: float) -> float:
@@ -49,7 +51,7 @@ def reject_price_key(overrides: Sequence[tuple[str, Any]]) -> None:
             )
 
 
-def read_prices(text: str, scenario_of: Mapping[str, int]) -> dict[str, float]:
+def parse_prices(text: str, scenario_of: Mapping[str, int]) -> dict[str, float]:
     """Parse --price: the dollars per GPU-hour of each variant.
 
     ``scenario_of`` has the number of each variant's scenario. InputError unless the text has one positive price, one
@@ -77,25 +79,25 @@ def add_dollars(table: pd.DataFrame, prices: Mapping[str, float]) -> pd.DataFram
     """Add a column of dollars per trillion tokens to the table; padding tokens do not count."""
     rows = zip(table.index, table["gpus"], table["real_tokens_per_s"], strict=True)
     return table.assign(
-        **{DOLLARS: [dollars_per_trillion_tokens(g, prices[str(name)], rate) for name, g, rate in rows]}
+        **{DOLLARS_COLUMN: [dollars_per_trillion_tokens(g, prices[str(name)], rate) for name, g, rate in rows]}
     )
 
 
 def run(args: argparse.Namespace) -> None:
     """Simulate all valid variants, print their table, and draw pictures."""
     vary = [expand_vary(text) for text in args.vary]
-    overrides = overrides_of(args, *args.scenarios)
+    overrides = read_overrides(args, *args.scenarios)
     reject_price_key(overrides)
-    each = [possible_variations(path, overrides, vary) for path in args.scenarios]
+    each = [make_variations(path, overrides, vary) for path in args.scenarios]
     variants = [pair for of_one in each for pair in of_one.items()]
     scenario_of = {name: number for number, of_one in enumerate(each) for name in of_one}
-    prices = read_prices(args.price, scenario_of) if args.price else {}
+    prices = parse_prices(args.price, scenario_of) if args.price else {}
     scenarios = [scenario for _, scenario in variants if not isinstance(scenario, InputError)]
     if args.scaling and len({scenario.gpus for scenario in scenarios}) < 2:
         raise InputError("--scaling needs scenarios with several numbers of GPUs, as with --vary gpus=64,128")
     if args.waterfall and len(scenarios) < 2:
         raise InputError("--waterfall compares scenarios: give at least two scenarios, or one and --vary")
-    played = play_all(variants)
+    played = simulate_all(variants)
     results = {name: result for name, result in played.items() if not isinstance(result, InputError)}
     refused = {name: str(reason) for name, reason in played.items() if isinstance(reason, InputError)}
     table = compare(list(results.values()), list(results))
@@ -106,20 +108,20 @@ def run(args: argparse.Namespace) -> None:
     first = next(iter(results.values()))
     for (name, result), row in zip(results.items(), table.to_dict("records"), strict=True):
         holds = find_limit_between(first.scenario, result.scenario, result)
-        parts = slower_although_faster(first, result, first.scenario, result.scenario)
+        parts = find_unexpected_slowdown(first, result, first.scenario, result.scenario)
         held += [f"  {name}: {holds.in_words()}"] if holds else []
-        longer += [f"{name}: {told(parts)}"] if parts else []
+        longer += [f"{name}: {describe_unexpected_slowdown(parts)}"] if parts else []
         rows[name] = {
             "status": "ok",
             **{str(column): value for column, value in row.items()},
             **result.times.breakdown,  # keys of earlier versions
             "held_back": holds and holds.to_dict(),
-            "assumed": [*result.assumed, *([ASSUMED] if prices else [])],
+            "assumed": [*result.assumed, *([PRICE_NOTE] if prices else [])],
             "longer_on_path": [part.to_dict() for part in parts],
             "notes": [*result.without_effect()],
         }
     head = [f"links that are faster than in {next(iter(results))!r}"]
-    common.answer(
+    common.print_answer(
         args,
         lambda: [
             *_blocks(table, causes, results, refused, list(played)),
@@ -129,9 +131,9 @@ def run(args: argparse.Namespace) -> None:
         ],
         lambda: [{"variant": name, **rows[name]} for name in played],
     )
-    common.draw(
+    common.draw_pictures(
         args,
-        (args.gantt, lambda: _gantt(args, results)),
+        (args.gantt, lambda: _draw_timelines(args, results)),
         (args.waterfall, lambda: picture("waterfall")(dict(table["step_time_s"]), causes)),
         (args.overlap, lambda: picture("overlap")(list(results.items()))),
         (args.scaling, lambda: picture("scaling")(table)),
@@ -149,7 +151,7 @@ def _add_refused_rows(table: pd.DataFrame, refused: Mapping[str, str], order: li
     return whole
 
 
-def _gantt(args: argparse.Namespace, results: Mapping[str, Result]) -> Figure:
+def _draw_timelines(args: argparse.Namespace, results: Mapping[str, Result]) -> Figure:
     named = []
     for name, result in results.items():
         need, have = result.memory.total, result.facts.memory
@@ -157,21 +159,20 @@ def _gantt(args: argparse.Namespace, results: Mapping[str, Result]) -> Figure:
         named.append((f"{name}{lacks}", result))
     scenarios = {result.scenario.name for result in results.values()}
     what = f"{min(scenarios)}: {len(named)} variants" if len(scenarios) == 1 else f"{len(named)} scenarios"
-    return picture("compare_gantts")(named, title=f"{what}, one step of each", **common.inches(args))
+    return picture("compare_gantts")(named, title=f"{what}, one step of each", **common.picture_inches(args))
 
 
 def _blocks(
     table: pd.DataFrame, causes: pd.DataFrame, results: Mapping[str, Result], refused: Mapping[str, str],
     order: Sequence[str],
 ) -> Iterator[Block]:  # fmt: skip
-    """Yield the blocks: layouts, numbers of every variant, causes of differences from the first."""
     layouts = {
         name: f"{describe_gpus(each.scenario)} | {describe_layout(each.scenario)}" for name, each in results.items()
     }
     several = len(set(layouts.values())) > 1
     yield Lines([f"{name}: {line}" for name, line in layouts.items()] if several else [*layouts.values()][:1])
     yield _number_table(table, order)
-    reasons = [f"  {name}: {on_one_line(reason)}" for name, reason in refused.items()]
+    reasons = [f"  {name}: {join_problems(reason)}" for name, reason in refused.items()]
     yield Lines(["refused", *reasons] if reasons else [])
     without_effect: dict[str, list[str]] = {}
     for name, result in results.items():
@@ -183,16 +184,16 @@ def _blocks(
     ])  # fmt: skip
     if len(table) > 1:
         title = f"causes of the difference from {table.index[0]!r} (per step, mean over ranks)"
-        yield _difference_table(attribution(table), title, total="sum")
+        yield _difference_table(subtract_first_breakdown(table), title, total="sum")
         yield from _communication_tables(causes, f"{table.index[0]!r}")
 
 
 def _number_table(table: pd.DataFrame, order: Sequence[str]) -> TableBlock:
-    columns = [*column_headings("compare"), *(["$/1T tokens"] if DOLLARS in table else [])]
+    columns = [*column_headings("compare"), *(["$/1T tokens"] if DOLLARS_COLUMN in table else [])]
     rows = {name: [name, "refused", *[""] * (len(columns) + 1)] for name in order}
     for index, (variant, row) in enumerate(table.iterrows()):
         change_of = f"{row['difference']:+.1%}" if index else ""
-        dollars = [whole_dollars(row[DOLLARS])] if DOLLARS in row else []
+        dollars = [whole_dollars(row[DOLLARS_COLUMN])] if DOLLARS_COLUMN in row else []
         step = format_seconds(row["step_time_s"])
         rows[str(variant)] = [str(variant), step, change_of, *format_row("compare", row.to_dict()), *dollars]
     notes = []
@@ -225,7 +226,6 @@ def _communication_tables(causes: pd.DataFrame, first: str) -> list[TableBlock]:
 
 
 def _difference_table(parts: pd.DataFrame, title: str, *, total: str = "", notes: Sequence[str] = ()) -> TableBlock:
-    """Return a table of the columns that differ, one row per variant except the first."""
     shown = [name for name in parts.columns if (parts[name].abs() > NO_TIME).any()]
     rows = [
         [str(name), *map(signed_change, [*row[shown], *([float(row.sum())] if total else [])])]

@@ -56,9 +56,9 @@ def run(args: argparse.Namespace) -> None:
 
     if args.line is None:
         script = _SCRIPTS[args.shell].lstrip()
-        common.answer(args, lambda: script.removesuffix("\n"), lambda: {"shell": args.shell, "script": script})
+        common.print_answer(args, lambda: script.removesuffix("\n"), lambda: {"shell": args.shell, "script": script})
         return
-    found = answers(args.line)
+    found = complete_line(args.line)
     if args.json:
         write_json(args.json, found)
     if args.json != "-":
@@ -72,7 +72,7 @@ def _format_for_shell(shell: str, found: list[str], line: str) -> list[str]:
     what follows the last = or : of a word (COMP_WORDBREAKS) and adds no space, so complete words get one here.
     """
     found = [each for each in found if each.isprintable()]  # completions are lines, with a description after a tab
-    if shell == "fish" or open_quote(line):
+    if shell == "fish" or missing_quote(line):
         return found
     found = [_SPECIAL.sub(r"\\\g<0>", each) for each in found]
     if shell == "zsh":
@@ -89,7 +89,7 @@ _FILES = ("FILE", "FOLDER", "DIR", "LOG", "FITS")
 _PATHS = ("A.B=C", "A.B=X,Y")
 
 
-def answers(line: str) -> list[str]:
+def complete_line(line: str) -> list[str]:
     """Return the completions of a command line, each a replacement of its last word, sorted."""
     words = _split_words(line)
     program = next((place for place, each in enumerate(words[:-1]) if Path(each).name == "simcluster"), 0)
@@ -109,7 +109,7 @@ def answers(line: str) -> list[str]:
         return []
 
 
-def open_quote(line: str) -> str | None:
+def missing_quote(line: str) -> str | None:
     """Return the quotation mark that is missing at the end of a line; None if none would close it."""
     for mark in ("", '"', "'"):
         try:
@@ -121,7 +121,7 @@ def open_quote(line: str) -> str | None:
 
 
 def _split_words(line: str) -> list[str]:
-    mark = open_quote(line)
+    mark = missing_quote(line)
     words = [] if mark is None else shlex.split(line + mark)
     new = not mark and line[-1:].isspace() and not line.endswith("\\ ")
     return [*words, ""] if new or not words else words
@@ -177,7 +177,6 @@ def _complete_value(parser: Parser, action: argparse.Action, word: str) -> list[
 
 
 def _complete_path(word: str, command: str, *, several: bool = False) -> list[str]:
-    """Return completions of a scenario path up to its next dot, or of its value after =."""
     path, equals, value = word.partition("=")
     below = "cluster." if _is_for_cluster(command) and not word.startswith("cluster.") else ""
     if equals:
@@ -222,7 +221,6 @@ def _filter_prefix(word: str, known: Iterable[str]) -> list[str]:
 
 
 def _built_in_names(kind: str) -> list[str]:
-    """Return the names of built-in files of a kind, without importing pydantic."""
     package = Path(__file__).parent.parent
     inside = package / "shipped"
     folder = (inside if inside.is_dir() else package.parent) / kind

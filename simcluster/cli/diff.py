@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from simcluster.base.errors import InputError
 from simcluster.base.satellites import load_provided
 from simcluster.cli import common
-from simcluster.cli.common import overrides_of
+from simcluster.cli.common import read_overrides
 from simcluster.results.file import is_result_file
 from simcluster.scenario.scenario import load
 from simcluster.show.pictures import picture
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 def run(args: argparse.Namespace) -> None:
     """Simulate or read both steps, print the causes of the difference, draw them."""
-    overrides = overrides_of(args)
+    overrides = read_overrides(args)
     if args.other is None and not overrides:
         raise InputError(
             f"a difference needs two scenarios: simcluster diff {args.base} OTHER, or one with changes, as in "
@@ -47,11 +47,11 @@ def run(args: argparse.Namespace) -> None:
             raise InputError(f"--set cannot change {file}, a saved result; name its scenario instead")
     sides = [file if is_result_file(file) else load(file, change) for file, change in zip(files, changes, strict=True)]
     found = diff(*sides)
-    common.answer(args, lambda: describe_difference(found), found.to_dict)
-    common.draw(args, (args.waterfall, lambda: _waterfall(found)))
+    common.print_answer(args, lambda: describe_difference(found), found.to_dict)
+    common.draw_pictures(args, (args.waterfall, lambda: _draw_waterfall(found)))
 
 
-def _waterfall(found: Difference) -> Figure:
+def _draw_waterfall(found: Difference) -> Figure:
     import pandas as pd
 
     names = list(found.names)

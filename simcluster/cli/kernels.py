@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from simcluster.base.units import format_bytes, format_seconds
 from simcluster.cli import common
-from simcluster.cli.common import overrides_of
+from simcluster.cli.common import read_overrides
 from simcluster.scenario.scenario import Scenario, load
 from simcluster.show.blocks import Answer, Lines, TableBlock
 from simcluster.show.cells import describe_layout
@@ -21,9 +21,9 @@ _HEADER = [
 
 def run(args: argparse.Namespace) -> None:
     """Print the kernels of one rank of a pipeline stage."""
-    scenario = load(args.scenario, overrides_of(args, args.scenario))
+    scenario = load(args.scenario, read_overrides(args, args.scenario))
     found = kernels(scenario, args.stage)
-    common.answer(
+    common.print_answer(
         args,
         lambda: _blocks(scenario, args.stage, found, args.phase),
         lambda: {"stage": args.stage, "kernels": [row.to_dict() for row in found]},

@@ -16,9 +16,11 @@ def run(args: argparse.Namespace) -> None:
     if args.kind:
         kind = normalize_kind(" ".join(args.kind))
         entries = list_entries(kind)
-        common.answer(args, lambda: _list_entries(kind, entries), lambda: [asdict(entry) for entry in entries])
+        common.print_answer(args, lambda: _list_entries(kind, entries), lambda: [asdict(entry) for entry in entries])
         return
-    common.answer(args, _list_kinds, lambda: {kind: [asdict(entry) for entry in list_entries(kind)] for kind in KINDS})
+    common.print_answer(
+        args, _list_kinds, lambda: {kind: [asdict(entry) for entry in list_entries(kind)] for kind in KINDS}
+    )
 
 
 def _list_kinds() -> str:

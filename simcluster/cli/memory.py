@@ -10,7 +10,7 @@ from simcluster.base.counts import format_count
 from simcluster.base.errors import InputError
 from simcluster.base.units import format_bytes, format_seconds
 from simcluster.cli import common
-from simcluster.cli.common import overrides_of
+from simcluster.cli.common import read_overrides
 from simcluster.planning.footprint import Footprint
 from simcluster.scenario.memory_plan import describe_parts as parts_of_recipe
 from simcluster.scenario.memory_plan import describe_recipe, fit_mark
@@ -18,7 +18,7 @@ from simcluster.scenario.scenario import Scenario, load
 from simcluster.show.blocks import Answer, Lines, TableBar, TableBlock
 from simcluster.show.cells import describe_layout
 from simcluster.studies.state_ladder import DEFAULT_RECIPE, StateLadder, zero_stages
-from simcluster.studies.whatif.job_memory import PARTS, JobMemory, job_memory, parts_of
+from simcluster.studies.whatif.job_memory import PARTS, JobMemory, job_memory, memory_by_part
 from simcluster.studies.whatif.largest import largest_that_fits
 
 _COUNT_OPTIONS = ("recipe", "dp", "device")
@@ -45,7 +45,7 @@ def _print_state_memory(args: argparse.Namespace) -> None:
         args.parameters, recipe=args.recipe or DEFAULT_RECIPE, dp=args.dp or 8, device=args.device or "h100"
     )
     default = "" if args.recipe else ", by default"
-    common.answer(args, lambda: ladder_answer(ladder, default), ladder.to_dict)
+    common.print_answer(args, lambda: ladder_answer(ladder, default), ladder.to_dict)
 
 
 def _print_job_memory(args: argparse.Namespace) -> None:
@@ -53,14 +53,14 @@ def _print_job_memory(args: argparse.Namespace) -> None:
         if getattr(args, name) is not None:
             path = {"recipe": "training.memory_recipe", "dp": "parallel.dp", "device": "cluster.device"}[name]
             raise InputError(f"--{name} applies only to --parameters; change a scenario with --{path} VALUE")
-    overrides = overrides_of(args, args.scenario)
+    overrides = read_overrides(args, args.scenario)
     scenario = load(args.scenario, overrides)
     if args.largest:
         found = largest_that_fits(args.scenario, args.largest, overrides)
-        common.answer(args, lambda: "\n".join([*_head_lines(scenario).lines, found.summary()]), found.to_dict)
+        common.print_answer(args, lambda: "\n".join([*_head_lines(scenario).lines, found.summary()]), found.to_dict)
         return
     memory = job_memory(scenario)
-    common.answer(args, lambda: job_answer(memory), memory.to_dict)
+    common.print_answer(args, lambda: job_answer(memory), memory.to_dict)
 
 
 # --- of counts --------------------------------------------------------------------------------------------------------
@@ -133,7 +133,7 @@ def _zero_table(memory: JobMemory) -> TableBlock:
         ]
         for rung in memory.rungs
     ]
-    notes = [f"ZeRO {rung.zero} invalid: {common.on_one_line(rung.refused)}" for rung in memory.rungs if rung.refused]
+    notes = [f"ZeRO {rung.zero} invalid: {common.join_problems(rung.refused)}" for rung in memory.rungs if rung.refused]
     held = {rung.zero: rung.held.gradients for rung in memory.rungs if rung.held}
     if held.get(2, 0.0) > held.get(1, math.inf):
         notes.append(
@@ -163,6 +163,6 @@ def _activation_table(memory: JobMemory) -> TableBlock:
 
 
 def _parts(held: Footprint, capacity: float) -> list[str]:
-    parts: dict[str, Any] = parts_of(held)
+    parts: dict[str, Any] = memory_by_part(held)
     total = f"{held.total / 1e9:,.2f}{fit_mark(held.total, capacity)}"
     return [*(f"{parts[name] / 1e9:,.2f}" for name in PARTS), total, f"{(capacity - held.total) / 1e9:,.2f}"]

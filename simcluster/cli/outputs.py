@@ -32,14 +32,14 @@ class ExtraNeed(NamedTuple):
     instead: str = ""
 
 
-def refuse_missing(args: argparse.Namespace) -> None:
+def require_libraries(args: argparse.Namespace) -> None:
     """Raise InputError if an optional library that the command line needs is missing."""
-    refuse(_list_needs(args))
+    require_modules(_list_needs(args))
 
 
-def refuse(needs: Iterable[ExtraNeed]) -> None:
+def require_modules(needs: Iterable[ExtraNeed]) -> None:
     """Raise InputError if any library of these needs is missing; the message lists all that are."""
-    missing = [need for need in dict.fromkeys(needs) if not there(need.module)]
+    missing = [need for need in dict.fromkeys(needs) if not is_installed(need.module)]
     if not missing:
         return
     of_what: dict[str, list[str]] = {}
@@ -71,7 +71,7 @@ def _list_needs(args: argparse.Namespace) -> Iterator[ExtraNeed]:
         yield ExtraNeed("an execution trace", "google.protobuf", "protobuf", "chakra")
 
 
-def of_calibration(args: argparse.Namespace) -> Iterator[ExtraNeed]:
+def list_calibration_needs(args: argparse.Namespace) -> Iterator[ExtraNeed]:
     """Yield the optional libraries of ``calibrate``: PyTorch to measure, scipy and pydantic to fit."""
     if not args.table:
         elsewhere = "fit a table measured elsewhere with --from"
@@ -81,7 +81,7 @@ def of_calibration(args: argparse.Namespace) -> Iterator[ExtraNeed]:
             yield ExtraNeed("fitting", name, name, "calibrate", "--measure-only here and --from elsewhere")
 
 
-def there(module: str) -> bool:
+def is_installed(module: str) -> bool:
     """Return whether a module can be imported, without importing it, which may take seconds."""
     if sys.modules.get(module.partition(".")[0], sys) is None or sys.modules.get(module, sys) is None:
         return False
@@ -95,7 +95,7 @@ _watched_outputs: dict[tuple[int, int], Path] = {}
 """Outputs of the running command that replace a file, by that file's device and inode."""
 
 
-def require_two_names(paths: Sequence[Path]) -> None:
+def require_distinct_files(paths: Sequence[Path]) -> None:
     """Raise InputError if two outputs are the same file."""
     for one, other in combinations(paths, 2):
         found = _file_identity(one)
@@ -105,7 +105,7 @@ def require_two_names(paths: Sequence[Path]) -> None:
 
 
 @contextmanager
-def inputs_kept(paths: Sequence[Path]) -> Iterator[None]:
+def protect_inputs(paths: Sequence[Path]) -> Iterator[None]:
     """Raise InputError as soon as anything opens one of these output files to read it.
 
     Only while the block runs. Python reports each opened file to its audit hooks, so readers of scenarios, traces or
@@ -128,7 +128,6 @@ def _install_hook() -> None:
 
 
 def _check_open(event: str, arguments: Sequence[object]) -> None:
-    """Raise InputError if an output is opened for reading."""
     if event != "open" or not _watched_outputs:
         return
     path, _, flags = arguments
@@ -181,7 +180,7 @@ def output_path(name: str, kind: str = "any") -> Path:
     return path
 
 
-def written_at(path: Path) -> tuple[int, int] | None:
+def file_version(path: Path) -> tuple[int, int] | None:
     """Return a file's inode and modification time, which change on writing; None if there is no file."""
     try:
         found = path.stat()

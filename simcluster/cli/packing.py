@@ -12,7 +12,7 @@ from pydantic import TypeAdapter, ValidationError
 from simcluster.base.arrays import Floats
 from simcluster.base.errors import InputError
 from simcluster.cli import common
-from simcluster.cli.common import overrides_of
+from simcluster.cli.common import read_overrides
 from simcluster.documents.csv_numbers import read_histogram
 from simcluster.documents.diagnostics import validate_data
 from simcluster.faults import SequenceLengths
@@ -38,7 +38,7 @@ def run(args: argparse.Namespace) -> None:
     _check_arguments(args)
     law, documents, length, batch, unique = _read_request(args)
     table = compare_packing(documents, length, batch=batch, tokens=_parse_tokens(args, "tokens"), unique=unique)
-    common.answer(
+    common.print_answer(
         args,
         lambda: _blocks(table, law, documents, length),
         lambda: {
@@ -51,8 +51,7 @@ def run(args: argparse.Namespace) -> None:
 
 
 def _read_request(args: argparse.Namespace) -> tuple[Lengths | None, Floats, int, int | None, float | None]:
-    """Return length distribution (if any), documents, sequence length, batch size and unique tokens."""
-    scenario = load(args.scenario, overrides_of(args, args.scenario)) if args.scenario else None
+    scenario = load(args.scenario, read_overrides(args, args.scenario)) if args.scenario else None
     data = scenario.data if scenario else None
     length = args.length or (scenario.model.sequence_length if scenario else 0)
     if not length:

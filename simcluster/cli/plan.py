@@ -10,9 +10,9 @@ from simcluster.base.errors import InputError
 from simcluster.base.processes import count_cores
 from simcluster.base.units import format_seconds
 from simcluster.cli import common
-from simcluster.cli.common import overrides_of, write_table, write_text
+from simcluster.cli.common import read_overrides, write_table, write_text
 from simcluster.cli.sweep import ROWS
-from simcluster.cli.terminal import columns, exit_status, progress, stamped, stopping_signals
+from simcluster.cli.terminal import add_elapsed_time, exit_status, set_progress, stopping_signals, terminal_width
 from simcluster.documents.overrides import expand_vary
 from simcluster.scenario.scenario import Scenario, load
 from simcluster.show.pictures import picture
@@ -33,26 +33,26 @@ _ENDLESS_SEARCH = 4 * 3600.0  # seconds left above which the search is not expec
 _LINE_INTERVAL = 1.0  # seconds between lines about better layouts
 
 
-class SearchTold:
+class SearchProgress:
     """Reporter of a search's progress: on the progress line, or as lines if stderr is not a terminal."""
 
     def __init__(self) -> None:
         self._looked = self._line = time.monotonic()
         self._best: object = None
 
-    def now(self, state: SearchState) -> None:
+    def report(self, state: SearchState) -> None:
         """Report the state of the search, at most a few times per second."""
         now, news = time.monotonic(), _news_key(state) != self._best
         if now - self._looked < _REPORT_INTERVAL and not news:
             return
         self._looked = now
-        progress(words_of(state))
+        set_progress(progress_text(state))
         if news and now - self._line >= _LINE_INTERVAL and not sys.stderr.isatty():
             self._line, self._best = now, _news_key(state)
-            print(stamped(words_of(state)), file=sys.stderr, flush=True)
+            print(add_elapsed_time(progress_text(state)), file=sys.stderr, flush=True)
 
 
-def words_of(state: SearchState) -> str:
+def progress_text(state: SearchState) -> str:
     """Describe the progress of a search on one line.
 
     Examples: simulating layouts, best so far 16.39 s, gap 3.2 %, 12 simulated, at most 40 left, about 25 s left: tp 4,
@@ -91,7 +91,7 @@ def run(args: argparse.Namespace) -> None:
 
     After a signal print the best so far and exit with the signal's status.
     """
-    scenario = load(args.scenario, overrides_of(args))
+    scenario = load(args.scenario, read_overrides(args))
     with stopping_signals() as signals:
         try:
             found = plan(
@@ -108,13 +108,13 @@ def run(args: argparse.Namespace) -> None:
                 time_limit=args.time_limit,
                 executor=_parse_processes(args.executor),
                 store=args.output.with_name(args.output.name + ROWS) if args.output else None,
-                progress=SearchTold().now,
+                progress=SearchProgress().report,
             )
         except KeyboardInterrupt:
-            progress()
+            set_progress()
             print("stopped before any layout was simulated", file=sys.stderr)
             raise SystemExit(exit_status(signals)) from None
-    progress()
+    set_progress()
     _print_plan(args, scenario, found)
     if found.stopped == "interrupt":
         raise SystemExit(exit_status(signals))
@@ -123,8 +123,8 @@ def run(args: argparse.Namespace) -> None:
 def _print_plan(args: argparse.Namespace, scenario: Scenario, found: Found) -> None:
     if args.output:
         write_table(args.output, found.table)
-    common.answer(args, lambda: describe_plan(found, columns()), found.to_dict)
-    common.draw(args, (args.pareto, lambda: picture("pareto")(found, scenario.title)))
+    common.print_answer(args, lambda: describe_plan(found, terminal_width()), found.to_dict)
+    common.draw_pictures(args, (args.pareto, lambda: picture("pareto")(found, scenario.title)))
     if args.write:
         write_text(args.write, yaml_text(found.scenario.document()))
 

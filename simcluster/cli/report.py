@@ -12,13 +12,13 @@ from typing import Any
 from simcluster.base.errors import InputError
 from simcluster.base.satellites import load_provided
 from simcluster.cli import common
-from simcluster.cli.common import overrides_of, say_what_is_replaced
-from simcluster.cli.terminal import progress
+from simcluster.cli.common import note_replaced_faults, read_overrides
+from simcluster.cli.terminal import set_progress
 from simcluster.documents.overrides import expand_vary
 from simcluster.results.file import is_result_file, read_result
 from simcluster.scenario.scenario import Base, Scenario
 from simcluster.show.report import ReportEntry, make_entry, make_saved_entry, report_page
-from simcluster.studies.variations import distinct, play_all, possible_variations
+from simcluster.studies.variations import make_variations, number_duplicates, simulate_all
 
 
 def run(args: argparse.Namespace) -> None:
@@ -29,7 +29,7 @@ def run(args: argparse.Namespace) -> None:
         )
     if args.kernels is not None and args.against is None:
         raise InputError(f"--kernels {args.kernels} applies to a trace; name the trace with --against")
-    overrides, vary = overrides_of(args), [expand_vary(text) for text in args.vary]
+    overrides, vary = read_overrides(args), [expand_vary(text) for text in args.vary]
     saved = [name for name in args.runs if is_result_file(name)]
     if args.side_by_side and not vary:
         raise InputError("--side-by-side applies to variants of --vary; several runs are always side by side")
@@ -52,13 +52,13 @@ def run(args: argparse.Namespace) -> None:
     if compared and (len(entries) != 1 or entries[0].result is None):
         raise alone
     against = compared(entries[0].result) if compared else None
-    names = distinct([entry.name for entry in entries])
+    names = number_duplicates([entry.name for entry in entries])
     entries = [replace(entry, name=name) for entry, name in zip(entries, names, strict=True)]
-    progress(f"writing {args.output}")
+    set_progress(f"writing {args.output}")
     common.write_text(args.output, report_page(entries, title=args.title, against=against))
-    progress()
+    set_progress()
     runs = f"{len(entries)} {'run' if len(entries) == 1 else 'runs'}"
-    common.answer(
+    common.print_answer(
         args,
         lambda: f"{args.output}: {args.output.stat().st_size / 1e6:.1f} MB, {runs}",
         lambda: [{"name": entry.name, **entry.numbers} for entry in entries],
@@ -68,23 +68,27 @@ def run(args: argparse.Namespace) -> None:
 def _write_variants(
     args: argparse.Namespace, overrides: Sequence[tuple[str, Any]], vary: Sequence[tuple[str, Sequence[Any]]]
 ) -> None:
-    """Simulate every variant, and write a page with a control for each key."""
-    from simcluster.cli.sweep import Bar
+    from simcluster.cli.sweep import ProgressBar
 
     (name,) = args.runs
     load_provided("keys of a page")([path for path, _ in vary])
-    say_what_is_replaced(name, overrides)
+    note_replaced_faults(name, overrides)
     varied = load_provided("variants of a page")(
-        Base(name), dict(vary), fixed=overrides, ranks=partial(_parse_ranks, args.ranks), origin=name, progress=Bar()
+        Base(name),
+        dict(vary),
+        fixed=overrides,
+        ranks=partial(_parse_ranks, args.ranks),
+        origin=name,
+        progress=ProgressBar(),
     )
     names = varied.names
     for each, state in zip(names, varied.states, strict=True):
         if isinstance(state, str):
             print(f"note: {each} is invalid: {state}", file=sys.stderr)
-    progress(f"writing {args.output}")
+    set_progress(f"writing {args.output}")
     common.write_text(args.output, load_provided("page of variants")(varied, title=args.title))
-    progress()
-    common.answer(
+    set_progress()
+    common.print_answer(
         args,
         lambda: (
             f"{args.output}: {args.output.stat().st_size / 1e6:.1f} MB, {len(varied.played):,} of {len(names):,} "
@@ -95,24 +99,24 @@ def _write_variants(
 
 
 def _parse_ranks(text: str | None, scenario: Scenario) -> Sequence[int] | None:
-    return common.ranks_of(text, scenario.gpus)
+    return common.parse_ranks(text, scenario.gpus)
 
 
 def _simulate_runs(
     path: str, overrides: Sequence[tuple[str, Any]], vary: Sequence[tuple[str, Sequence[Any]]], ranks: str | None
 ) -> list[ReportEntry]:
     """Return the runs of a scenario: one, or one per valid combination of varied values."""
-    say_what_is_replaced(path, overrides)
-    variants = possible_variations(path, overrides, vary)
+    note_replaced_faults(path, overrides)
+    variants = make_variations(path, overrides, vary)
     chosen = {
-        name: common.ranks_of(ranks, scenario.gpus)
+        name: common.parse_ranks(ranks, scenario.gpus)
         for name, scenario in variants.items()
         if not isinstance(scenario, InputError)
     }
     found = []
-    for name, result in play_all(variants.items()).items():
+    for name, result in simulate_all(variants.items()).items():
         if isinstance(result, InputError):
-            print(f"note: {name} is invalid: {common.on_one_line(str(result))}", file=sys.stderr)
+            print(f"note: {name} is invalid: {common.join_problems(str(result))}", file=sys.stderr)
         else:
             found.append(make_entry(result, name=name, origin=path, ranks=chosen[name]))
     return found

@@ -15,8 +15,8 @@ from simcluster.base.errors import InputError
 from simcluster.base.satellites import load_provided
 from simcluster.base.units import format_seconds, parse_seconds
 from simcluster.cli import common
-from simcluster.cli.common import overrides_of
-from simcluster.cli.terminal import progress
+from simcluster.cli.common import read_overrides
+from simcluster.cli.terminal import set_progress
 from simcluster.faults.words import describe_faults
 from simcluster.results.distribution import Distribution
 from simcluster.results.loads import link_table
@@ -28,16 +28,16 @@ from simcluster.show.explanation import describe_distribution, explain_run
 from simcluster.show.pictures import picture
 from simcluster.show.step_answer import describe_step
 from simcluster.step.simulate import simulate, simulate_scenario
-from simcluster.studies.whatif.extra_steps import with_steps_beside
-from simcluster.studies.whatif.free import Free, steps_with_parts_free, what_if_free
-from simcluster.studies.whatif.frozen_links import frozen_links, soon_told
-from simcluster.studies.whatif.montecarlo import monte_carlo, without_chance
-from simcluster.studies.whatif.verification import Verification, verify
+from simcluster.studies.whatif.extra_steps import add_overlapped_steps
+from simcluster.studies.whatif.free import Free, count_free_steps, what_if_free
+from simcluster.studies.whatif.frozen_links import compare_frozen_links, is_quickly_compared
+from simcluster.studies.whatif.montecarlo import monte_carlo, remove_randomness
+from simcluster.studies.whatif.verification import Verification, verify_folding
 
 if TYPE_CHECKING:
     from simcluster.show.pictures import Figure
 
-MOST_REPLICAS = 10_000
+MAX_REPLICAS = 10_000
 """Most replicas that --until simulates."""
 
 _TITLE_WIDTH = 100  # characters, of the narrowest picture
@@ -46,28 +46,28 @@ _TITLE_WIDTH = 100  # characters, of the narrowest picture
 def run(args: argparse.Namespace) -> None:
     """Load the scenario, check the outputs, simulate, print and write the results."""
     begun = time.perf_counter()
-    most = MOST_REPLICAS if args.until is not None else None
+    most = MAX_REPLICAS if args.until is not None else None
     most = most if args.replicas is None else args.replicas
     more = [("replicas", most)] if most is not None else []
     first = [("checkpoint.after", 0)] if args.checkpoint else []
-    scenario = load(args.scenario, first + overrides_of(args, args.scenario) + more)
+    scenario = load(args.scenario, first + read_overrides(args, args.scenario) + more)
     if args.checkpoint:
-        scenario = with_steps_beside(scenario)
+        scenario = add_overlapped_steps(scenario)
     window = None if args.window is None else _parse_window(args.window)
-    ranks = None if args.ranks is None else common.ranks_of(args.ranks, scenario.gpus)
+    ranks = None if args.ranks is None else common.parse_ranks(args.ranks, scenario.gpus)
     trace = _trace_writer(args, scenario) if args.trace or args.trace_ranks or args.trace_kernels else None
     if args.histogram and scenario.replicas < 2:
         raise InputError(f"--histogram {args.histogram}: there is only one replica; use more, as in --replicas 200")
     if args.explain or args.critical:
-        require_time_for(scenario, steps_with_parts_free(scenario), "--explain" if args.explain else "--critical")
+        require_time_for(scenario, count_free_steps(scenario), "--explain" if args.explain else "--critical")
     distribution, base = None, None
     if scenario.replicas > 1:
-        base = simulate_scenario(without_chance(scenario))
+        base = simulate_scenario(remove_randomness(scenario))
         result, distribution = replace(base, scenario=scenario), monte_carlo(scenario, base=base, until=args.until)
     else:
         result = simulate(scenario)
     free = what_if_free(result) if args.explain or args.critical else []
-    verified = verify(scenario) if args.verify else None
+    verified = verify_folding(scenario) if args.verify else None
 
     has_costs = scenario.run or scenario.training.outer
     more, spread = load_provided("costs per step")(result) if has_costs else ([], {})
@@ -79,21 +79,21 @@ def run(args: argparse.Namespace) -> None:
             *more,
         ]
         if distribution:
-            soon = distribution.method == "sweep" and soon_told(scenario)
-            off = [each.off for each in frozen_links(scenario, base)] if soon else []
+            soon = distribution.method == "sweep" and is_quickly_compared(scenario)
+            off = [each.relative_error for each in compare_frozen_links(scenario, base)] if soon else []
             found += describe_distribution(distribution, off)
         return [*found, *(explain_run(result, free) if args.explain else [])]
 
-    common.answer(
+    common.print_answer(
         args, blocks, lambda: {**result.to_dict(), **_further_results(free, distribution, verified), **spread}
     )
     if args.timeline:
         common.write_table(args.timeline, result.timeline)
     if trace:
-        progress(f"writing {args.trace}")
+        set_progress(f"writing {args.trace}")
         print(trace(result).summary(), file=sys.stderr if args.json == "-" else sys.stdout)
         sys.stderr.write(f"wrote {args.trace}\n")
-    _draw(args, result, free, distribution, window, ranks)
+    _draw_pictures(args, result, free, distribution, window, ranks)
     if args.verbose:
         print(f"simulated in {time.perf_counter() - begun:.2f} s, {common.peak_memory()}", file=sys.stderr)
     if verified and verified.difference:
@@ -104,7 +104,6 @@ def run(args: argparse.Namespace) -> None:
 
 
 def _trace_writer(args: argparse.Namespace, scenario: Scenario) -> Callable[[Result], Any]:
-    """Return the function that writes the requested trace; InputError before the work if it cannot be written."""
     if args.trace is None:
         if args.trace_ranks:
             raise InputError(f"--trace-ranks {args.trace_ranks} applies to a trace; name its file with --trace")
@@ -114,7 +113,7 @@ def _trace_writer(args: argparse.Namespace, scenario: Scenario) -> Callable[[Res
             f"--trace {args.trace}: a trace has one run, and this scenario has {scenario.replicas} replicas; "
             "use --replicas 1"
         )
-    ranks = common.ranks_of(args.trace_ranks, scenario.gpus, "--trace-ranks")
+    ranks = common.parse_ranks(args.trace_ranks, scenario.gpus, "--trace-ranks")
     return partial(
         load_provided("trace of a result"),
         path=load_provided("path of a trace")(args.trace),
@@ -124,7 +123,7 @@ def _trace_writer(args: argparse.Namespace, scenario: Scenario) -> Callable[[Res
     )
 
 
-def _draw(
+def _draw_pictures(
     args: argparse.Namespace,
     result: Result,
     free: Sequence[Free],
@@ -133,7 +132,7 @@ def _draw(
     ranks: list[int] | None,
 ) -> None:
     scenario = result.scenario
-    common.draw(
+    common.draw_pictures(
         args,
         (args.links, lambda: picture("links")(result), lambda: link_table(result)),
         (
@@ -188,8 +187,10 @@ def _draw_gantt(
     else:
         timeline = pd.concat([result.timeline_of(rank) for rank in ranks], ignore_index=True)
     title = f"{result.scenario.title}: {format_seconds(result.step_time)} per step"
-    title += _fault_title(without_chance(result.scenario) if result.scenario.replicas > 1 else result.scenario)
-    return picture("gantt")(timeline, title=title, window=window, ranks=ranks, num_ranks=total, **common.inches(args))
+    title += _fault_title(remove_randomness(result.scenario) if result.scenario.replicas > 1 else result.scenario)
+    return picture("gantt")(
+        timeline, title=title, window=window, ranks=ranks, num_ranks=total, **common.picture_inches(args)
+    )
 
 
 def _fault_title(scenario: Scenario) -> str:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from simcluster.base.errors import InputError
 from simcluster.cli import common
-from simcluster.cli.schedule_report import comparison, document, report
+from simcluster.cli.schedule_report import comparison_answer, schedule_answer, schedule_document
 from simcluster.documents.own_words import TrustedText, names_function
 from simcluster.scenario.schedule_files import is_csv, load_schedule_function, read_csv_schedule
 from simcluster.schedules import SCHEDULES, Schedule, check_schedule, make_schedule, schedules_with
@@ -38,21 +38,21 @@ def run(args: argparse.Namespace) -> None:
         raise InputError("--csv writes one schedule, and several were named; name one")
     args.times = _read_times(args)
     if args.names:
-        _print_schedules(args, *played(args.names, args))
-    common.draw(args, (args.gallery, lambda: _draw_gallery(args)))
+        _print_schedules(args, *simulate_schedules(args.names, args))
+    common.draw_pictures(args, (args.gallery, lambda: _draw_gallery(args)))
 
 
 def _print_schedules(args: argparse.Namespace, shown: list[TimedSchedule], refused: list[tuple[str, str]]) -> None:
     one = len(shown) == 1 and args.names != ["all"]
     in_full = one and not args.table
-    common.answer(
+    common.print_answer(
         args,
-        lambda: report(shown[0]) if in_full else comparison(shown, refused, grids=not args.table),
-        lambda: document(shown[0]) if one else {"schedules": [document(each) for each in shown]},
+        lambda: schedule_answer(shown[0]) if in_full else comparison_answer(shown, refused, grids=not args.table),
+        lambda: schedule_document(shown[0]) if one else {"schedules": [schedule_document(each) for each in shown]},
     )
     if args.csv:
         _write_csv(args.csv, shown[0].schedule)
-    common.draw(args, (args.plot, lambda: picture("schedules")(shown, width=_layout_width(args, 14.0))))
+    common.draw_pictures(args, (args.plot, lambda: picture("schedules")(shown, width=_layout_width(args, 14.0))))
 
 
 def _read_times(args: argparse.Namespace) -> StageTimes:
@@ -83,20 +83,19 @@ def _write_csv(name: Path, schedule: Schedule) -> None:
 
 
 def _layout_width(args: argparse.Namespace, usual: float) -> float:
-    """Return the width (inches) of a schedule picture, at least what its numbers need."""
-    return max(common.inches(args).get("width", usual), 0.85 * usual)
+    return max(common.picture_inches(args).get("width", usual), 0.85 * usual)
 
 
 def _draw_gallery(args: argparse.Namespace) -> Figure:
     counts = {"stages": args.stages or _GALLERY[0], "microbatches": args.microbatches or _GALLERY[1]}
-    shown, _ = played(["all"], argparse.Namespace(**{**vars(args), **counts}))
+    shown, _ = simulate_schedules(["all"], argparse.Namespace(**{**vars(args), **counts}))
     return picture("schedules")(shown, columns=2, width=_layout_width(args, 16.0))
 
 
 # --- the schedules of a NAME: a built-in one, all of them, a CSV file, or your own function --------------------------
 
 
-def played(names: list[str], args: argparse.Namespace) -> tuple[list[TimedSchedule], list[tuple[str, str]]]:
+def simulate_schedules(names: list[str], args: argparse.Namespace) -> tuple[list[TimedSchedule], list[tuple[str, str]]]:
     """Simulate the schedules of these names; of "all" also return the invalid ones with reasons.
 
     InputError if a schedule named explicitly is invalid, or if all are.

@@ -20,13 +20,13 @@ _MOST_PEAKS = 8
 _WIDTH_OF_A_FILE = 200
 
 
-def report(played: TimedSchedule) -> Answer:
+def schedule_answer(played: TimedSchedule) -> Answer:
     """Return the text blocks about one schedule: order, timeline, numbers, and numbers by stage."""
     schedule, timing = played.schedule, played.timing
     chunks = f", {schedule.num_chunks} chunks per stage" if schedule.num_chunks > 1 else ""
     columns = zip(timing.busy, timing.idle, timing.spans, timing.peak_in_flight, played.peaks, strict=True)
     rows = [
-        (f"r{stage}", number(busy), number(idle), number(span), str(peak), number(of_stage))
+        (f"r{stage}", as_text(busy), as_text(idle), as_text(span), str(peak), as_text(of_stage))
         for stage, (busy, idle, span, peak, of_stage) in enumerate(columns)
     ]
     share = chunk_share(schedule)
@@ -39,16 +39,18 @@ def report(played: TimedSchedule) -> Answer:
     return [
         Lines([
             f"{schedule.name}: {schedule.num_stages} stages, {schedule.num_microbatches} microbatches{chunks}",
-            f"assumed: {assumed(played.times, [schedule])}",
+            f"assumed: {assumed_times(played.times, [schedule])}",
         ], "head"),
-        Lines(_order(schedule), "layout"),
+        Lines(_order_lines(schedule), "layout"),
         Lines(_time_grid(played), "layout"),
         Lines(_number_lines(played), "layout"),
         TableBlock(("stage", "busy", "idle", "span", "peak in flight", "per stage"), rows, notes=notes),
     ]  # fmt: skip
 
 
-def comparison(shown: Sequence[TimedSchedule], refused: Sequence[tuple[str, str]], *, grids: bool = True) -> Answer:
+def comparison_answer(
+    shown: Sequence[TimedSchedule], refused: Sequence[tuple[str, str]], *, grids: bool = True
+) -> Answer:
     """Return the text blocks that compare schedules: a row for each, and timelines if ``grids``."""
     schedules = [played.schedule for played in shown]
     counts = {(schedule.num_stages, schedule.num_microbatches) for schedule in schedules}
@@ -65,28 +67,28 @@ def comparison(shown: Sequence[TimedSchedule], refused: Sequence[tuple[str, str]
         *(f"invalid: {name}: {why.partition(': ')[2] or why}" for name, why in refused),
     ]
     return [
-        Lines([f"{head}assumed: {assumed(shown[0].times, schedules)}"]),
-        TableBlock(header, [_row(played) for played in shown], notes=notes),
+        Lines([f"{head}assumed: {assumed_times(shown[0].times, schedules)}"]),
+        TableBlock(header, [_comparison_row(played) for played in shown], notes=notes),
         *(Lines([played.schedule.name, *_time_grid(played)], "layout") for played in shown if grids),
     ]
 
 
-def assumed(times: StageTimes, schedules: Sequence[Schedule]) -> str:
+def assumed_times(times: StageTimes, schedules: Sequence[Schedule]) -> str:
     """Describe the assumed times of F, B, I, W and the latency on one line."""
     kinds = {action.kind for schedule in schedules for row in schedule.rows for action in row}
-    backward = f"B = {number(times.backward)}"
+    backward = f"B = {as_text(times.backward)}"
     if "I" in kinds:
-        backward += f" (I = {number(times.input)}, W = {number(times.weight)})"
-    pairs = "" if times.pair is None or not any(s.fused for s in schedules) else f", a pair {number(times.pair)}"
+        backward += f" (I = {as_text(times.input)}, W = {as_text(times.weight)})"
+    pairs = "" if times.pair is None or not any(s.fused for s in schedules) else f", a pair {as_text(times.pair)}"
     shares = sorted({chunk_share(schedule) for schedule in schedules} - {Fraction(1)}, reverse=True)
     parts = f" ({' or '.join(map(str, shares))} of that per chunk)" if shares else ""
     return (
-        f"F = {number(times.forward)}, {backward}{pairs} for one microbatch through one stage{parts}, "
-        f"latency {number(times.latency)} between stages, all stages equal"
+        f"F = {as_text(times.forward)}, {backward}{pairs} for one microbatch through one stage{parts}, "
+        f"latency {as_text(times.latency)} between stages, all stages equal"
     )
 
 
-def document(played: TimedSchedule) -> dict[str, object]:
+def schedule_document(played: TimedSchedule) -> dict[str, object]:
     """Return a schedule as JSON-ready values: times in the unit of the arguments, actions as text."""
     schedule, timing, times = played.schedule, played.timing, played.times
     return {
@@ -113,36 +115,36 @@ def document(played: TimedSchedule) -> dict[str, object]:
         "copies_of_weights": played.copies,
         "rows": row_texts(schedule),
         "notes": _notes([played]),
-        **({"goal": _goal(played.automatic)} if played.automatic else {}),
+        **({"goal": _goal_document(played.automatic)} if played.automatic else {}),
     }
 
 
-def _goal(made: OptimizedSchedule) -> dict[str, object]:
+def _goal_document(made: OptimizedSchedule) -> dict[str, object]:
     return {"name": made.goal, "value": float(made.value), "bound": float(made.bound), "proved": made.proved}
 
 
-def number(value: Fraction) -> str:
+def as_text(value: Fraction) -> str:
     """Format a fraction: exact if it is a whole number, else with six digits."""
     return str(value) if value.denominator == 1 else f"{float(value):.6g}"
 
 
-def _row(played: TimedSchedule) -> tuple[str, ...]:
-    timing, peaks = played.timing, [number(peak) for peak in played.peaks]
+def _comparison_row(played: TimedSchedule) -> tuple[str, ...]:
+    timing, peaks = played.timing, [as_text(peak) for peak in played.peaks]
     shown = peaks if len(peaks) <= _MOST_PEAKS else [*peaks[: _MOST_PEAKS - 2], "..", peaks[-1]]
     return (
         played.schedule.name,
         str(played.schedule.num_chunks // played.copies),
-        number(timing.makespan),
+        as_text(timing.makespan),
         f"{float(timing.bubble_over_total):.2%}",
         f"{float(timing.bubble_over_ideal):.2%}",
         f"{float(played.bubble_of_span):.2%}",
         f"{played.copies}x",
-        number(max(played.peaks)),
+        as_text(max(played.peaks)),
         " ".join(shown),
     )
 
 
-def _order(schedule: Schedule) -> list[str]:
+def _order_lines(schedule: Schedule) -> list[str]:
     actions = sum(map(len, schedule.rows))
     if actions > _MOST_PRINTED_ACTIONS:
         return [f"order: too long to print, {actions:,} actions; --json FILE writes it"]
@@ -162,19 +164,19 @@ def _time_grid(played: TimedSchedule) -> list[str]:
         width = shutil.get_terminal_size((_WIDTH_OF_A_FILE, 24)).columns
         lines = draw_grid(schedule, timing, unit=unit, width=width)
         if len(lines) <= _MOST_GRID_LINES:
-            return [f"time (one column = {number(unit)}, a dot is idle)", *lines]
+            return [f"time (one column = {as_text(unit)}, a dot is idle)", *lines]
     return ["time: too large to print"]
 
 
 def _number_lines(played: TimedSchedule) -> list[str]:
     timing = played.timing
     return [
-        f"makespan           {number(timing.makespan)}",
-        f"without bubble     {number(played.ideal)}  (microbatches x (F + B))",
+        f"makespan           {as_text(timing.makespan)}",
+        f"without bubble     {as_text(played.ideal)}  (microbatches x (F + B))",
         f"bubble over total  {float(timing.bubble_over_total):.2%}  (idle / makespan, mean over stages)",
         f"bubble over ideal  {float(timing.bubble_over_ideal):.2%}  (idle / busy, mean over stages)",
         f"bubble of span     {float(played.bubble_of_span):.2%}  (1 - busy / the longest span of a stage, "
-        f"{number(played.longest_span)})",
+        f"{as_text(played.longest_span)})",
     ]
 
 
@@ -195,8 +197,8 @@ def _zb_auto_lines(played: TimedSchedule, made: OptimizedSchedule) -> list[str]:
 def _goal_line(made: OptimizedSchedule) -> str:
     what = {"span": "the longest span of a stage", "step": "one step whose optimizer waits for all"}[made.goal]
     if made.proved:
-        return f"zb-auto: {what}, {number(made.value)}, is optimal within the memory limit"
+        return f"zb-auto: {what}, {as_text(made.value)}, is optimal within the memory limit"
     return (
-        f"zb-auto: {what} takes {number(made.value)}; the lower bound at this memory limit is {number(made.bound)}, "
-        f"and not all values between were tried"
+        f"zb-auto: {what} takes {as_text(made.value)}; the lower bound at this memory limit is "
+        f"{as_text(made.bound)}, and not all values between were tried"
     )

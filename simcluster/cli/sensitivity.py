@@ -8,7 +8,7 @@ import math
 from simcluster.base.errors import InputError
 from simcluster.base.units import format_seconds
 from simcluster.cli import common
-from simcluster.cli.common import overrides_of
+from simcluster.cli.common import read_overrides
 from simcluster.scenario.scenario import Scenario, load
 from simcluster.show.blocks import Lines, TableBar, TableBlock
 from simcluster.show.cells import signed_change
@@ -16,13 +16,13 @@ from simcluster.show.pictures import picture
 from simcluster.step.simulate import simulate_scenario
 from simcluster.studies.whatif.sensitivities import (
     RESOURCES,
-    TIMES,
+    TIME_RESOURCES,
     GapCause,
     MoreMemory,
     Sensitivity,
-    gap_causes,
-    more_memory,
+    find_gap_causes,
     sensitivity,
+    simulate_less_recompute,
 )
 
 
@@ -30,14 +30,14 @@ def run(args: argparse.Namespace) -> None:
     """Simulate the scenario with more of each resource, and print the gains."""
     by, prices = _parse_percent(args.by), dict(_parse_price(text) for text in args.price)
     resources = args.resources.split(",") if args.resources else ()
-    scenario = load(args.scenario, overrides_of(args, args.scenario))
+    scenario = load(args.scenario, read_overrides(args, args.scenario))
     base = simulate_scenario(scenario)
     found = sensitivity(base, resources, by=by, prices=prices)
-    memory = more_memory(base) if not resources or "memory" in resources else []
+    memory = simulate_less_recompute(base) if not resources or "memory" in resources else []
     rows = [{"recompute": way.recompute, "bytes": way.bytes, "step_time_s": way.step_time} for way in memory]
     measured = scenario.measured_step_time
-    causes = [] if measured is None else gap_causes(found, measured - found[0].before)
-    common.answer(
+    causes = [] if measured is None else find_gap_causes(found, measured - found[0].before)
+    common.print_answer(
         args,
         lambda: [
             Lines([f"{scenario.title}: {format_seconds(found[0].before)} per step"]),
@@ -58,7 +58,7 @@ def run(args: argparse.Namespace) -> None:
             },
         },
     )
-    common.draw(args, (args.plot, lambda: picture("sensitivity")(found, title=scenario.title)))
+    common.draw_pictures(args, (args.plot, lambda: picture("sensitivity")(found, title=scenario.title)))
 
 
 def _parse_percent(text: str) -> float:
@@ -115,7 +115,7 @@ def _format_percent(value: float) -> str:
 
 
 def _change_text(each: Sensitivity) -> str:
-    return f"-{each.by / (1 + each.by):.2%}" if each.resource in TIMES else f"+{each.by:.2%}"
+    return f"-{each.by / (1 + each.by):.2%}" if each.resource in TIME_RESOURCES else f"+{each.by:.2%}"
 
 
 def _gap_lines(scenario: Scenario, causes: list[GapCause], simulated: float) -> list[str]:
@@ -125,7 +125,7 @@ def _gap_lines(scenario: Scenario, causes: list[GapCause], simulated: float) -> 
     off = f"{signed_change(measured - simulated)} per step, {measured / simulated - 1:+.1%}"
     return [
         f"measured {format_seconds(measured)}, {off}: each of these alone would explain it, to first order",
-        *(f"  {cause.in_words()}" for cause in causes),
+        *(f"  {cause.describe()}" for cause in causes),
     ]
 
 

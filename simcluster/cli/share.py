@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from simcluster.base.errors import prefix_errors
 from simcluster.base.units import format_seconds
 from simcluster.cli import common
-from simcluster.cli.common import overrides_of
+from simcluster.cli.common import read_overrides
 from simcluster.show.blocks import Answer, Lines, TableBlock
 from simcluster.studies.multi_job import Shared, load_jobs, simulate_jobs
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 def run(args: argparse.Namespace) -> None:
     """Load the jobs, simulate them, print and draw the slowdowns."""
-    placed, cluster = load_jobs(args.jobs, overrides_of(args))
+    placed, cluster = load_jobs(args.jobs, read_overrides(args))
     with prefix_errors(args.jobs):
         shared = simulate_jobs(placed, cluster)
     names = [f"{number}: {job.scenario.name}" for number, job in enumerate(placed)]
@@ -52,12 +52,11 @@ def run(args: argparse.Namespace) -> None:
         }
         for job, each in zip(placed, shared, strict=True)
     ]
-    common.answer(args, blocks, lambda: document)
-    common.draw(args, (args.gantt, lambda: _figure(args, names, shared)))
+    common.print_answer(args, blocks, lambda: document)
+    common.draw_pictures(args, (args.gantt, lambda: _draw_jobs(args, names, shared)))
 
 
-def _figure(args: argparse.Namespace, names: Sequence[str], shared: Sequence[Shared]) -> Figure:
-    """Draw the jobs' timelines in one time window, with two measured steps of the longest job."""
+def _draw_jobs(args: argparse.Namespace, names: Sequence[str], shared: Sequence[Shared]) -> Figure:
     from simcluster.show.gantt import compare_gantts
 
     longest = max(shared, key=lambda each: each.step_time)
@@ -69,5 +68,5 @@ def _figure(args: argparse.Namespace, names: Sequence[str], shared: Sequence[Sha
         title=f"{len(shared)} concurrent jobs, {format_seconds(window[1] - window[0])} of their time\n"
         "at the right: step time of each, and its ratio to the step alone",
         said=[(format_seconds(each.step_time), f"{each.slowdown:.3f} x") for each in shared],
-        **common.inches(args),
+        **common.picture_inches(args),
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 
-from simcluster.cli.common import overrides_of
+from simcluster.cli.common import read_overrides
 from simcluster.cli.terminal import write_json
 from simcluster.documents.reading import parse_document
 from simcluster.show.registry.shown import entry_text, find_kinds_with_entry
@@ -13,7 +13,7 @@ from simcluster.show.registry.shown import entry_text, find_kinds_with_entry
 
 def run(args: argparse.Namespace) -> None:
     """Print a built-in file or a catalogue entry."""
-    text = entry_text(args.shipped, args.kind, full=args.full, changes=overrides_of(args))
+    text = entry_text(args.shipped, args.kind, full=args.full, changes=read_overrides(args))
     if args.json != "-":
         sys.stdout.write(text)
     others = [] if args.kind else find_kinds_with_entry(args.shipped)[1:]

@@ -7,7 +7,7 @@ from typing import Any
 
 from simcluster.base.units import format_seconds
 from simcluster.cli import common
-from simcluster.cli.common import overrides_of
+from simcluster.cli.common import read_overrides
 from simcluster.results.result import Result
 from simcluster.scenario.effort import require_time_for
 from simcluster.scenario.scenario import load
@@ -17,26 +17,26 @@ from simcluster.show.pictures import picture
 from simcluster.show.study_answers import describe_stragglers
 from simcluster.step.simulate import simulate_scenario
 from simcluster.studies.whatif.mitigations import Mitigation, mitigations
-from simcluster.studies.whatif.straggling import Stragglers, steps_without_causes, stragglers
+from simcluster.studies.whatif.straggling import Stragglers, count_straggler_steps, stragglers
 
 _WAITS = 5
 
 
 def run(args: argparse.Namespace) -> None:
     """Simulate the step without each cause; print, draw and write the result."""
-    scenario = load(args.scenario, overrides_of(args, args.scenario))
-    require_time_for(scenario, steps_without_causes(scenario), "stragglers")
+    scenario = load(args.scenario, read_overrides(args, args.scenario))
+    require_time_for(scenario, count_straggler_steps(scenario), "stragglers")
     result = simulate_scenario(scenario)
     found = stragglers(result)
     tried = mitigations(result) if args.mitigate else []
     head = [result.scenario.title, f"{result.scenario.gpus:,} GPUs | {describe_layout(result.scenario)}"]
     blocks = [Lines(head), *describe_stragglers(found), *_wait_tables(result)]
-    common.answer(
+    common.print_answer(
         args,
         lambda: [*blocks, *([_remedy_table(result, tried)] if args.mitigate else [])],
         lambda: _document(result, found, tried),
     )
-    common.draw(
+    common.draw_pictures(
         args,
         (args.heatmap, lambda: picture("stragglers")(result, found)),
         (args.matrix, lambda: picture("waits")(result)),

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from simcluster.base.units import format_seconds
 from simcluster.cli import common
-from simcluster.cli.common import on_one_line, overrides_of, write_table
-from simcluster.cli.terminal import progress
+from simcluster.cli.common import join_problems, read_overrides, write_table
+from simcluster.cli.terminal import set_progress
 from simcluster.documents.overrides import expand_vary
 from simcluster.scenario.memory_plan import parse_headroom
 from simcluster.show.blocks import Block, Lines, TableBlock
@@ -36,13 +36,13 @@ def run(args: argparse.Namespace) -> None:
     made = load_sweep(
         args.study,
         dict(expand_vary(text) for text in args.vary),
-        overrides=overrides_of(args),
+        overrides=read_overrides(args),
         sample=args.sample,
         seed=args.seed,
     )
     measure = measured if args.quick is None else quickly  # "bounds" is an old spelling: exact steps cost no more
     store = output.with_name(output.name + ROWS)
-    bar = Bar()
+    bar = ProgressBar()
 
     def report_progress(done: int, total: int, wrong: int) -> None:
         bar(done, total, wrong)
@@ -52,32 +52,32 @@ def run(args: argparse.Namespace) -> None:
     try:
         swept = run_sweep(
             made,
-            executor=common.executor_of(args.executor),
+            executor=common.parse_executor(args.executor),
             store=store,
             retry=args.retry,
             measure=measure,
             progress=report_progress,
         )
     except KeyboardInterrupt:
-        progress()
+        set_progress()
         print(f"{bar.done:,} of {bar.total:,} rows are in {store}; run the same command to resume", file=sys.stderr)
         raise
-    progress()
+    set_progress()
     table = swept.frame()
     write_table(output, table)
     best = fastest(swept, table, headroom, _BEST)
     summary = {**_summary(swept, table), **_rank_document(best)}
-    common.came_to(
+    common.require_results(
         args,
         int((table["status"] == "ok").sum()),
         lambda: (
-            f"none of {len(table):,} variants has a result; first reason: {on_one_line(str(table['error'].iloc[0]))}"
+            f"none of {len(table):,} variants has a result; first reason: {join_problems(str(table['error'].iloc[0]))}"
         ),
     )
-    common.answer(args, lambda: [*_blocks(summary, table, swept.sweep.paths, output, best)], lambda: summary)
+    common.print_answer(args, lambda: [*_blocks(summary, table, swept.sweep.paths, output, best)], lambda: summary)
 
 
-class Bar:
+class ProgressBar:
     """Progress of a sweep on the terminal: rows, rate, and remaining time."""
 
     def __init__(self) -> None:
@@ -89,7 +89,7 @@ class Bar:
         now = time.monotonic()
         self.done, self.total = done, total
         self._begun = self._begun or (now, done)
-        progress(self.line(now, wrong))
+        set_progress(self.line(now, wrong))
 
     def line(self, now: float, wrong: int) -> str:
         """Return the progress line at time ``now`` of the monotonic clock."""
@@ -98,11 +98,11 @@ class Bar:
         rate = new / seconds if seconds > 0 and new else 0.0
         text = f"{self.done:,}/{self.total:,} ({self.done / max(self.total, 1):.0%})"
         if rate:
-            text += f"  {rate:.1f} per second, {_clock((self.total - self.done) / rate)} left"
+            text += f"  {rate:.1f} per second, {_format_clock((self.total - self.done) / rate)} left"
         return text + (f"  {wrong:,} without a result" if wrong else "")
 
 
-def _clock(seconds: float) -> str:
+def _format_clock(seconds: float) -> str:
     minutes, rest = divmod(int(seconds + 0.5), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
@@ -156,7 +156,7 @@ def _blocks(
     if "how" in summary:
         ways = ", ".join(f"{count:,} {_METHODS[kind]}" for kind, count in summary["how"].items())
         yield Lines([f"{ways}; memory is simulated for variants simulated in full, else a planned upper bound"])
-    errors = [f"  {count:,} x {on_one_line(error)}" for error, count in summary["errors"].items()]
+    errors = [f"  {count:,} x {join_problems(error)}" for error, count in summary["errors"].items()]
     yield Lines(["without a result", *errors] if errors else [])
 
 

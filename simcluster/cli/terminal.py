@@ -42,7 +42,7 @@ _PLAIN = {
 _HANDLER = "simcluster.plain"
 
 
-def plain(text: str) -> str:
+def to_ascii(text: str) -> str:
     """Convert text to ASCII: # for bars, x for a multiplication sign, letters without accents, else ?."""
     return "".join(_PLAIN.get(sign) or _ascii_letter(sign) for sign in text)
 
@@ -56,7 +56,7 @@ def _ascii_letter(sign: str) -> str:
 def _replace_characters(error: UnicodeError) -> tuple[str, int]:
     if not isinstance(error, UnicodeEncodeError):
         raise error
-    return plain(error.object[error.start : error.end]), error.end
+    return to_ascii(error.object[error.start : error.end]), error.end
 
 
 def open_closed_streams() -> None:
@@ -69,35 +69,35 @@ def open_closed_streams() -> None:
             setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_RDWR), mode, encoding="utf-8"))
 
 
-def never_fail(*streams: TextIO) -> None:
+def replace_unencodable(*streams: TextIO) -> None:
     """Make streams write ASCII replacements for characters that their encoding lacks."""
     codecs.register_error(_HANDLER, _replace_characters)
     for stream in streams:
-        if hasattr(stream, "reconfigure") and not takes_everything(stream):
+        if hasattr(stream, "reconfigure") and not encodes_everything(stream):
             stream.reconfigure(errors=_HANDLER)
 
 
-def takes_everything(stream: TextIO | None = None) -> bool:
+def encodes_everything(stream: TextIO | None = None) -> bool:
     """Return whether the encoding of a stream (default: stdout) has every Unicode character."""
     encoding = getattr(stream or sys.stdout, "encoding", None) or "utf-8"
     return codecs.lookup(encoding).name.startswith("utf")
 
 
-_ESCAPE_MARK = f"\uf8ff{secrets.token_hex(8)}"
+_STYLE_MARK = f"\uf8ff{secrets.token_hex(8)}"
 """Marks the ESC of this program's codes until they are written; no file can contain it."""
 
 
-def own_code(code: str) -> str:
+def style_code(code: str) -> str:
     """Return a terminal style code that ``escaping`` streams write unescaped."""
-    return f"{_ESCAPE_MARK}[{code}m"
+    return f"{_STYLE_MARK}[{code}m"
 
 
-def without_marks(text: str) -> str:
+def terminal_text(text: str) -> str:
     """Return the text as it is sent to the terminal, with this program's style codes."""
-    return escape_controls(text).replace(_ESCAPE_MARK, "\x1b")
+    return escape_controls(text).replace(_STYLE_MARK, "\x1b")
 
 
-class Escaping:
+class EscapingStream:
     """Output stream that escapes control characters, except this program's own style codes.
 
     ``before`` is called before anything is written.
@@ -109,7 +109,7 @@ class Escaping:
     def write(self, text: str) -> int:
         """Write text with its control characters escaped."""
         self._before()
-        self.raw.write(without_marks(text))
+        self.raw.write(terminal_text(text))
         return len(text)
 
     def writelines(self, lines: Iterable[str]) -> None:
@@ -122,10 +122,10 @@ class Escaping:
 
 
 @contextmanager
-def escaping() -> Iterator[None]:
+def escape_output() -> Iterator[None]:
     """Make stdout and stderr escape control characters while the block runs."""
     streams = sys.stdout, sys.stderr
-    sys.stdout, sys.stderr = (cast(TextIO, Escaping(stream)) for stream in streams)
+    sys.stdout, sys.stderr = (cast(TextIO, EscapingStream(stream)) for stream in streams)
     try:
         yield
     finally:
@@ -134,7 +134,7 @@ def escaping() -> Iterator[None]:
 
 def write_json(name: str | Path, value: object) -> None:
     """Write a value as JSON to a file, or to stdout for "-"; numbers in full, no NaN."""
-    escaped = name == "-" and not takes_everything()
+    escaped = name == "-" and not encodes_everything()
     text = json.dumps(value, indent=2, allow_nan=False, ensure_ascii=escaped) + "\n"
     if name == "-":
         sys.stdout.write(text)
@@ -146,9 +146,9 @@ Style = Literal["bold", "red", "yellow", "green"]
 _CODES: dict[Style, str] = {"bold": "1", "red": "31;1", "yellow": "33", "green": "32"}
 
 
-def styled(text: str, style: Style, stream: TextIO | None = None) -> str:
+def style_text(text: str, style: Style, stream: TextIO | None = None) -> str:
     """Return the text in a style if ``stream`` (default: stdout) is a terminal with colours."""
-    return own_code(_CODES[style]) + text + own_code("0") if text and has_colours(stream or sys.stdout) else text
+    return style_code(_CODES[style]) + text + style_code("0") if text and has_colours(stream or sys.stdout) else text
 
 
 def has_colours(stream: TextIO) -> bool:
@@ -156,63 +156,65 @@ def has_colours(stream: TextIO) -> bool:
     return not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb" and stream.isatty()
 
 
-def columns() -> int | None:
+def terminal_width() -> int | None:
     """Return the width of the terminal in columns; None if stdout is not a terminal."""
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
 
-_FIRST, _RENEWAL_INTERVAL = 2.0, 1.0
+_FIRST_DELAY, _RENEWAL_INTERVAL = 2.0, 1.0
 """Seconds until the line appears on a terminal, and between renewals."""
-_WITHOUT = 10.0
+_LOG_INTERVAL = 10.0
 """Seconds between lines if stderr is not a terminal."""
 
 
-def progress(text: str = "") -> None:
+def set_progress(text: str = "") -> None:
     """Show a text on the command's progress line; "" removes the line."""
-    if _Line.current:
-        _Line.current.tell(text)
+    if _ProgressLine.current:
+        _ProgressLine.current.set_text(text)
 
 
-def stamped(text: str) -> str:
+def add_elapsed_time(text: str) -> str:
     """Return a progress text with the command's name and elapsed time in front."""
-    return _Line.current.stamped(text) if _Line.current else text
+    return _ProgressLine.current.with_elapsed_time(text) if _ProgressLine.current else text
 
 
 @contextmanager
-def working(command: str) -> Iterator[None]:
+def track_progress(command: str) -> Iterator[None]:
     """Show the progress of a command on stderr while the block runs.
 
     The line has the last text of ``progress``. A timer renews it on the main thread of a POSIX system; elsewhere each
     call does.
     """
-    line, outer = _Line(command, sys.stderr), _Line.current
+    line, outer = _ProgressLine(command, sys.stderr), _ProgressLine.current
     streams = sys.stdout, sys.stderr
-    _Line.current = line
+    _ProgressLine.current = line
     if line.terminal:
-        raw = (stream.raw if isinstance(stream, Escaping) else stream for stream in streams)
-        sys.stdout, sys.stderr = (cast(TextIO, Escaping(stream, line.clear)) for stream in raw)
+        raw = (stream.raw if isinstance(stream, EscapingStream) else stream for stream in streams)
+        sys.stdout, sys.stderr = (cast(TextIO, EscapingStream(stream, line.clear)) for stream in raw)
     try:
-        with _ticking(line), listen_to_progress(line.hear):
+        with _renew_regularly(line), listen_to_progress(line.report_step):
             yield
     finally:
         line.clear()
-        _Line.current = outer
+        _ProgressLine.current = outer
         sys.stdout, sys.stderr = streams
 
 
-def waits_for_people() -> None:
+def stop_progress_timer() -> None:
     """Stop the timer of the progress line, for a command that waits for requests."""
     if hasattr(signal, "setitimer") and threading.current_thread() is threading.main_thread():
         signal.setitimer(signal.ITIMER_REAL, 0.0)
 
 
 @contextmanager
-def _ticking(line: _Line) -> Iterator[None]:
+def _renew_regularly(line: _ProgressLine) -> Iterator[None]:
     if not hasattr(signal, "setitimer") or threading.current_thread() is not threading.main_thread():
         yield
         return
     before = signal.signal(signal.SIGALRM, lambda *_: line.show())
-    signal.setitimer(signal.ITIMER_REAL, *((_FIRST, _RENEWAL_INTERVAL) if line.terminal else (_WITHOUT, _WITHOUT)))
+    signal.setitimer(
+        signal.ITIMER_REAL, *((_FIRST_DELAY, _RENEWAL_INTERVAL) if line.terminal else (_LOG_INTERVAL, _LOG_INTERVAL))
+    )
     try:
         yield
     finally:
@@ -220,40 +222,39 @@ def _ticking(line: _Line) -> Iterator[None]:
         signal.signal(signal.SIGALRM, before)
 
 
-class _Line:
-    current: _Line | None = None
+class _ProgressLine:
+    current: _ProgressLine | None = None
 
     def __init__(self, command: str, stream: TextIO) -> None:
         self.terminal = stream.isatty()
-        self._stream = stream.raw if isinstance(stream, Escaping) else stream  # its own codes are for the terminal
+        self._stream = (
+            stream.raw if isinstance(stream, EscapingStream) else stream
+        )  # its own codes are for the terminal
         self._command, self._shown, self._process = command, False, os.getpid()
         self._text, self._played, self._now, self._noted = "", 0, "", False
         self._begun = self._last = time.monotonic()
 
-    def tell(self, text: str) -> None:
+    def set_text(self, text: str) -> None:
         """Set the text of the line; on a terminal also renew a visible line, at most ten times a second."""
         self._text = text
         if text:
-            self._renew()
+            self._show_if_due()
         else:
             self.clear()
 
-    def hear(self, name: str, about: float) -> None:
+    def report_step(self, name: str, about: float) -> None:
         """Count a step that begins, or print a note about a scenario that will take ``about`` seconds."""
         if about:
             if about >= MIN_ANNOUNCED_SECONDS and not self._noted:
                 self._noted = True
-                print(
-                    f"note: {escape_for_cell(name)}: this will take about {rough_duration(about)}",
-                    file=sys.stderr,
-                )
+                print(f"note: {escape_for_cell(name)}: this will take about {rough_duration(about)}", file=sys.stderr)
             return
         self._played, self._now = self._played + 1, name
-        self._renew()
+        self._show_if_due()
 
-    def _renew(self) -> None:
+    def _show_if_due(self) -> None:
         now = time.monotonic()
-        if self.terminal and now - self._begun > _FIRST and now - self._last > _RENEWAL_INTERVAL / 10:
+        if self.terminal and now - self._begun > _FIRST_DELAY and now - self._last > _RENEWAL_INTERVAL / 10:
             self.show()
 
     def show(self) -> None:
@@ -263,14 +264,14 @@ class _Line:
         self._last = time.monotonic()
         steps = f"step {self._played:,}: {self._now}" if self._played else ""
         parts = [part for part in (self._text or steps, *current_phases()) if part]
-        text = self.stamped(", ".join(parts) or "at work")
+        text = self.with_elapsed_time(", ".join(parts) or "at work")
         if self.terminal:
             self._shown = True
             text = f"\r\x1b[K{text[: shutil.get_terminal_size().columns - 1]}"
         self._write(text if self.terminal else f"{text}\n")
 
-    def stamped(self, text: str) -> str:
-        return f"simcluster {self._command}: {_clock(time.monotonic() - self._begun)}, {escape_for_cell(text)}"
+    def with_elapsed_time(self, text: str) -> str:
+        return f"simcluster {self._command}: {_format_elapsed(time.monotonic() - self._begun)}, {escape_for_cell(text)}"
 
     def clear(self) -> None:
         if self._shown and os.getpid() == self._process:
@@ -286,7 +287,7 @@ class _Line:
                 self._stream.write(text)
 
 
-def _clock(seconds: float) -> str:
+def _format_elapsed(seconds: float) -> str:
     minutes, rest = divmod(int(seconds), 60)
     return f"{minutes} min {rest:02d} s" if minutes else f"{rest} s"
 

@@ -6,16 +6,16 @@ import argparse
 from dataclasses import asdict
 
 from simcluster.cli import common
-from simcluster.cli.common import cluster_overrides_of
+from simcluster.cli.common import read_cluster_overrides
 from simcluster.scenario.files import load_cluster
 from simcluster.show.pictures import picture
-from simcluster.studies.bench.describe import describe
+from simcluster.studies.bench.describe import measure_cluster
 
 
 def run(args: argparse.Namespace) -> None:
     """Build the cluster, print, draw and write its description."""
-    cluster = load_cluster(args.topology, cluster_overrides_of(args))
-    report = describe(cluster)
+    cluster = load_cluster(args.topology, read_cluster_overrides(args))
+    report = measure_cluster(cluster)
     counts = {"nodes": dict(report.nodes), "oversubscription": dict(report.oversubscription)}
-    common.answer(args, report.format, lambda: {**asdict(report), **counts})
-    common.draw(args, (args.plot, lambda: picture("topology")(cluster)))
+    common.print_answer(args, report.format, lambda: {**asdict(report), **counts})
+    common.draw_pictures(args, (args.plot, lambda: picture("topology")(cluster)))

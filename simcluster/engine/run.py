@@ -123,8 +123,8 @@ class _Changes:
 
 def _changes_of(profile: Profile, number: int, instant: float) -> Iterator[Change]:
     while instant < math.inf:
-        yield instant, number, profile.at(instant)
-        instant = profile.after(instant)
+        yield instant, number, profile.factor_at(instant)
+        instant = profile.next_change(instant)
 
 
 def _deadlock(tables: Tables, engine: Engine, describe: Callable[[int], str]) -> Exception:

@@ -16,7 +16,7 @@ from typing import Any
 
 from simcluster.base.errors import InputError
 from simcluster.cli import common
-from simcluster.cli.common import overrides_of
+from simcluster.cli.common import read_overrides
 from simcluster.documents.catalogue.models import model_document
 from simcluster.documents.diagnostics import did_you_mean
 from simcluster.documents.given_files import decode_utf8, read_bytes
@@ -111,9 +111,9 @@ def run(args: argparse.Namespace) -> None:
     counts = {"mapped": "mapped", "no_effect": "without effect", "assumed": "assumed", "unknown": "unknown"}
     told = (f"{len(lists[name])} {what}" for name, what in counts.items() if lists[name] or what != "unknown")
     summary = ", ".join(told)
-    common.answer(
+    common.print_answer(
         args,
-        lambda: f"{common.wrote(args, args.output)}: {summary}" if args.output else written.removesuffix("\n"),
+        lambda: f"{common.report_written(args, args.output)}: {summary}" if args.output else written.removesuffix("\n"),
         lambda: {"document": found.document, **lists},
     )
 
@@ -174,7 +174,7 @@ def _import_scenario(args: argparse.Namespace, text: str) -> ImportResult:
 def _apply_set_options(args: argparse.Namespace, document: dict[str, Any]) -> dict[str, Any]:
     """Return the document with the --set changes; raise InputError if the result is not a scenario."""
     folder = Path(args.output).parent if args.output else Path()
-    changed = apply_overrides(Document(document, args.file, folder), overrides_of(args)).data
+    changed = apply_overrides(Document(document, args.file, folder), read_overrides(args)).data
     from_document(changed, folder=folder)
     return changed
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from simcluster.base.errors import InputError
 from simcluster.cli import common
-from simcluster.cli.common import overrides_of
-from simcluster.cli.terminal import waits_for_people
+from simcluster.cli.common import read_overrides
+from simcluster.cli.terminal import stop_progress_timer
 from simcluster.documents.shipped import builtin_names
 from simcluster.interactive.controls.settings import check_value, sort_settings
 from simcluster.interactive.page.server import serve
@@ -21,7 +21,7 @@ from simcluster.interactive.page.states import Folder, StudioState, state_scenar
 def run(args: argparse.Namespace) -> None:
     """Check the arguments of ``simcluster studio`` and serve the page until Ctrl-C."""
     folder, first = _initial_state(args.scenario, args.folder)
-    given = overrides_of(args)
+    given = read_overrides(args)
     if given and first is None:
         raise InputError(f"{given[0][0]}: overrides need a scenario; name one")
     if first is not None:
@@ -36,8 +36,8 @@ def run(args: argparse.Namespace) -> None:
     seconds = None if args.minutes is None else 60 * args.minutes
 
     def ready(address: str) -> None:
-        waits_for_people()
-        common.answer(
+        stop_progress_timer()
+        common.print_answer(
             args,
             lambda: f"the studio is at {address} (scenario files of {folder.path}; stop it with Ctrl-C)",
             lambda: {

@@ -40,7 +40,7 @@ class GroupsAndRoutes:
         return [ranks.tolist() for ranks in self._plan.stage_ranks()]
 
     @cached_property
-    def _places(self) -> dict[int, tuple[int, int]]:
+    def _positions(self) -> dict[int, tuple[int, int]]:
         stages = enumerate(self._stage_ranks)
         return {rank: (stage, place) for stage, ranks in stages for place, rank in enumerate(ranks)}
 
@@ -57,11 +57,11 @@ class GroupsAndRoutes:
 
     def stage(self, rank: int) -> int:
         """Return the pipeline stage of a rank."""
-        return self._places[rank][0]
+        return self._positions[rank][0]
 
     def peer(self, rank: int, stage: int) -> int:
         """Return the rank at the same position in another pipeline stage."""
-        return self._stage_ranks[stage][self._places[rank][1]]
+        return self._stage_ranks[stage][self._positions[rank][1]]
 
     def members(self, node: Node) -> tuple[int, ...]:
         """Return the simulated ranks of an op's group, in order; for a send, the sender first."""
@@ -109,7 +109,7 @@ class GroupsAndRoutes:
         if interference is None or not work.slows_compute(op.lane):
             return 0.0
         hosts = {self._cluster.host_of[rank] for rank in members}
-        sent = self._sent(work, members) if interference.by_rate else 0.0
+        sent = self._send_rate(work, members) if interference.by_rate else 0.0
         return interference.pressure(Communication(len(hosts) > 1, sent, work.traffic_kind in RELAYED))
 
     def drag(self, op: Op) -> float:
@@ -118,8 +118,7 @@ class GroupsAndRoutes:
             self._interference.communication_slowdown if self._interference and op.work.slows_compute(op.lane) else 0.0
         )
 
-    def _sent(self, work: Work, members: tuple[int, ...]) -> float:
-        """Return the rate (B/s) at which a GPU sends if no other traffic uses the group's links."""
+    def _send_rate(self, work: Work, members: tuple[int, ...]) -> float:
         size, alone = work.size, self.alone_seconds(work, members)
         if work.axis:
             size *= work.load * bus_factor(cast(Any, work.traffic_kind), len(members))

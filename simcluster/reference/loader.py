@@ -25,22 +25,22 @@ class HostLoader:
         self._next = 0
         self._queue = simpy.Store(env, prefetch) if prefetch else None
         for worker in range(workers if prefetch else 0):
-            env.process(self._work(worker / workers * float(takes.mean())))
+            env.process(self._run_worker(worker / workers * float(takes.mean())))
 
-    def _load(self) -> Process:
+    def _load_batch(self) -> Process:
         number, self._next = self._next, self._next + 1
         yield self._env.timeout(self._takes[number])
 
-    def _work(self, begin: float) -> Process:
+    def _run_worker(self, begin: float) -> Process:
         assert self._queue is not None
         yield self._env.timeout(begin)
         while self._next < len(self._takes):
-            yield self._env.process(self._load())
+            yield self._env.process(self._load_batch())
             yield self._queue.put(True)
 
-    def take(self) -> Process:
+    def wait_for_batch(self) -> Process:
         """Wait until the next batch of this host is loaded."""
-        yield self._env.process(self._load()) if self._queue is None else self._queue.get()
+        yield self._env.process(self._load_batch()) if self._queue is None else self._queue.get()
 
 
 def simulate_batch_delays(takes: Floats, workers: int, prefetch: int, step: float) -> Floats:
@@ -54,7 +54,7 @@ def simulate_batch_delays(takes: Floats, workers: int, prefetch: int, step: floa
 
     def load_on(host: int, number: int) -> Process:
         begun = env.now
-        yield env.process(hosts[host].take())
+        yield env.process(hosts[host].wait_for_batch())
         late[host, number] = env.now - begun
 
     def train() -> Process:

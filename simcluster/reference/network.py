@@ -46,10 +46,10 @@ class EndOfInstantAction:
         self._asked = True
         event = simpy.Event(self._env)
         event._ok, event._value = True, None
-        event.callbacks.append(self._take)
+        event.callbacks.append(self._run)
         self._env.schedule(event, _LAST)
 
-    def _take(self, _: simpy.Event) -> None:
+    def _run(self, _: simpy.Event) -> None:
         self._asked = False
         self._action()
 
@@ -93,15 +93,15 @@ class FluidNetwork:
         self._moving: list[FluidTransfer] = []
         self._started = 0  # activities that have begun and are not over, latency included
         self._following = False
-        self._share = EndOfInstantAction(env, self._share_out)
+        self._share = EndOfInstantAction(env, self._update_rates)
 
-    def move(self, activity: FluidTransfer) -> Process:
+    def run_transfer(self, activity: FluidTransfer) -> Process:
         """Run a transfer: wait for its latency, then move its bytes at the fair rate."""
         env = self._env
         self._started += 1
         if self._profiles and not self._following:
             self._following = True
-            env.process(self._follow())
+            env.process(self._follow_capacities())
         yield env.timeout(activity.traffic.latency_seconds)
         self._moving.append(activity)
         activity.updated = env.now
@@ -119,28 +119,28 @@ class FluidNetwork:
         activity.drag = drag
         if activity in self._moving and activity.rate >= 0:
             activity.update(self._env.now)
-            self._notify(activity)
+            self._announce_change(activity)
 
-    def _share_out(self) -> None:
+    def _update_rates(self) -> None:
         now = self._env.now
         used = {link for activity in self._moving for link, _ in activity.traffic.usage}
         capacity = {link: self._capacity[link] for link in used}
         for link in used & self._profiles.keys():
-            capacity[link] *= self._profiles[link].at(now)
+            capacity[link] *= self._profiles[link].factor_at(now)
         demands = [Demand(activity.traffic.usage, activity.traffic.bound) for activity in self._moving]
         for activity, rate in zip(self._moving, fair_rates(demands, capacity), strict=True):
             if rate != activity.rate:
                 activity.rate = rate
                 activity.update(now)
-                self._notify(activity)
+                self._announce_change(activity)
 
-    def _notify(self, activity: FluidTransfer) -> None:
+    def _announce_change(self, activity: FluidTransfer) -> None:
         event, activity.changed = activity.changed, self._env.event()
         event.succeed()
 
-    def _follow(self) -> Process:
+    def _follow_capacities(self) -> Process:
         while self._started:
-            change = min(profile.after(self._env.now) for profile in self._profiles.values())
+            change = min(profile.next_change(self._env.now) for profile in self._profiles.values())
             if change == math.inf:
                 return  # and stays marked as following: there is nothing left to follow
             yield self._env.timeout(change - self._env.now)

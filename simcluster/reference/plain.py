@@ -42,11 +42,11 @@ class RemainingWork(NamedTuple):
     factor: float
 
     @property
-    def end(self) -> float:
+    def end_time(self) -> float:
         """Time (s) at which the computation ends if its speed does not change."""
         return self.since + (self.seconds if self.factor == 1.0 else round_to_tick(self.seconds * self.factor))
 
-    def at(self, now: float, factor: float) -> RemainingWork:
+    def advance_to(self, now: float, factor: float) -> RemainingWork:
         """Return the work that remains at time ``now``, to be done under another slowdown factor."""
         if factor == self.factor:
             return self
@@ -63,7 +63,7 @@ class CommunicationInFlight:
     activity: FluidTransfer | None = None
     dragged: bool = False
 
-    def factor(self) -> float:
+    def time_factor(self) -> float:
         """Return the present slowdown factor on the time of its rounds."""
         return 1.0 + self.drag if self.dragged else 1.0
 
@@ -76,24 +76,24 @@ class Rank:
         self.flights: list[CommunicationInFlight] = []
         self.computing = 0
         self.changed = env.event()
-        self._end_of_instant = EndOfInstantAction(env, self._settle)
+        self._end_of_instant = EndOfInstantAction(env, self._update_factors)
 
     def announce_change(self) -> None:
         """Request an update of this rank's slowdown factors at the end of the instant."""
         self._end_of_instant.request()
 
-    def factor(self, sensitivity: float) -> float:
+    def compute_factor(self, sensitivity: float) -> float:
         """Return the slowdown factor, from now on, of a computation with this sensitivity."""
         pressure = max((flight.pressure for flight in self.flights), default=0.0)
-        return (1.0 + sensitivity * pressure) * self.speed.at(self._env.now)
+        return (1.0 + sensitivity * pressure) * self.speed.factor_at(self._env.now)
 
-    def _settle(self) -> None:
+    def _update_factors(self) -> None:
         for flight in self.flights:
             dragged = flight.drag > 0 and any(rank.computing for rank in flight.ranks)
             if dragged != flight.dragged:
                 flight.dragged = dragged
                 if flight.activity is not None:
-                    self._network.set_drag(flight.activity, flight.factor())
+                    self._network.set_drag(flight.activity, flight.time_factor())
         event, self.changed = self.changed, self._env.event()
         event.succeed()
 
@@ -135,7 +135,7 @@ class StepSimulation:
         self._over = {node: env.event() for nodes in lanes.values() for node in nodes}
         self.meetings: dict[Hashable, CommunicationMeeting] = {}  # in the order of their first arrival
         for nodes in lanes.values():
-            env.process(self._lane(nodes))
+            env.process(self._run_lane(nodes))
         self.events = process_events(env)
         stuck = [
             next(node for node in nodes if not self._over[node].processed)
@@ -143,9 +143,9 @@ class StepSimulation:
             if not self._over[nodes[-1]].processed
         ]
         if stuck:
-            raise DeadlockError(self._explain(stuck)) if env.peek() == math.inf else BeyondGridError
+            raise DeadlockError(self._deadlock_message(stuck)) if env.peek() == math.inf else BeyondGridError
 
-    def _lane(self, nodes: Sequence[Node]) -> Process:
+    def _run_lane(self, nodes: Sequence[Node]) -> Process:
         env = self._env
         for node in nodes:
             for other in node.before:
@@ -155,37 +155,35 @@ class StepSimulation:
             node.last = node
             work = node.op.work
             if work.group(node.stage) is not None:
-                yield from self._communicate(node)
+                yield from self._join_communication(node)
             elif work.sensitivity is None:
                 yield env.timeout(round_to_tick(work.seconds))
             else:
-                yield from self._compute(node, work.seconds, work.sensitivity)
+                yield from self._run_computation(node, work.seconds, work.sensitivity)
             node.end = env.now
             self._over[node].succeed()
 
-    def _compute(self, node: Node, seconds: float, sensitivity: float) -> Process:
-        """Run a computation at a rate that follows interference and GPU speed over time."""
+    def _run_computation(self, node: Node, seconds: float, sensitivity: float) -> Process:
         env, rank = self._env, self._ranks[node.rank]
         before = now = RemainingWork(round_to_tick(seconds * rank.slowness), env.now, 1.0)
         settled = env.now  # ``before`` is what was left as of all instants before this one
         rank.computing += 1
         rank.announce_change()
-        while now.end > env.now:
-            change = rank.speed.after(env.now)
-            yield env.timeout(min(now.end, change) - env.now) | rank.changed
-            if now.end == env.now:
+        while now.end_time > env.now:
+            change = rank.speed.next_change(env.now)
+            yield env.timeout(min(now.end_time, change) - env.now) | rank.changed
+            if now.end_time == env.now:
                 break
             if change == env.now:
                 rank.announce_change()
                 yield rank.changed
             if env.now > settled:
                 before, settled = now, env.now
-            now = before.at(env.now, rank.factor(sensitivity))
+            now = before.advance_to(env.now, rank.compute_factor(sensitivity))
         rank.computing -= 1
         rank.announce_change()
 
-    def _communicate(self, node: Node) -> Process:
-        """Arrive at a communication and wait for its end; the last rank to arrive starts it."""
+    def _join_communication(self, node: Node) -> Process:
         members = self._communication.members(node)
         work, (key, index) = node.op.work, node.key
         if work.joins and isinstance(key, tuple):
@@ -204,13 +202,13 @@ class StepSimulation:
                 if steps is None:  # in steps each begins at its own arrival
                     each.start = now
             if steps is None:
-                self._env.process(self._move(meeting, members))
+                self._env.process(self._run_communication(meeting, members))
         if steps is None:
             yield meeting.over
         else:
             yield from steps.enter(members.index(node.rank))
 
-    def _move(self, meeting: CommunicationMeeting, members: tuple[int, ...]) -> Process:
+    def _run_communication(self, meeting: CommunicationMeeting, members: tuple[int, ...]) -> Process:
         op = next(node.op for node in meeting.arrived if not node.op.work.joins)
         ranks = [self._ranks[rank] for rank in members]
         flight = CommunicationInFlight(self._communication.pressure(op, members), self._communication.drag(op), ranks)
@@ -218,14 +216,14 @@ class StepSimulation:
             rank.flights.append(flight)
             rank.announce_change()
         for traffic in self._communication.traffics(op.work, members):
-            flight.activity = FluidTransfer(self._env, traffic, flight.factor())
-            yield from self._network.move(flight.activity)
+            flight.activity = FluidTransfer(self._env, traffic, flight.time_factor())
+            yield from self._network.run_transfer(flight.activity)
         for rank in ranks:
             rank.flights.remove(flight)
             rank.announce_change()
         meeting.over.succeed()
 
-    def _explain(self, stuck: Sequence[Node]) -> str:
+    def _deadlock_message(self, stuck: Sequence[Node]) -> str:
         lines = [
             f"  rank {node.rank} {node.op.lane}: {node.op.kind} {node.op.name} waits for "
             + (", ".join(f"rank {other.rank} {other.op.kind} {other.op.name}" for other in node.before

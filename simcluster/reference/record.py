@@ -135,18 +135,17 @@ class RankOps:
         return len(self.label)
 
     @cached_property
-    def in_lanes(self) -> Ints:
+    def ops_by_lane(self) -> Ints:
         """Numbers of the ops lane by lane, each lane in order."""
         return np.argsort(self.lane, kind="stable")
 
     @cached_property
     def before(self) -> Ints:
         """Number of the previous op on each op's lane; -1 for the first ones."""
-        return _find_previous_ops(self.lane, self.in_lanes)
+        return _find_previous_ops(self.lane, self.ops_by_lane)
 
 
 def _find_previous_ops(lane: Int32s, order: Ints) -> Ints:
-    """Return the previous op on each op's lane, -1 for the first ones; ``order`` has the ops lane by lane."""
     follows = np.flatnonzero(np.diff(lane[order]) == 0)
     found = np.full(len(lane), -1, dtype=np.int64)
     found[order[follows + 1]] = order[follows]

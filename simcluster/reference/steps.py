@@ -59,19 +59,19 @@ class _RepeatedRounds:
                 for other, done in zip(hops, rounds_of, strict=True)
                 if other.channel == hop.channel and hop.source in (other.source, other.target)
             ]
-            env.process(self._hop(hop, traffic, touching, own))
+            env.process(self._run_hop(hop, traffic, touching, own))
             for end in (hop.source, hop.target):
                 last_of[end].append(own[-1])
         self.left = {end: env.all_of(last) for end, last in last_of.items()}
 
-    def _hop(
+    def _run_hop(
         self, hop: Hop, traffic: Traffic, touching: Sequence[Sequence[simpy.Event]], done: Sequence[simpy.Event]
     ) -> Process:
         yield self.arrived[hop.source] & self.arrived[hop.target]
         for number, event in enumerate(done):
             if number:
                 yield self._env.all_of([others[number - 1] for others in touching])
-            yield from self._network.move(FluidTransfer(self._env, traffic))
+            yield from self._network.run_transfer(FluidTransfer(self._env, traffic))
             event.succeed()
 
 

@@ -186,7 +186,7 @@ def alone_seconds(ops: Ops, times: OpTimes, op: Ints) -> Floats:
         if speed is not None:
             last = float(times.end[op[own]].max())
             edges = np.array(list(_speed_changes(speed, last)))
-            factor = np.array([speed.at(edge) for edge in edges[:-1].tolist()])
+            factor = np.array([speed.factor_at(edge) for edge in edges[:-1].tolist()])
             place = np.searchsorted(edges, begin[own], side="right") - 1
             end = begin[own] + seconds[own] * factor[place]
             across = end > edges[place + 1]
@@ -201,5 +201,5 @@ def _speed_changes(speed: Profile, last: float) -> Iterator[float]:
     now = 0.0
     while now <= last:
         yield now
-        now = speed.after(now)
+        now = speed.next_change(now)
     yield now

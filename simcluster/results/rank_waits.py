@@ -22,7 +22,7 @@ class RankWaits:
         self._count = len(ops)
         self._on_main = buffers.given_ints("on_main", ops.on_main)
         self._pair = buffers.given_ints("pair", ops.pair)
-        main = ops.in_lanes[ops.on_main[ops.in_lanes]]
+        main = ops.ops_by_lane[ops.on_main[ops.ops_by_lane]]
         self._main = buffers.given_ints("main", main)
         self._main_count = len(main)
         self._busy = buffers.doubles("busy", len(main) + 1)

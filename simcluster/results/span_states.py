@@ -96,7 +96,7 @@ def _require(word: str, known: tuple[str, ...], what: str) -> None:
 
 def make_span_bits(ops: RankOps) -> SpanBits:
     """Return the spans, with their breakdown entries, of ranks that run these ops."""
-    own = ops.in_lanes[ops.label[ops.in_lanes] >= 0]
+    own = ops.ops_by_lane[ops.label[ops.ops_by_lane] >= 0]
     used, which = np.unique(ops.label[own], return_inverse=True)
     labels = [ops.labels[label] for label in used.tolist()]
     messages = len(ops.receiver)

@@ -1,7 +1,7 @@
 """Python entry points that accept any form of a scenario or cluster and return a validated object.
 
 Every public function that takes a scenario converts it by ``scenario_of``; those that take its results, by
-``simcluster.simulate.result_of``.
+``simcluster.step.simulate.to_result``.
 """
 
 from __future__ import annotations

@@ -33,9 +33,9 @@ from simcluster.show.palette import (
     mix_with_white,
     rgb,
 )
-from simcluster.studies.whatif.difference import phrase
+from simcluster.studies.whatif.difference import describe_cause
 from simcluster.studies.whatif.free import COMMUNICATION, Free, what_if_free
-from simcluster.studies.whatif.sensitivities import RESOURCES, TIMES, Sensitivity
+from simcluster.studies.whatif.sensitivities import RESOURCES, TIME_RESOURCES, Sensitivity
 
 _CRITICAL_ROW = 0.36
 
@@ -216,7 +216,7 @@ def sensitivity(found: Sequence[Sensitivity], title: str = "") -> Figure:
         [gain for _, gain in known], [row for row, _ in known], marker="d", s=26, facecolor="white", edgecolor=TEXT,
         linewidth=1.0, zorder=3, label="estimate from the critical path",
     )  # fmt: skip
-    names = [RESOURCES[each.resource] + (" (less)" if each.resource in TIMES else "") for each in ordered]
+    names = [RESOURCES[each.resource] + (" (less)" if each.resource in TIME_RESOURCES else "") for each in ordered]
     label_axes(
         axes,
         "% of step time per 1 % of the resource: gain from more (thick), loss from less (thin)",
@@ -273,7 +273,9 @@ def _draw_waterfall(
         axes.text(end + 0.01 * (right - left), row, text, va="center", fontsize=8, color=TEXT)
         if row <= len(changes):
             axes.plot([levels[row]] * 2, [row - 0.33, row + 1.33], color=QUIET_TEXT, linewidth=0.6)
-    set_up_bar_rows(axes, [base[0], *("all else" if name == "rest" else phrase(name) for name, _ in changes), other[0]])
+    set_up_bar_rows(
+        axes, [base[0], *("all else" if name == "rest" else describe_cause(name) for name, _ in changes), other[0]]
+    )
     axes.set_xlim(left, right + 0.1 * (right - left))
     difference = other[1] - base[1]
     change = f"{format_change(difference, '−')} ({difference / base[1]:+.1%}) per step"

@@ -14,7 +14,7 @@ from simcluster.documents.argument_types import checked
 from simcluster.scenario.given import base_of
 from simcluster.scenario.scenario import Scenario
 from simcluster.show.report import make_entry, report_page
-from simcluster.studies.variations import Variants, named_results
+from simcluster.studies.variations import Variants, resolve_variants
 
 Ranks = Mapping[str, Sequence[int]] | Sequence[int] | None
 
@@ -42,7 +42,7 @@ def report(
     if vary:
         write_text(path, _page_with_controls(runs, title, ranks, vary, processes))
         return path
-    results, names = named_results(runs, None, "report")
+    results, names = resolve_variants(runs, None, "report")
     entries = [
         make_entry(result, name=name, ranks=ranks.get(name) if isinstance(ranks, Mapping) else ranks)
         for name, result in zip(names, results, strict=True)

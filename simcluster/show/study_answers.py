@@ -11,7 +11,7 @@ from simcluster.base.units import format_seconds
 from simcluster.show.blocks import Answer, Block, Fact, Figures, Lines, TableBar, TableBlock
 from simcluster.show.cells import NO_TIME, cause_css_class, signed_change
 from simcluster.show.yaml_text import setting_text
-from simcluster.studies.whatif.difference import phrase
+from simcluster.studies.whatif.difference import describe_cause
 
 if TYPE_CHECKING:
     from simcluster.studies.whatif.difference import ChangedSetting, Difference
@@ -49,7 +49,9 @@ def causes_table(found: Difference) -> list[TableBlock]:
     causes = {name: seconds for name, seconds in found.causes.items() if abs(seconds) > NO_TIME}
     if not causes:
         return []
-    rows = [[phrase(name), signed_change(seconds), f"{seconds / base:+.1%}"] for name, seconds in causes.items()]
+    rows = [
+        [describe_cause(name), signed_change(seconds), f"{seconds / base:+.1%}"] for name, seconds in causes.items()
+    ]
     rows.append(["sum", signed_change(sum(found.causes.values())), f"{found.seconds / base:+.1%}"])
     levels = [*accumulate(causes.values(), initial=0.0)]
     bars = [TableBar(levels[at], levels[at + 1], cause_css_class(name)) for at, name in enumerate(causes)]

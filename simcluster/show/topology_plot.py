@@ -21,7 +21,7 @@ from simcluster.show.bars import text_width
 from simcluster.show.palette import QUIET_TEXT, TEXT, Colour, mix_with_white
 from simcluster.show.topology_fabric import draw_fabric, find_columns
 from simcluster.show.topology_parts import NODES, Legend, Point, bundles, draw_box, draw_link, medium_look, write_note
-from simcluster.studies.bench.describe import describe
+from simcluster.studies.bench.describe import measure_cluster
 from simcluster.studies.bench.report import TopologyReport
 from simcluster.topology.cluster import Cluster
 from simcluster.topology.links import COMPUTE, Graph, compute_part
@@ -68,7 +68,7 @@ def topology(cluster: Cluster) -> Figure:
     if len(kinds) > panels:
         text = f"{len(kinds) - panels} other kinds of machine not drawn"
         axes[-1].text(0.5, 0.0, text, transform=axes[-1].transAxes, ha="center", fontsize=8, color=QUIET_TEXT)
-    _draw_caption(figure, describe(cluster))
+    _draw_caption(figure, measure_cluster(cluster))
     _draw_legend(figure, explained)
     return figure
 

@@ -67,12 +67,11 @@ class FoldedGroups(GroupsAndRoutes):
             self._members_of[name] = tuple([self._classes.rank_representatives[each] for each in met])
         return self._members_of[name]
 
-    def _number(self, work: Work, first: int) -> int:
-        """Return the number of the communicator whose first member is ``first``; for a send, the sender."""
+    def _communicator_number(self, work: Work, first: int) -> int:
         return self._communicators.number(work.group(self.stage(first)), first)
 
     def _make_traffics(self, work: Work, members: tuple[int, ...]) -> tuple[Traffic, ...]:
-        number = self._number(work, members[0])
+        number = self._communicator_number(work, members[0])
         found = self._communicators.traffics(
             number, work.traffic_kind, work.size, self._classes.quotient[self._classes.of_communicator[number]]
         )
@@ -82,13 +81,13 @@ class FoldedGroups(GroupsAndRoutes):
 
     def pressure(self, op: Op, members: tuple[int, ...]) -> float:
         """Return how much an op's communication slows concurrent compute of sensitivity 1 (0.1: 10 %)."""
-        return super().pressure(op, self._communicators.ranks(self._number(op.work, members[0])))
+        return super().pressure(op, self._communicators.ranks(self._communicator_number(op.work, members[0])))
 
     def alone_seconds(self, work: Work, members: tuple[int, ...]) -> float:
         """Return the seconds that a communication takes if no other traffic uses its links."""
         if not work.traffic_kind:
             return super().alone_seconds(work, members)
-        number = self._number(work, members[0])
+        number = self._communicator_number(work, members[0])
         found = self._communicators.traffics(number, work.traffic_kind, work.size, self._communicators.usages(number))
         loaded = (replace(each, round_bytes=work.load * each.round_bytes) for each in found)
         rates = cast(Sequence[float], self._cluster.link_capacity.all)

@@ -83,7 +83,7 @@ class JobTimes:
         sorts = {model.has_experts(layer): layer for layer in range(model.layers)}
         parts = (Pass((), embedding=True), Pass((), lm_head=True), *(Pass((layer,)) for layer in sorts.values()))
         segments = [passes.segment(kind, part) for part in parts for kind in "FB"]
-        longest = [max(times) for times in zip(*self._part_seconds([segments] * self.job.plan.pp), strict=True)]
+        longest = [max(times) for times in zip(*self._segment_seconds([segments] * self.job.plan.pp), strict=True)]
         first, last, *layers = (sum(longest[place : place + 2]) for place in range(0, len(longest), 2))
         seconds = dict(zip(sorts, layers, strict=True))
         each = [seconds[model.has_experts(layer)] for layer in range(model.layers)]
@@ -99,7 +99,7 @@ class JobTimes:
         parts = [
             replace(job.whole(stage, 0), boundary=job.gather_boundary and stage > 0) for stage in range(job.plan.pp)
         ]
-        times_of = self._part_seconds([[job.passes.segment(kind, part) for kind in "FIW"] for part in parts])
+        times_of = self._segment_seconds([[job.passes.segment(kind, part) for kind in "FIW"] for part in parts])
         seconds = {(kind, stage): time for stage, times in enumerate(times_of)
                    for kind, time in zip("FIW", times, strict=True)}  # fmt: skip
 
@@ -117,16 +117,16 @@ class JobTimes:
                 needs = (Need(stage - 1, ("send", stage - 1)),) if stage else ()
                 items.append(Item(send, ("send", stage), needs, microbatch=0))
             programs.append(StageProgram(stage, {MAIN: items}))
-        return max((time for times in self._seconds(programs) for time in times), default=0.0)
+        return max((time for times in self._item_seconds(programs) for time in times), default=0.0)
 
-    def _part_seconds(self, segments: Sequence[Sequence[Segment]]) -> list[list[float]]:
+    def _segment_seconds(self, segments: Sequence[Sequence[Segment]]) -> list[list[float]]:
         programs = []
         for stage, mine in enumerate(segments):
             items = [Item(segment, number, microbatch=number) for number, segment in enumerate(mine)]
             programs.append(StageProgram(stage, {MAIN: items}))
-        return self._seconds(programs)
+        return self._item_seconds(programs)
 
-    def _seconds(self, programs: Sequence[StageProgram]) -> list[list[float]]:
+    def _item_seconds(self, programs: Sequence[StageProgram]) -> list[list[float]]:
         plan, cluster = self.job.plan, self.cluster
         capacity, slowness = cluster.link_capacity, [1.0] * plan.num_ranks
         folding = Symmetry(programs, plan, cluster, self.methods).folding(capacity, slowness)

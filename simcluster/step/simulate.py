@@ -1,6 +1,6 @@
 """Entry point of simulation: a scenario in, a result out.
 
-A step is planned (``step.planned.plan``: the job and the programs of its stages), folded (which ranks are equal, with
+A step is planned (``step.planned.plan_step``: the job and the ops of its stages), folded (which ranks are equal, with
 its faults), simulated (``step.simulation``: when each op begins and ends), and measured on demand (``Result``).
 """
 

@@ -54,7 +54,6 @@ def explain_deadlocks(scenario: Scenario, planned: PlannedStep, step: FoldedStep
 
 
 def _describe_dead_links(scenario: Scenario, step: FoldedStep) -> Iterator[str]:
-    """Yield a sentence for the first link that stays down, or for links of which one is always down."""
     cluster, capacities = step.cluster, step.disturbances.capacities
     faults = {
         f"faults.{scenario.faults.index(fault)} ({fault.kind})": {
@@ -81,13 +80,12 @@ def _describe_dead_links(scenario: Scenario, step: FoldedStep) -> Iterator[str]:
 
 
 def _dead_since(profiles: Sequence[Profile]) -> float | None:
-    """Return the time (s) from which one profile is always 0; None if all recover, or never are 0."""
     now = 0.0
     for _ in range(_MAX_CHANGES):
         up = first_nonzero_time(profiles, now)
         if up == math.inf:
             return now
-        now = min(profile.after(up) for profile in profiles)
+        now = min(profile.next_change(up) for profile in profiles)
         if now == math.inf:
             return None
     return None
@@ -191,7 +189,6 @@ def simulate_step(
 
 
 def _require_confirmation(scenario: Scenario, unlike: int) -> None:
-    """Raise InputError if simulating ``unlike`` different ranks takes too long without confirmation."""
     if unlike <= scenario.parallel.pp or scenario.engine == "reference":
         return
     seconds = estimate_seconds(scenario, unlike=unlike)
@@ -204,7 +201,6 @@ def _require_confirmation(scenario: Scenario, unlike: int) -> None:
 
 
 def _simulate_with_simpy(scenario: Scenario, planned: PlannedStep, step: FoldedStep, choice: ChosenEngine) -> Record:
-    """Simulate a step with SimPy: representatives; every rank for ``engine: reference`` or hop-by-hop."""
     job, programs, cluster, disturbances = planned.job, planned.programs, step.cluster, step.disturbances
     if disturbances.capacities:
         own = disturbances.capacities_of(step.folding.classes.link_representatives)

@@ -121,7 +121,7 @@ def kernels(scenario: ScenarioLike, stage: int = 0) -> Records[KernelRow]:
             for phase in PHASES:
                 wholes = {kernel.name: kernel for name in PHASES for kernel in getattr(unsplit.section, name)}
                 for kernel in getattr(here.section, phase):
-                    row = _row(here, phase, kernel, wholes, device, scenario, attention)
+                    row = _make_kernel_row(here, phase, kernel, wholes, device, scenario, attention)
                     key = here.block, kernel.name, phase, kernel
                     before = found[key].launches if key in found else 0
                     found[key] = replace(row, launches=before + here.layers * (1 if here.once else microbatches))
@@ -159,7 +159,7 @@ def layer_sections(
     return found
 
 
-def _row(
+def _make_kernel_row(
     here: LayersSection,
     phase: str,
     kernel: Kernel,
@@ -181,7 +181,11 @@ def _row(
     whole = wholes.get(kernel.name)
     base = kernel.name.removesuffix("_input_grad").removesuffix("_weight_grad")  # the matmul whose gradient it is
     parent = next((section for section in here.section.forward if section.name == base and section.m), None)
-    split = _split(kernel, whole) if parent is None or base not in wholes else _split(parent, wholes[base])
+    split = (
+        _describe_split(kernel, whole)
+        if parent is None or base not in wholes
+        else _describe_split(parent, wholes[base])
+    )
     return KernelRow(
         here.block, kernel.name, phase, kernel.kind, kernel.m, kernel.k, kernel.n, kernel.batch,
         (whole.m, whole.k, whole.n, whole.batch) if whole is not None and whole.m else None,
@@ -189,8 +193,7 @@ def _row(
     )  # fmt: skip
 
 
-def _split(kernel: Kernel, whole: Kernel | None) -> str:
-    """Describe a rank's share of a kernel: columns (n) or rows (k) of weights, heads, experts or tokens."""
+def _describe_split(kernel: Kernel, whole: Kernel | None) -> str:
     if whole is None:
         return "for the split"
     if not kernel.m:

@@ -46,14 +46,14 @@ from simcluster.step.planned import collective_options, is_foldable, plan_job
 from simcluster.symmetry.folding import Symmetry
 from simcluster.topology import Cluster
 
-_MEASURED = 8
+_MIN_MEASURED = 8
 """Steps of every job that are measured at least; a scenario with more ``steps`` has those."""
 _MOST_STEPS = 4096  # of one job
 _SLACK = 1.25  # factor on the expected length of jobs, which slow each other down
 
 
 @dataclass(frozen=True, slots=True)
-class Placed:
+class PlacedJob:
     """A job and the cluster's GPUs (by index) on which its ranks 0, 1, ... run."""
 
     scenario: Scenario
@@ -81,7 +81,7 @@ class Shared(Displayable):
 
 @checked
 def simulate_jobs(
-    jobs: Sequence[Placed | tuple[ScenarioLike, Sequence[int]]], cluster: ClusterLike, *, folded: bool = True
+    jobs: Sequence[PlacedJob | tuple[ScenarioLike, Sequence[int]]], cluster: ClusterLike, *, folded: bool = True
 ) -> Records[Shared]:
     """Simulate jobs on one cluster, each alone and all concurrently.
 
@@ -90,16 +90,16 @@ def simulate_jobs(
     Raises InputError when a GPU is given twice or is not in the cluster, when a job's ranks and GPUs differ in number,
     or when jobs ask for different collectives.
     """
-    placed = [_placed(job) for job in jobs]
+    placed = [_as_placed_job(job) for job in jobs]
     shared = cluster_of(cluster, "simulate_jobs")
-    _check(placed, shared)
-    play = _Jobs(placed, shared, folded=folded)
+    _check_jobs(placed, shared)
+    play = _JobSimulator(placed, shared, folded=folded)
     if len(placed) == 1:  # without other jobs all steps count
         (only,) = play(placed, [placed[0].scenario.steps])
         window = 0.0, only.step_time * only.steps
         return Records([Shared(only, only.step_time, only.step_time, range(only.steps), window)])
     found = []
-    for job, (result, ends, measured) in zip(placed, _until_all_are_measured(placed, play), strict=True):
+    for job, (result, ends, measured) in zip(placed, _simulate_measured_steps(placed, play), strict=True):
         (alone,) = play([job], [result.steps])  # the same steps, which may differ in length
         own = mean_step_time(step_end_times(alone.spans, result.steps), measured)
         window = float(ends[0]), float(ends[measured])
@@ -107,25 +107,22 @@ def simulate_jobs(
     return Records(found)
 
 
-def simulate_placed(job: Placed, cluster: Cluster) -> Result:
+def simulate_placed(job: PlacedJob, cluster: Cluster) -> Result:
     """Simulate one job alone on its GPUs of a cluster and return its result."""
-    (found,) = _Jobs([job], cluster, folded=True)([job], [job.scenario.steps])
+    (found,) = _JobSimulator([job], cluster, folded=True)([job], [job.scenario.steps])
     return found
 
 
-def _placed(job: Placed | tuple[ScenarioLike, Sequence[int]]) -> Placed:
+def _as_placed_job(job: PlacedJob | tuple[ScenarioLike, Sequence[int]]) -> PlacedJob:
     if isinstance(job, tuple) and len(job) == 2:
-        return Placed(scenario_of(job[0], "simulate_jobs"), tuple(job[1]))
+        return PlacedJob(scenario_of(job[0], "simulate_jobs"), tuple(job[1]))
     takes = "jobs as pairs of a scenario and its GPUs, [(scenario, range(16)), ...]"
-    return job if isinstance(job, Placed) else reject_argument(job, "simulate_jobs", takes)
+    return job if isinstance(job, PlacedJob) else reject_argument(job, "simulate_jobs", takes)
 
 
-def _until_all_are_measured(jobs: Sequence[Placed], play: _Jobs) -> list[tuple[Result, Floats, int]]:
-    """Return each job's result, the ends (s) of its steps, and how many steps are measured.
-
-    Jobs are simulated again, longer, until each has enough measured steps before any job ends.
-    """
-    wanted = [max(_MEASURED, job.scenario.steps) for job in jobs]
+def _simulate_measured_steps(jobs: Sequence[PlacedJob], play: _JobSimulator) -> list[tuple[Result, Floats, int]]:
+    """Return each job's result, the ends (s) of its steps, and how many steps are measured."""
+    wanted = [max(_MIN_MEASURED, job.scenario.steps) for job in jobs]
     paces, slack = [play([job], [1])[0].step_time for job in jobs], _SLACK
     while True:
         length = slack * max((1 + steps) * pace for steps, pace in zip(wanted, paces, strict=True))
@@ -147,7 +144,7 @@ def _until_all_are_measured(jobs: Sequence[Placed], play: _Jobs) -> list[tuple[R
         slack *= _SLACK
 
 
-def _check(jobs: Sequence[Placed], cluster: Cluster) -> None:
+def _check_jobs(jobs: Sequence[PlacedJob], cluster: Cluster) -> None:
     owner: dict[int, str] = {}
     for job in jobs:
         name = job.scenario.name
@@ -182,19 +179,19 @@ def _check(jobs: Sequence[Placed], cluster: Cluster) -> None:
         )
 
 
-class _Jobs:
+class _JobSimulator:
     """Simulator of any subset of the jobs on a cluster; link faults of one job act on all of them."""
 
-    def __init__(self, jobs: Sequence[Placed], cluster: Cluster, *, folded: bool) -> None:
+    def __init__(self, jobs: Sequence[PlacedJob], cluster: Cluster, *, folded: bool) -> None:
         self._faults = [(to_cluster_numbers(job.scenario.faults, job.gpus, cluster), job.scenario.seed) for job in jobs]
         links = [fault for faults, _ in self._faults for fault in faults]
         self._cluster, self._folded = apply_permanent_faults(links, cluster, 0), folded  # none is drawn
 
-    def __call__(self, jobs: Sequence[Placed], steps: Sequence[int]) -> list[Result]:
+    def __call__(self, jobs: Sequence[PlacedJob], steps: Sequence[int]) -> list[Result]:
         """Simulate these jobs together, each for its number of steps."""
-        return simulate_on_exact_grid(lambda: self._play(jobs, steps))
+        return simulate_on_exact_grid(lambda: self._simulate(jobs, steps))
 
-    def _play(self, jobs: Sequence[Placed], steps: Sequence[int]) -> list[Result]:
+    def _simulate(self, jobs: Sequence[PlacedJob], steps: Sequence[int]) -> list[Result]:
         cluster = self._cluster
         scenarios = [job.scenario.model_copy(update={"steps": count}) for job, count in zip(jobs, steps, strict=True)]
         planned, disturbed, slow = [], [], list[float]()
@@ -244,7 +241,7 @@ class JobSpec(Spec):
     set: dict[str, Any] = Field(default_factory=dict)
 
 
-def _by_name(cluster: object) -> object:
+def _expand_topology_name(cluster: object) -> object:
     return {"topology": cluster} if isinstance(cluster, str) else cluster
 
 
@@ -252,13 +249,13 @@ class JobsSpec(Spec):
     """The file of ``simcluster share``: a cluster, and the jobs that share it."""
 
     name: Annotated[str, AfterValidator(escape_line_breaks)] = "jobs"
-    cluster: Annotated[dict[str, Any], BeforeValidator(_by_name)]
+    cluster: Annotated[dict[str, Any], BeforeValidator(_expand_topology_name)]
     jobs: Annotated[tuple[JobSpec, ...], Field(min_length=1)]
 
 
 def load_jobs(
     path: str | Path, overrides: Mapping[str, Any] | Iterable[tuple[str, Any]] = ()
-) -> tuple[list[Placed], Cluster]:
+) -> tuple[list[PlacedJob], Cluster]:
     """Read a file of jobs (``simcluster share``); return the placed jobs and their cluster.
 
     Paths in the file are relative to it. ``overrides`` change the file's document. Raises InputError that names the
@@ -274,24 +271,24 @@ def load_jobs(
         cluster = validate(ClusterSpec, replace(found, data=found.data["cluster"])).built
     except InputError as problem:
         raise document.error(("cluster",), str(problem)) from None
-    placed: list[Placed] = []
+    placed: list[PlacedJob] = []
     taken: dict[int, None] = {}
     for number, job in enumerate(spec.jobs):
         try:
-            there, relative = _gpus_of(job, cluster, taken), document.folder / job.scenario
+            there, relative = _available_gpus(job, cluster, taken), document.folder / job.scenario
             name = str(relative) if relative.exists() else job.scenario
             sized = not there or "gpus" in job.set or "gpus" in read_document(scenario_path(name)).data
             size = () if sized else (("gpus", len(there)),)
             scenario = Base(name).scenario((("cluster", shared), *size, *job.set.items()))
-            gpus = _taken_by(job, scenario, cluster, there)
+            gpus = _choose_gpus(job, scenario, cluster, there)
         except InputError as problem:
             raise document.error(("jobs", number), str(problem)) from None
         taken |= dict.fromkeys(gpus)
-        placed.append(Placed(scenario, gpus))
+        placed.append(PlacedJob(scenario, gpus))
     return placed, cluster
 
 
-def _gpus_of(job: JobSpec, cluster: Cluster, taken: Mapping[int, None]) -> list[int]:
+def _available_gpus(job: JobSpec, cluster: Cluster, taken: Mapping[int, None]) -> list[int]:
     if job.machines is None:
         return [gpu for gpu in range(cluster.num_gpus) if gpu not in taken]
     missing = [machine for machine in job.machines if machine not in cluster.host_of]
@@ -302,7 +299,7 @@ def _gpus_of(job: JobSpec, cluster: Cluster, taken: Mapping[int, None]) -> list[
     return [gpu for machine in job.machines for gpu, host in enumerate(cluster.host_of) if host == machine]
 
 
-def _taken_by(job: JobSpec, scenario: Scenario, cluster: Cluster, gpus: Sequence[int]) -> tuple[int, ...]:
+def _choose_gpus(job: JobSpec, scenario: Scenario, cluster: Cluster, gpus: Sequence[int]) -> tuple[int, ...]:
     if job.machines is None:
         if len(gpus) < scenario.gpus:
             raise InputError(

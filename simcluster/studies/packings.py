@@ -16,11 +16,11 @@ from simcluster.model.packing import PACKING, PackingStatistics
 if TYPE_CHECKING:
     import pandas as pd
 
-_MOST = 10_000_000
+_MAX_SEQUENCES = 10_000_000
 """Sequences that are packed: a rule takes 100 bytes for each."""
-_LOOK = 12e-9
+_SECONDS_PER_FIT = 12e-9
 """Seconds in which the rules look whether a document goes into a sequence (an EPYC's core)."""
-_SEQUENCE = 4e-5
+_SECONDS_PER_SEQUENCE = 4e-5
 """Seconds that a sequence takes in all rules: 48,828 of one document take 1.5 s."""
 
 
@@ -50,12 +50,12 @@ def compare_packing(
         raise InputError("documents: must be a list of whole numbers of tokens, as in 1200,700,300")
     if length < 1:
         raise InputError(f"length: a sequence has at least one token, got {length}")
-    if lengths.sum() / length > _MOST:
+    if lengths.sum() / length > _MAX_SEQUENCES:
         raise InputError(
-            f"documents: {lengths.sum():.4g} tokens in sequences of {length}: at most {_MOST:,} sequences are "
+            f"documents: {lengths.sum():.4g} tokens in sequences of {length}: at most {_MAX_SEQUENCES:,} sequences are "
             "packed; give fewer or shorter documents, or a longer sequence"
         )
-    seconds = (_LOOK * len(lengths) + _SEQUENCE) * float(lengths.sum()) / length
+    seconds = (_SECONDS_PER_FIT * len(lengths) + _SECONDS_PER_SEQUENCE) * float(lengths.sum()) / length
     what = f"documents: {len(lengths):,} of them take about {rough_duration(seconds)} to pack"
     require_time_limit(seconds, what, "give fewer, a sample of them, or a longer sequence")
     rows = {}

@@ -14,7 +14,7 @@ from simcluster.devices.device import kernel_seconds
 from simcluster.results.result import Result
 from simcluster.scenario.memory_plan import shape_of
 from simcluster.studies.bench.collective import BUS_FACTOR
-from simcluster.studies.bench.describe import describe
+from simcluster.studies.bench.describe import measure_cluster
 from simcluster.studies.kernels import PHASES, layer_sections
 
 
@@ -34,7 +34,7 @@ class KernelPoint:
 
 
 @dataclass(frozen=True, slots=True)
-class WirePoint:
+class CommunicationPoint:
     """Communication of the same kind on a parallel axis: its bytes and seconds per step, mean over ranks.
 
     ``bytes`` are the load of its busiest port (nccl-tests' bus bandwidth times the time), ``seconds`` the time on the
@@ -64,12 +64,12 @@ class Roofline:
     flops: float
     step_seconds: float
     kernels: tuple[KernelPoint, ...]
-    wires: tuple[WirePoint, ...]
+    wires: tuple[CommunicationPoint, ...]
 
 
 def roofline(result: Result) -> Roofline:
     """Compute the roofline of a result: its GPU's limits, kernels and communication."""
-    cluster, facts = describe(result.scenario.cluster.built), result.facts
+    cluster, facts = measure_cluster(result.scenario.cluster.built), result.facts
     return Roofline(
         peak=facts.peak_flops,
         memory=result.scenario.cluster.device.memory_bandwidth,
@@ -78,13 +78,12 @@ def roofline(result: Result) -> Roofline:
         ring=cluster.all_reduce.busbw if cluster.all_reduce else 0.0,
         flops=facts.hardware_flops / facts.ranks,
         step_seconds=result.step_time,
-        kernels=tuple(_kernels(result)),
-        wires=_wires(result),
+        kernels=tuple(_kernel_points(result)),
+        wires=_communication_points(result),
     )
 
 
-def _kernels(result: Result) -> Iterator[KernelPoint]:
-    """Yield the kernels of a rank, equal ones merged, those with most seconds per step first."""
+def _kernel_points(result: Result) -> Iterator[KernelPoint]:
     scenario = result.scenario
     model, shape, device = scenario.model, shape_of(scenario), scenario.cluster.device
     precision = scenario.training.precision.removesuffix("-mixed")
@@ -104,7 +103,7 @@ def _kernels(result: Result) -> Iterator[KernelPoint]:
     yield from sorted(found.values(), key=lambda point: -point.step_seconds)
 
 
-def _wires(result: Result) -> tuple[WirePoint, ...]:
+def _communication_points(result: Result) -> tuple[CommunicationPoint, ...]:
     parallel, ranks = result.scenario.parallel, result.facts.ranks
     sums: dict[tuple[str, str], list[float]] = {}
     table = result.timeline
@@ -117,6 +116,8 @@ def _wires(result: Result) -> tuple[WirePoint, ...]:
         total[0] += part * BUS_FACTOR[str(kind)](members) * float(rows["bytes"].sum())
         total[1] += part * float((rows["end"] - rows["start"]).sum())
     points = [
-        WirePoint(axis, kind, size, seconds) for (axis, kind), (size, seconds) in sums.items() if size and seconds
+        CommunicationPoint(axis, kind, size, seconds)
+        for (axis, kind), (size, seconds) in sums.items()
+        if size and seconds
     ]
     return tuple(sorted(points, key=lambda point: -point.seconds))

@@ -47,12 +47,12 @@ any layout, so a value that a layout decides is free.
 """
 
 
-def _by_name(scenario: Scenario) -> bool:
+def _is_named_schedule(scenario: Scenario) -> bool:
     schedule = scenario.pipeline.schedule
     return isinstance(schedule, str) and schedule in SCHEDULES and not SCHEDULES[schedule].made_for_times
 
 
-def _alone(scenario: Scenario) -> bool:
+def _has_no_replicas(scenario: Scenario) -> bool:
     return scenario.parallel.dp * scenario.parallel.cp == 1
 
 
@@ -68,8 +68,8 @@ QUICK = FastPath(
         "collectives.detail": Limit("collectives are simulated step by step", ("flow",)),
         "engine": Limit("engine: reference or simpy is asked for", ("auto", "compiled")),
         "parallel.zero": Limit("ZeRO 2 or ZeRO 3 shards more than the optimizer", (0, 1)),
-        "overlap.grad_reduce": Limit("gradients are reduced during the backward", (False,), _alone),
-        "overlap.param_gather": Limit("parameters are gathered during the forward", (False,), _alone),
+        "overlap.grad_reduce": Limit("gradients are reduced during the backward", (False,), _has_no_replicas),
+        "overlap.param_gather": Limit("parameters are gathered during the forward", (False,), _has_no_replicas),
         "pipeline.p2p": Limit("stages meet at a rendezvous", ("async",), lambda scenario: scenario.parallel.pp == 1),
         "parallel.cp": Limit("sequences are shared over cp", (1,)),
         "model.moe": Limit("layers have experts", (None,)),
@@ -83,7 +83,9 @@ QUICK = FastPath(
         "model.mixer": _MIXER,
         "model.mtp_layers": Limit("layers predict more tokens", (None,)),
         "memory.offload": Limit("memory is offloaded", (HostMemory(),)),
-        "pipeline.schedule": Limit("the schedule is user-defined, or optimized for simulated times", (), _by_name),
+        "pipeline.schedule": Limit(
+            "the schedule is user-defined, or optimized for simulated times", (), _is_named_schedule
+        ),
         "pipeline.layers_per_stage": Limit(
             "layers are split by simulated times",
             ("even",),
@@ -95,18 +97,18 @@ QUICK = FastPath(
 """What quick steps are proved for (tests/test_quick.py)."""
 
 
-_SIMULATED = ("slow_gpu", "speeds", "jitter", "slow_link", "link_flap", "sequence_lengths")
+_SIMULATED_FAULTS = ("slow_gpu", "speeds", "jitter", "slow_link", "link_flap", "sequence_lengths")
 
 
-def _experts(fault: ExpertImbalance) -> str:
+def _expert_obstacle(fault: ExpertImbalance) -> str:
     return "expert_imbalance: replicas of one sweep all have the same tokens; use auto" if fault.by_chance else ""
 
 
-def _links(fault: NicSpeeds | BackgroundLoad) -> str:
+def _link_obstacle(fault: NicSpeeds | BackgroundLoad) -> str:
     return f"{fault.kind}: replicas of one sweep all have the same links; use auto" if fault.by_chance else ""
 
 
-def _stalls(fault: HostStall) -> str:
+def _stall_obstacle(fault: HostStall) -> str:
     return "" if fault.neutral else "host_stall: ranks of one sweep all have the same ops; use auto"
 
 
@@ -123,11 +125,11 @@ REPLICAS = FastPath(
         ),
     },
     faults={
-        **dict.fromkeys(_SIMULATED, lambda fault: ""),
-        "expert_imbalance": _experts,
-        "nic_speeds": _links,
-        "background_load": _links,
-        "host_stall": _stalls,
+        **dict.fromkeys(_SIMULATED_FAULTS, lambda fault: ""),
+        "expert_imbalance": _expert_obstacle,
+        "nic_speeds": _link_obstacle,
+        "background_load": _link_obstacle,
+        "host_stall": _stall_obstacle,
     },
 )
 """What the sweep of replicas is proved for (tests/test_montecarlo.py)."""

@@ -89,11 +89,11 @@ def zero_stages(
     """
     count, replicas = parse_count(parameters, "parameters"), parse_whole(dp, "dp")
     chosen, capacity = recipe_named(recipe), load_device(device).memory
-    stages = tuple(_stage(count, chosen, zero, replicas, capacity) for zero in range(4))
+    stages = tuple(_make_zero_stage(count, chosen, zero, replicas, capacity) for zero in range(4))
     return StateLadder(count, chosen, replicas, device, capacity, stages)
 
 
-def _stage(parameters: float, recipe: Recipe, zero: int, dp: int, capacity: float) -> ZeroStage:
+def _make_zero_stage(parameters: float, recipe: Recipe, zero: int, dp: int, capacity: float) -> ZeroStage:
     held = state_bytes(parameters, recipe, zero=zero, dp=dp).total
     each = state_bytes(1.0, recipe, zero=zero, dp=dp).total
     return ZeroStage(
@@ -104,12 +104,12 @@ def _stage(parameters: float, recipe: Recipe, zero: int, dp: int, capacity: floa
         total=dp * held,
         redundant=dp * held - recipe.total * parameters,
         fits=held <= capacity,
-        smallest_dp=smallest_dp(parameters, recipe, zero, capacity),
+        smallest_dp=find_smallest_dp(parameters, recipe, zero, capacity),
         largest=capacity / each,
     )
 
 
-def smallest_dp(parameters: float, recipe: Recipe, zero: int, capacity: float) -> int | None:
+def find_smallest_dp(parameters: float, recipe: Recipe, zero: int, capacity: float) -> int | None:
     """Return the fewest data-parallel GPUs whose model state fits in ``capacity`` bytes; None if none do.
 
     With r bytes per parameter on every GPU and s that are sharded: the least n with (r + s / n) parameters <= capacity.

@@ -23,7 +23,7 @@ from simcluster.results.result import Result
 from simcluster.scenario.memory_plan import recipe_document
 from simcluster.scenario.scenario import Scenario, load
 from simcluster.step.simulate import ResultLike, simulate_scenario, to_result
-from simcluster.studies.whatif.difference import settings_between
+from simcluster.studies.whatif.difference import changed_settings
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -46,7 +46,7 @@ def compare(*variants: Variants, names: Sequence[str] | None = None) -> pd.DataF
     """
     import pandas as pd
 
-    results, index = named_results(variants, names, "compare")
+    results, index = resolve_variants(variants, names, "compare")
     first = results[0].step_time
     rows = []
     for result in results:
@@ -69,12 +69,12 @@ def differences(*variants: Variants, names: Sequence[str] | None = None) -> pd.D
     """
     import pandas as pd
 
-    results, index = named_results(variants, names, "differences")
+    results, index = resolve_variants(variants, names, "differences")
     rows = [attribute_difference(results[0].account, result.account) for result in results]
     return pd.DataFrame(rows, index=pd.Index(index, name="variant"))
 
 
-def named_results(
+def resolve_variants(
     given: Sequence[Variants], names: Sequence[str] | None, caller: str
 ) -> tuple[list[Result], list[str]]:
     """Return the result and label of each variant, simulating scenarios; arguments as in ``compare``."""
@@ -95,10 +95,12 @@ def named_results(
     for place, variant in enumerate(variants):
         with prefix_errors(f"{caller}: variant {names[place] if names else place}"):
             results.append(to_result(variant, caller))
-    return results, distinct(names) if names is not None else labels([result.scenario for result in results])
+    return results, number_duplicates(names) if names is not None else scenario_labels(
+        [result.scenario for result in results]
+    )
 
 
-def possible_variations(
+def make_variations(
     path: str | Path, overrides: Sequence[Any], vary: Iterable[tuple[str, Sequence[Any]]]
 ) -> dict[str, Scenario | InputError]:
     """Return the scenario of each combination of varied values, by label.
@@ -112,7 +114,7 @@ def possible_variations(
     found: dict[str, Scenario | InputError] = {}
     for values in product(*(values for _, values in grid)):
         pairs = [(key, value) for (key, _), value in zip(grid, values, strict=True)]
-        name = ", ".join(_named(key, value) for key, value in pairs)
+        name = ", ".join(_setting_text(key, value) for key, value in pairs)
         try:
             found[name] = load(path, [*overrides, *pairs])
         except InputError as problem:
@@ -120,7 +122,7 @@ def possible_variations(
     return found
 
 
-def in_label(path: str, value: object) -> str:
+def label_value(path: str, value: object) -> str:
     """Return a varied value as text for a label: faults described, everything else as YAML on one line.
 
     >>> in_label("faults", [{"kind": "slow_link", "nic_of": 0, "speed": 0.5}]), in_label("faults", [])
@@ -131,9 +133,9 @@ def in_label(path: str, value: object) -> str:
     if path == "faults" and isinstance(value, list | tuple):
         return describe_faults(value) or "none"
     if isinstance(value, list | tuple):
-        return f"[{', '.join(in_label(path, each) for each in value)}]"
+        return f"[{', '.join(label_value(path, each) for each in value)}]"
     if isinstance(value, Mapping):
-        return f"{{{', '.join(f'{key}: {in_label(key, each)}' for key, each in value.items())}}}"
+        return f"{{{', '.join(f'{key}: {label_value(key, each)}' for key, each in value.items())}}}"
     return "none" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
 
 
@@ -141,14 +143,14 @@ Outcomes = dict[str, Result | InputError]
 """By name: the result, or why there is none."""
 
 
-def play_all(scenarios: Iterable[tuple[str, Scenario | InputError]]) -> Outcomes:
+def simulate_all(scenarios: Iterable[tuple[str, Scenario | InputError]]) -> Outcomes:
     """Simulate every valid variant and return results by name; equal names get a number.
 
     Raises InputError if no variant is valid.
     """
     pairs = list(scenarios)
     found: Outcomes = {}
-    for name, (_, scenario) in zip(distinct([name for name, _ in pairs]), pairs, strict=True):
+    for name, (_, scenario) in zip(number_duplicates([name for name, _ in pairs]), pairs, strict=True):
         try:
             with report_phase(f"variant {len(found) + 1} of {len(pairs)}" if len(pairs) > 1 else ""):
                 found[name] = scenario if isinstance(scenario, InputError) else simulate_scenario(scenario)
@@ -160,13 +162,13 @@ def play_all(scenarios: Iterable[tuple[str, Scenario | InputError]]) -> Outcomes
     return found
 
 
-def attribution(table: pd.DataFrame) -> pd.DataFrame:
+def subtract_first_breakdown(table: pd.DataFrame) -> pd.DataFrame:
     """Return the seconds by which each breakdown entry differs from the first variant's."""
     parts = table[list(BREAKDOWN)]
     return parts - parts.iloc[0]
 
 
-def labels(scenarios: Sequence[Scenario]) -> list[str]:
+def scenario_labels(scenarios: Sequence[Scenario]) -> list[str]:
     """Return distinct labels of scenarios: their names, plus the settings that differ if names are equal."""
     names = [scenario.name for scenario in scenarios]
     found = list(names)
@@ -174,34 +176,32 @@ def labels(scenarios: Sequence[Scenario]) -> list[str]:
         places = [place for place, other in enumerate(names) if other == name]
         if len(places) > 1:
             alone = len(places) == len(names)
-            for place, what in zip(places, _what_differs([scenarios[each] for each in places]), strict=True):
+            for place, what in zip(places, _differing_settings([scenarios[each] for each in places]), strict=True):
                 found[place] = what if alone and what else ": ".join(part for part in (name, what) if part)
-    return distinct(found)
+    return number_duplicates(found)
 
 
-def _what_differs(scenarios: Sequence[Scenario]) -> list[str]:
-    """Return each scenario's values of the settings that differ, as in "schedule 1f1b"; "" if too many."""
+def _differing_settings(scenarios: Sequence[Scenario]) -> list[str]:
     documents = [scenario.document() for scenario in scenarios]
-    paths = dict.fromkeys(each.path for other in documents[1:] for each in settings_between(documents[0], other))
+    paths = dict.fromkeys(each.path for other in documents[1:] for each in changed_settings(documents[0], other))
     if len(paths) > _MOST_SETTINGS:
         return [""] * len(scenarios)
 
     def setting(path: str, value: Any) -> str:
         for part in path.split("."):
             value = value.get(part) if isinstance(value, Mapping) else None
-        return _named(path, value)
+        return _setting_text(path, value)
 
     return [", ".join(setting(path, document) for path in paths) for document in documents]
 
 
-def _named(path: str, value: object) -> str:
-    """Return a key and its value as text, as in "schedule 1f1b"; faults need no key."""
+def _setting_text(path: str, value: object) -> str:
     if path == "faults":
-        return in_label(path, value) if value else "no faults"
-    return f"{path.rpartition('.')[2]} {in_label(path, value)}"
+        return label_value(path, value) if value else "no faults"
+    return f"{path.rpartition('.')[2]} {label_value(path, value)}"
 
 
-def distinct(names: Sequence[str]) -> list[str]:
+def number_duplicates(names: Sequence[str]) -> list[str]:
     """Make names distinct by appending a number to each repeated one."""
     seen: Counter[str] = Counter()
     found = []

@@ -144,7 +144,7 @@ def unfolded(num_ranks: int, bindings: Bindings, num_links: int) -> Classes:
         rank_representatives=tuple(range(num_ranks)),
         link_representatives=tuple(range(num_links)),
         quotient=[bindings.usages(number) for number in range(len(bindings))],
-        links=PerLink.one_by_one(np.arange(num_links, dtype=np.int32)),
+        links=PerLink.uncompressed(np.arange(num_links, dtype=np.int32)),
     )
 
 
@@ -155,7 +155,7 @@ def find_classes(ranks: Ints, seen: Quotient, bindings: Bindings, colours: Colou
     itself. ``bindings`` are the communicators that are ``seen``.
     """
     of_rank, of_seen = refined(ranks, bindings, colours)
-    become = seen.become or PerLink.one_by_one(np.arange(num_links, dtype=np.int32))
+    become = seen.become or PerLink.uncompressed(np.arange(num_links, dtype=np.int32))
     links, first = _of_links(bindings, of_seen[0], become, colours, _code(bindings.apart, num_links))
     return Classes(
         of_rank=_in_array(of_rank[0][seen.place[seen.rank]]),
@@ -182,7 +182,7 @@ def _of_links(
     there = bindings.on_links[0]
     if (become.of(there) != there).any():
         raise NotAlikeError
-    window = become.different
+    window = become.distinct
     window = window[become.of(window) == window]
     loads, idle = hash64(colours(window)), np.ones(len(window), dtype=bool)
     busy = np.searchsorted(window, there)
@@ -190,11 +190,11 @@ def _of_links(
     idle[busy] = False
     of_load, one = renumber(loads)
     sort = np.append(of_load, len(one)).astype(np.int32)  # the last: of links that are not used
-    kind, amounts = become.among(window).each(sort.take), 1
+    kind, amounts = become.positions_in(window).apply(sort.take), 1
     if code is not None:
-        amounts = code.most + 1
-        kind = kind.beside(code)
-    first = kind.firsts((len(one) + 1) * amounts)
+        amounts = code.maximum + 1
+        kind = kind.combine(code)
+    first = kind.first_links((len(one) + 1) * amounts)
     if (first[len(one) * amounts + 1 :] >= 0).any():  # a link without a counterpart that somebody uses
         raise NotAlikeError
     unused = np.zeros((len(one) + 1, amounts), dtype=bool)
@@ -203,7 +203,7 @@ def _of_links(
     kinds = kinds[np.argsort(first[kinds])]
     number = np.full(len(first), -1, dtype=np.int32)
     number[kinds] = np.arange(len(kinds))
-    return kind.each(number.take), first[kinds]
+    return kind.apply(number.take), first[kinds]
 
 
 def _code(apart: Mapping[int, Sequence[Load]], num_links: int) -> PerLink | None:
@@ -211,12 +211,12 @@ def _code(apart: Mapping[int, Sequence[Load]], num_links: int) -> PerLink | None
     code: PerLink | None = None
     for use in (use for uses in apart.values() for use in uses):
         if isinstance(use, ClusterWidePattern):
-            amount = use.load.ranked
+            amount = use.load.ranks
         else:
             flows = np.zeros(num_links)
             flows[use.link] = use.flows
-            amount = PerLink.one_by_one(flows).ranked
-        code = amount if code is None else code.beside(amount).ranked
+            amount = PerLink.uncompressed(flows).ranks
+        code = amount if code is None else code.combine(amount).ranks
     return code
 
 

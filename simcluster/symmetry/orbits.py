@@ -55,7 +55,7 @@ class Irregularities:
     ) -> Irregularities:  # fmt: skip
         """Return the irregularities of a job; ``wired`` is the healthy capacity of every link (B/s)."""
         varying, ranks = disturbances.capacities, np.zeros(len(slowness), dtype=np.int64)
-        links = np.union1d(capacity.unlike(wired), list(varying)) if varying else capacity.unlike(wired)
+        links = np.union1d(capacity.changed_links(wired), list(varying)) if varying else capacity.changed_links(wired)
         if slowness.count(slowness[0]) < len(slowness):
             ranks = np.unique(slowness, return_inverse=True)[1]
         several = disturbances.colour is not UNDISTURBED.colour
@@ -122,7 +122,7 @@ def cells_of(window: Quotient, communicators: Communicators, odd: Irregularities
     found = copy(communicators)
     ranks = position_of(code[first], count * len(window.ranks)).reshape(count, -1)
     found.seen = _copied(communicators, sizes, of_rank, ranks, links, on, equal, odd)
-    return Quotient(first, (), first[number], None, PerLink.one_by_one(link)), found
+    return Quotient(first, (), first[number], None, PerLink.uncompressed(link)), found
 
 
 def _alike(axis: int, window: Quotient, images: LinkImages, turns: Sequence[Ints], odd: Irregularities) -> Ints:

@@ -65,7 +65,7 @@ class Cluster(Displayable):
     @cached_property
     def graph(self) -> nx.DiGraph[str]:
         """Graph of all nodes and links, with the conventions of the module."""
-        if not (changed := self.link_capacity.unlike(self.wiring.link_capacity).tolist()):
+        if not (changed := self.link_capacity.changed_links(self.wiring.link_capacity).tolist()):
             return self.wiring.graph
         graph = self.wiring.graph.copy()
         for link in changed:
@@ -239,7 +239,7 @@ class Cluster(Displayable):
         an unknown node, for two nodes with no link between them, and for a factor that is not positive.
         """
         found = [(link, factor) for a, b, factor in faults for link in self._to_scale(a, b, factor)]
-        return replace(self, link_capacity=self.link_capacity.times(found)) if found else self
+        return replace(self, link_capacity=self.link_capacity.multiply(found)) if found else self
 
     def _to_scale(self, a: str, b: str, factor: float) -> list[int]:
         if not (math.isfinite(factor) and factor > 0):

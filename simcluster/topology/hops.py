@@ -283,7 +283,7 @@ class ClusterColumns:
             up = hops.all_from(own, degree)
             tables.append(np.concatenate([up, machines.numbers.turned[up - machines.numbers.first]], axis=1))
         numbers = machines.numbers
-        rows = LinkRows.of([machines.owned, *tables], len(numbers.sorts))
+        rows = LinkRows.from_tables([machines.owned, *tables], len(numbers.sorts))
         _ = rows.ascending, rows.ends  # of the cluster, and not of who turns it first
         up = np.maximum(1, degrees).astype(np.int32)[ends.leaf]
         order = ByMachine.of((ends.order.astype(np.int32) % up).reshape(machines.gpus.shape))

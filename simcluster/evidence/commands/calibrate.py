@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from simcluster.base.errors import InputError
 from simcluster.cli import common, outputs
-from simcluster.cli.terminal import progress, write_json
+from simcluster.cli.terminal import set_progress, write_json
 
 if TYPE_CHECKING:
     from simcluster.evidence.calibration.device_fit import DeviceFit
@@ -40,7 +40,7 @@ def run(args: argparse.Namespace) -> None:
     base = args.base or catalogue_device(found.machine)
     fit = fit_device(found, base=load_device(base) if base else None, name=args.name or output.stem)
     common.write_text(output, device_file_text(fit, path.name))
-    common.answer(args, lambda: _report_blocks(fit, output), lambda: _calibration_document(fit))
+    common.print_answer(args, lambda: _report_blocks(fit, output), lambda: _calibration_document(fit))
 
 
 def _check_arguments(args: argparse.Namespace) -> None:
@@ -48,11 +48,11 @@ def _check_arguments(args: argparse.Namespace) -> None:
         from simcluster.evidence.calibration.cases import list_cases
 
         list_cases(args.dtype, on_gpu=True, quick=True)
-    if args.base and not args.table and not args.measure_only and outputs.there("pydantic"):
+    if args.base and not args.table and not args.measure_only and outputs.is_installed("pydantic"):
         from simcluster.devices.device import load_device
 
         load_device(args.base)
-    outputs.refuse(outputs.of_calibration(args))
+    outputs.require_modules(outputs.list_calibration_needs(args))
 
 
 def _measure_cases(args: argparse.Namespace, path: Path) -> int:
@@ -69,7 +69,7 @@ def _measure_cases(args: argparse.Namespace, path: Path) -> int:
     print(f"{bench.machine.device}: {left} of {len(cases)} cases to measure; {path} has the rest", file=sys.stderr)
 
     def show_progress(done: int, cases: int, last: Measurement) -> None:
-        progress(f"{done} of {cases}: {last.case.label}" if done < cases else "")
+        set_progress(f"{done} of {cases}: {last.case.label}" if done < cases else "")
 
     bench.measure_all(cases, table, show_progress)
     return len(cases)

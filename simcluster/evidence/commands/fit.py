@@ -8,7 +8,7 @@ from typing import Any
 
 from simcluster.base.errors import InputError
 from simcluster.cli import common
-from simcluster.cli.terminal import progress
+from simcluster.cli.terminal import set_progress
 from simcluster.evidence.validation.fitting import load_fits, select_fits
 from simcluster.evidence.validation.fitting_run import CrossValidation, FitEffort, FitOutcome, run_fits
 from simcluster.evidence.validation.step_studies import data_folder
@@ -25,13 +25,13 @@ def run(args: argparse.Namespace) -> None:
     file = load_fits(args.file)
     outcomes = run_fits(
         file, list(select_fits(file, tuple(args.only))), data=data_folder(args.data), workers=args.workers,
-        cross_validate=not args.no_cross_validation, progress=lambda fit, what: progress(f"{fit}: {what}"),
+        cross_validate=not args.no_cross_validation, progress=lambda fit, what: set_progress(f"{fit}: {what}"),
     )  # fmt: skip
-    progress()
+    set_progress()
     first = outcomes[0]
     rows = sum(len(each.rows) for each in outcomes)
-    common.came_to(args, rows, lambda: f"nothing was fitted: {first.name} {first.skipped}")
-    common.answer(
+    common.require_results(args, rows, lambda: f"nothing was fitted: {first.name} {first.skipped}")
+    common.print_answer(
         args,
         lambda: [
             *(block for each in outcomes for block in _report_blocks(each, all_rows=args.rows)),

@@ -10,8 +10,8 @@ from pathlib import Path
 from simcluster.base.errors import InputError
 from simcluster.base.units import format_seconds
 from simcluster.cli import common
-from simcluster.cli.common import on_one_line, overrides_of
-from simcluster.cli.terminal import exit_status, progress, stopping_signals
+from simcluster.cli.common import join_problems, read_overrides
+from simcluster.cli.terminal import exit_status, set_progress, stopping_signals
 from simcluster.evidence.validation import data_folder, load_study, score_overall, validate_studies
 from simcluster.evidence.validation.reports import OverallScores, Report, Score, ScoredPoint
 from simcluster.evidence.validation.residuals import collect_residuals, interval_file_text
@@ -33,16 +33,16 @@ def run(args: argparse.Namespace) -> None:
             "--store: rows of a validation are no longer stored; validate studies one by one, each with --json "
             "FILE, so that a killed command loses one study"
         )
-    files = [load_study(path, overrides_of(args)) for path in args.studies]
+    files = [load_study(path, read_overrides(args)) for path in args.studies]
     reports: list[Report] = []
 
     def print_report(report: Report) -> None:
         reports.append(report)
         if args.json != "-":
-            print(blocks_text(study_answer(report, all_rows=args.rows), bold=common.bold), end="\n\n", flush=True)
+            print(blocks_text(study_answer(report, all_rows=args.rows), bold=common.bold_line), end="\n\n", flush=True)
 
     def show_progress(name: str, done: int, runs: int) -> None:
-        progress(f"{name}: run {done} of {runs}")
+        set_progress(f"{name}: run {done} of {runs}")
 
     folder = data_folder(args.data)
     with stopping_signals() as signals:
@@ -52,15 +52,15 @@ def run(args: argparse.Namespace) -> None:
             _print_interrupted(args, files, reports)
             raise SystemExit(exit_status(signals)) from None
     _print_overall(args, reports)
-    common.draw(args, (args.plot, lambda: picture("errors")(reports)))
+    common.draw_pictures(args, (args.plot, lambda: picture("errors")(reports)))
     if args.residuals:
         _write_residuals(reports, args.residuals)
 
 
 def _print_overall(args: argparse.Namespace, reports: Sequence[Report]) -> None:
     totals = score_overall(reports)
-    common.came_to(args, sum(len(report.points) for report in reports), lambda: _failure_reason(reports))
-    common.answer(
+    common.require_results(args, sum(len(report.points) for report in reports), lambda: _failure_reason(reports))
+    common.print_answer(
         args,
         lambda: [Lines(list(_overall_lines(totals, len(reports))))],
         lambda: {"studies": [report.to_dict() for report in reports], "overall": totals.to_dict()},
@@ -70,7 +70,7 @@ def _print_overall(args: argparse.Namespace, reports: Sequence[Report]) -> None:
 def _failure_reason(reports: Sequence[Report]) -> str:
     for report in reports:
         for each in report.refused:
-            reason = on_one_line(each.reason.replace("<document>: ", ""))
+            reason = join_problems(each.reason.replace("<document>: ", ""))
             return f"{report.study.name}: no row could be compared; first reason: {reason}"
     reasons = [report.skipped or "excludes all of its rows" for report in reports]
     return f"nothing was compared: {reports[0].study.name} {reasons[0]}"

@@ -34,7 +34,7 @@ from simcluster.show.report.page import script_data, timeline_frame
 from simcluster.show.report.summary import verdict_html
 from simcluster.show.step_answer import describe_job, quick_metrics
 from simcluster.show.yaml_text import yaml_text
-from simcluster.studies.variations import labels
+from simcluster.studies.variations import scenario_labels
 
 _LEVEL = 1  # of deflating: what stays on this machine is made small in little time
 _RUNS = 50  # of weeks: enough for the mean to be of use, few enough to wait for
@@ -65,7 +65,7 @@ def answer_part(asked: PageQuery, part: str) -> dict[str, Any]:
 
 def report_html(asked: PageQuery) -> str:
     """Return the HTML report about the current state, or about the pinned and the current one."""
-    names = labels(scenarios := _shown_scenarios(asked))
+    names = scenario_labels(scenarios := _shown_scenarios(asked))
     return report_page([
         make_entry(_plays.result(scenario), name=name)
         for scenario, name in zip(scenarios, names, strict=True)
@@ -118,7 +118,7 @@ def _run_names(results: list[Result]) -> list[str]:
     one, other = results[0].scenario, results[-1].scenario
     if len(results) == 1:
         return [one.name]
-    return ["as B", "as A"] if one == other else labels([one, other])
+    return ["as B", "as A"] if one == other else scenario_labels([one, other])
 
 
 def _quick_numbers(numbers: Mapping[str, Any], result: Result) -> dict[str, Any]:

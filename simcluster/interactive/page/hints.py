@@ -29,7 +29,7 @@ from simcluster.scenario.effort import estimate_seconds
 from simcluster.scenario.scenario import Scenario
 from simcluster.show.report.html import Markup, typeset
 from simcluster.step.simulate import simulate_scenario
-from simcluster.studies.whatif.sensitivities import TIMES, sensitivity
+from simcluster.studies.whatif.sensitivities import TIME_RESOURCES, sensitivity
 
 _KEY, _VALUE = r"[a-z_]+(?:\.[a-z_]+)+", r"[\w-]+(?:\.\d+)?"
 _ONE = rf"--(?:set {_KEY}={_VALUE}|{_KEY} {_VALUE})"
@@ -130,7 +130,9 @@ def _takes_long(scenario: Scenario) -> bool:
 def _percent_gain(result: Result, resource: str) -> str:
     (found,) = sensitivity(result, [resource])
     change = -100 * (found.step_time - found.before) / found.before
-    return f"{'−' if change >= 0 else '+'}{abs(change):.2f} % with 1 % {'less' if resource in TIMES else 'more'}"
+    return (
+        f"{'−' if change >= 0 else '+'}{abs(change):.2f} % with 1 % {'less' if resource in TIME_RESOURCES else 'more'}"
+    )
 
 
 def _count(control: Control) -> int:

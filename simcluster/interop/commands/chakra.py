@@ -11,7 +11,7 @@ from simcluster.base.errors import InputError
 from simcluster.base.texts import did_you_mean
 from simcluster.base.units import format_seconds
 from simcluster.cli import common
-from simcluster.cli.common import cluster_overrides_of, overrides_of
+from simcluster.cli.common import read_cluster_overrides, read_overrides
 from simcluster.documents.given_files import decode_utf8, read_bytes
 from simcluster.importers.astra_network import Dimension, is_astra_network, parse_network
 from simcluster.scenario.files import load_cluster
@@ -41,10 +41,10 @@ def _simulate(args: argparse.Namespace) -> None:
         raise InputError("--output applies to chakra write; --nodes and --json write the simulated times")
     if not args.cluster:
         raise InputError("--cluster is missing; name the cluster to simulate on, as in --cluster dgx_h100")
-    cluster, dimensions = _load_cluster(args, cluster_overrides_of(args))
+    cluster, dimensions = _load_cluster(args, read_cluster_overrides(args))
     trace = read_traces(args.what, args.groups)
     result = play_traces(trace, cluster, dimensions=dimensions, roofline=args.roofline, nccl=args.nccl)
-    common.answer(args, lambda: "\n".join(_report_lines(result, cluster)), result.to_dict)
+    common.print_answer(args, lambda: "\n".join(_report_lines(result, cluster)), result.to_dict)
     if args.nodes:
         import pandas as pd
 
@@ -87,12 +87,12 @@ def _write(args: argparse.Namespace) -> None:
             raise InputError(f"--{name} applies to chakra play; chakra write takes everything from the scenario")
     if not args.output:
         raise InputError("--output is missing; name the folder for the traces, as in -o traces/")
-    scenario = load(args.what, overrides_of(args))
+    scenario = load(args.what, read_overrides(args))
     require_few_ops(simulate_scenario(scenario), args.what)
     result = simulate_scenario(scenario, folded=False)
     files = write_run(result, args.output, Path(args.what).stem)
     step = format_seconds(result.step_time)
-    common.answer(
+    common.print_answer(
         args,
         lambda: f"wrote {len(files):,} traces to {args.output}: {files[0].name}, ...; the simulated step takes {step}",
         lambda: {"files": [str(file) for file in files], "step_time_s": result.step_time},

@@ -27,13 +27,13 @@ def run(args: argparse.Namespace, overrides: Sequence[tuple[str, Any]]) -> None:
     if args.waterfall is not None:
         raise InputError("--waterfall draws two simulated steps; --gantt draws a trace next to its simulation")
     scenario = load(args.base, overrides)
-    ranks = common.ranks_of(args.ranks, scenario.gpus)
+    ranks = common.parse_ranks(args.ranks, scenario.gpus)
     if ranks is not None and args.gantt is None:
         raise InputError(f"--ranks {args.ranks}: selects rows of a picture; name its file with --gantt")
     steps = None if args.steps is None else parse_numbers(args.steps, "--steps", "step")
     found = diff_trace(scenario, args.other, kernels=args.kernels, steps=steps)
-    common.answer(args, lambda: report_blocks(found), found.to_dict)
-    common.draw(args, (args.gantt, lambda: _draw_gantts(args, found, ranks)))
+    common.print_answer(args, lambda: report_blocks(found), found.to_dict)
+    common.draw_pictures(args, (args.gantt, lambda: _draw_gantts(args, found, ranks)))
 
 
 def _draw_gantts(args: argparse.Namespace, found: TraceDifference, ranks: Sequence[int] | None) -> Figure:
@@ -44,5 +44,5 @@ def _draw_gantts(args: argparse.Namespace, found: TraceDifference, ranks: Sequen
     title = "One step as simulated, and as recorded"
     both = list(step_timelines(found, ranks).items())
     return picture("compare_gantts")(
-        both, ranks=ranks, rows="rank", title=title, said=said, labels=False, **common.inches(args)
+        both, ranks=ranks, rows="rank", title=title, said=said, labels=False, **common.picture_inches(args)
     )

@@ -8,7 +8,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from simcluster.base.units import format_bytes, format_bytes_per_second, format_seconds
-from simcluster.cli.alike import alike, together
+from simcluster.cli.alike import group_rows, join_names
 from simcluster.interop.kineto.profile_metrics import CollectiveBandwidth, LayerTime, ProfiledRankTime, slowdown_by_type
 from simcluster.interop.kineto.profiled_job import ProfiledJob
 from simcluster.interop.replay.straggler_metrics import Straggling
@@ -44,10 +44,10 @@ def ranks_table(found: Straggling, ranks: Sequence[ProfiledRankTime]) -> TableBl
 def _grouped_table(
     title: str, what: str, header: Sequence[str], every: Sequence[tuple[str, Sequence[str]]], note: str
 ) -> TableBlock:
-    rows = alike(every)[:MAX_ROWS]
+    rows = group_rows(every)[:MAX_ROWS]
     shown = sum(len(row.names) for row in rows)
     of = f" ({shown} of {len(every)} {what})" if shown < len(every) else ""
-    cells = [[together(row.names), *row.cells] for row in rows]
+    cells = [[join_names(row.names), *row.cells] for row in rows]
     return TableBlock(header, cells, title=[f"{title}{of}"], notes=[f"  {note}"])
 
 

@@ -15,9 +15,9 @@ from simcluster.base.errors import InputError
 from simcluster.base.processes import WorkerPool, count_cores, process_context
 from simcluster.base.units import format_seconds
 from simcluster.cli import common
-from simcluster.cli.alike import alike
-from simcluster.cli.common import cluster_overrides_of
-from simcluster.cli.terminal import progress
+from simcluster.cli.alike import group_rows
+from simcluster.cli.common import read_cluster_overrides
+from simcluster.cli.terminal import set_progress
 from simcluster.documents.given_files import missing_file_hint
 from simcluster.interop.commands import profile_report as report
 from simcluster.interop.kineto import is_profile, load_profiles
@@ -63,9 +63,9 @@ def run(args: argparse.Namespace) -> None:
 
 
 def _replay_trace(args: argparse.Namespace, steps: Sequence[int] | None) -> None:
-    progress(f"reading {args.trace}")
+    set_progress(f"reading {args.trace}")
     job = load_trace(args.trace, steps)
-    progress(f"replaying {len(job.ranks)} ranks, {len(job.steps)} steps")
+    set_progress(f"replaying {len(job.ranks)} ranks, {len(job.steps)} steps")
     with _check_on_event_engine(job) as counted:
         answers = [answer_question(job, question) for question in args.what_if]
         found, schedule, seconds = measure(job), find_job_schedule(job), stragglers.rank_wait_seconds(job)
@@ -105,14 +105,14 @@ def _replay_profiles(args: argparse.Namespace, steps: Sequence[int] | None) -> N
     if args.cluster:
         from simcluster.scenario.files import load_cluster
 
-        cluster = load_cluster(args.cluster, cluster_overrides_of(args))
+        cluster = load_cluster(args.cluster, read_cluster_overrides(args))
     job = load_profiles(
         args.trace,
         steps,
         workers=count_cores(),
-        progress=lambda done, total: progress(f"{done} of {total} profiles read"),
+        progress=lambda done, total: set_progress(f"{done} of {total} profiles read"),
     )
-    progress(f"replaying {len(job.ranks)} ranks, {sum(map(len, job.graphs)):,} ops")
+    set_progress(f"replaying {len(job.ranks)} ranks, {sum(map(len, job.graphs)):,} ops")
     with _check_on_event_engine(job) as counted:
         answers = [metrics.answer_profile_question(job, question) for question in args.what_if]
         found, seconds = measure(job), stragglers.rank_wait_seconds(job)
@@ -149,10 +149,10 @@ def _check_on_event_engine(job: Recorded) -> Iterator[Callable[[Straggling], int
     ):  # else the job would have to be copied to the process
         _ = job.programs  # computed once, for both processes
         crew = WorkerPool(partial(_simulate_events, job), 1)
-        crew.begin(0, None)
+        crew.submit(0, None)
 
     def events(found: Straggling) -> int:
-        answer = crew.finished([0])[0][1] if crew else None
+        answer = crew.wait_for_results([0])[0][1] if crew else None
         times, count = answer or job.simulate_events()
         if (times != found.replayed).any():
             raise RuntimeError("the event engine and the longest path disagree on a replayed step")
@@ -193,7 +193,7 @@ def _print_report(
         "notes": list(job.notes), "engine": {"events": events, "slowdowns": "longest paths through the same program"},
         "waits": [{"rank": job.ranks[one], "culprit": job.ranks[two], "seconds": each} for one, two, each in pairs],
     }  # fmt: skip
-    common.answer(args, lambda: blocks, lambda: whole)
+    common.print_answer(args, lambda: blocks, lambda: whole)
 
 
 def _step_lines(found: Straggling, measured: str, error: str, ideal: str) -> list[str]:
@@ -234,7 +234,7 @@ def _answers_table(answers: Sequence[ReplayAnswer], assumed: Sequence[str] = ())
 def _waits_table(job: Recorded, pairs: Sequence[tuple[int, int, float]]) -> list[TableBlock]:
     named = ((f"rank {job.ranks[one]} for rank {job.ranks[two]}", [format_seconds(each)]) for one, two, each in pairs)
     rows = []
-    for row in alike(named)[:_SHOWN]:
+    for row in group_rows(named)[:_SHOWN]:
         more = len(row.names) - 1
         rows.append([row.names[0], *row.cells, f"and {more} more pair{'s' * (more > 1)}" if more else ""])
     title = "longest waits, total per step"
@@ -251,7 +251,10 @@ def _draw_pictures(
     def gantt() -> Figure:
         first = made()[made()["step"] == job.steps[0]]
         return picture("gantt")(
-            first, title=f"{job.name}, step {job.steps[0]}, replayed", num_ranks=len(job.ranks), **common.inches(args)
+            first,
+            title=f"{job.name}, step {job.steps[0]}, replayed",
+            num_ranks=len(job.ranks),
+            **common.picture_inches(args),
         )
 
     def matrix() -> Figure:
@@ -259,4 +262,4 @@ def _draw_pictures(
 
         return plot_waits(stragglers.labelled_wait_matrix(job), title=f"{job.name}, replayed: who waits for whom")
 
-    common.draw(args, (args.gantt, gantt), (args.matrix, matrix), (args.heatmap, heatmap))
+    common.draw_pictures(args, (args.gantt, gantt), (args.matrix, matrix), (args.heatmap, heatmap))

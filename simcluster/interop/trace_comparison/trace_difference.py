@@ -27,7 +27,7 @@ from simcluster.results.timeline import Spans
 from simcluster.scenario.scenario import Scenario
 from simcluster.show.blocks import Lines
 from simcluster.step.simulate import ResultLike, to_result
-from simcluster.studies.whatif.difference import Difference, Side
+from simcluster.studies.whatif.difference import Comparable, Difference
 from simcluster.studies.whatif.difference import diff as diff_runs
 
 if TYPE_CHECKING:
@@ -251,18 +251,22 @@ def build_trace_section(found: TraceDifference) -> ReportedTrace:
 
 
 @overload
-def diff(base: Side, other: Scenario | Result | SavedResult) -> Difference: ...
+def diff(base: Comparable, other: Scenario | Result | SavedResult) -> Difference: ...
 @overload
 def diff(
-    base: Side, other: ProfiledJob, *, kernels: str | Path | None = None, steps: Sequence[int] | None = None
+    base: Comparable, other: ProfiledJob, *, kernels: str | Path | None = None, steps: Sequence[int] | None = None
 ) -> TraceDifference: ...
 @overload
 def diff(
-    base: Side, other: str | Path, *, kernels: str | Path | None = None, steps: Sequence[int] | None = None
+    base: Comparable, other: str | Path, *, kernels: str | Path | None = None, steps: Sequence[int] | None = None
 ) -> Difference | TraceDifference: ...
 @checked
 def diff(
-    base: Side, other: Side | ProfiledJob, *, kernels: str | Path | None = None, steps: Sequence[int] | None = None
+    base: Comparable,
+    other: Comparable | ProfiledJob,
+    *,
+    kernels: str | Path | None = None,
+    steps: Sequence[int] | None = None,
 ) -> Difference | TraceDifference:
     """Compare a scenario, result or trace with ``base`` and explain why its step takes longer.
 

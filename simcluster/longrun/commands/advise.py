@@ -8,8 +8,8 @@ from typing import Any
 
 from simcluster.base.errors import InputError
 from simcluster.cli import common
-from simcluster.cli.answers import answer_of
-from simcluster.cli.common import overrides_of
+from simcluster.cli.answers import build_answer
+from simcluster.cli.common import read_overrides
 from simcluster.longrun.commands.train import show_progress
 from simcluster.longrun.studies.advice import advise
 from simcluster.scenario.scenario import load
@@ -21,12 +21,12 @@ def run(args: argparse.Namespace) -> None:
     options: dict[str, Any] = {
         name: _parse_share(name, text) for name in ("slower", "target") if (text := getattr(args, name)) is not None
     }
-    scenario = load(args.scenario, overrides_of(args, args.scenario))
-    how: dict[str, Any] = {"played": args.played, "workers": common.workers_of(args), "store": args.store}
+    scenario = load(args.scenario, read_overrides(args, args.scenario))
+    how: dict[str, Any] = {"played": args.played, "workers": common.read_executor(args), "store": args.store}
     with show_progress(args) as bar:
         found = advise(args.question, scenario, **how, progress=bar, **options)
-    common.answer(args, lambda: answer_of(found), found.to_dict)
-    common.draw(args, (args.plot, lambda: picture("advice")(found)))
+    common.print_answer(args, lambda: build_answer(found), found.to_dict)
+    common.draw_pictures(args, (args.plot, lambda: picture("advice")(found)))
 
 
 def _parse_share(name: str, text: str) -> float:

@@ -7,26 +7,29 @@ import re
 
 from simcluster.base.errors import InputError
 from simcluster.cli import common
-from simcluster.cli.answers import answer_of
-from simcluster.cli.common import overrides_of
-from simcluster.cli.terminal import styled
+from simcluster.cli.answers import build_answer
+from simcluster.cli.common import read_overrides
+from simcluster.cli.terminal import style_text
 from simcluster.longrun.launch.check import check
 from simcluster.show.blocks import Lines, blocks_text
 
 
 def run(args: argparse.Namespace) -> None:
     """Simulate the scenario, print its launch checklist, and write the small version if requested."""
-    found = check(args.scenario, overrides_of(args, args.scenario))
+    found = check(args.scenario, read_overrides(args, args.scenario))
     small = found.small if args.small else None
     document = found.to_dict() | ({} if small is None else {"small": small.to_dict()})
 
     def answer_text() -> str:
-        more = [] if small is None else [Lines([f"{common.wrote(args, args.small)}: {small.summary()}"])]
+        more = [] if small is None else [Lines([f"{common.report_written(args, args.small)}: {small.summary()}"])]
         return re.sub(
-            "^(WARN|FAIL)", _colour_verdict, blocks_text([*answer_of(found), *more], bold=common.bold), flags=re.M
+            "^(WARN|FAIL)",
+            _colour_verdict,
+            blocks_text([*build_answer(found), *more], bold=common.bold_line),
+            flags=re.M,
         )
 
-    common.answer(args, answer_text, lambda: document)
+    common.print_answer(args, answer_text, lambda: document)
     if small is not None:
         common.write_text(args.small, small.text())
     if args.strict and found.failed:
@@ -37,4 +40,4 @@ def run(args: argparse.Namespace) -> None:
 
 
 def _colour_verdict(verdict: re.Match[str]) -> str:
-    return styled(verdict[0], "yellow" if verdict[0] == "WARN" else "red")
+    return style_text(verdict[0], "yellow" if verdict[0] == "WARN" else "red")

@@ -36,7 +36,7 @@ def run(args: argparse.Namespace) -> None:
             raise InputError(f"--list lists built-in failures; {name} is for fitting a log: remove one of them")
         gpus = args.gpus or _GPUS
         rows = _failure_rows(gpus)
-        common.answer(args, lambda: _list_answer(rows, gpus), lambda: {"gpus": gpus, "failures": rows})
+        common.print_answer(args, lambda: _list_answer(rows, gpus), lambda: {"gpus": gpus, "failures": rows})
         return
     if args.log is None:
         raise InputError("no log is given; name one, as in failures LOG.csv, or use --list for built-in failures")
@@ -50,8 +50,8 @@ def run(args: argparse.Namespace) -> None:
                 else fit_failures(log, source, **how))  # fmt: skip
     if args.output:
         common.write_text(args.output, _failures_yaml(fits))
-    written = common.wrote(args, args.output) if args.output else ""
-    common.answer(args, lambda: _fit_answer(fits, written=written), lambda: _fits_document(fits))
+    written = common.report_written(args, args.output) if args.output else ""
+    common.print_answer(args, lambda: _fit_answer(fits, written=written), lambda: _fits_document(fits))
 
 
 def _failures_yaml(fits: FailureFits) -> str:

@@ -6,7 +6,7 @@ import argparse
 import json
 
 from simcluster.cli import common
-from simcluster.cli.answers import answer_of
+from simcluster.cli.answers import build_answer
 from simcluster.longrun.launch.first import first_scenario
 from simcluster.scenario.memory_plan import parse_headroom
 from simcluster.scenario.schema import SCHEMA_FILE, scenario_schema
@@ -25,7 +25,7 @@ def run(args: argparse.Namespace) -> None:
     )
     document = {"scenario": dict(found.document), "held_bytes": found.layout.held}
     if not args.output:
-        common.answer(args, lambda: answer_of(found), lambda: document)
+        common.print_answer(args, lambda: build_answer(found), lambda: document)
         return
     common.write_text(args.output, found.text(schema=not args.no_schema, folder=args.output.parent))
     beside = args.output.with_name(SCHEMA_FILE)
@@ -34,4 +34,4 @@ def run(args: argparse.Namespace) -> None:
     path, schema = args.output, f"wrote {beside}: editors use it to complete and check {args.output.name}"
     lines = [f"wrote {path}: {found.summary()}", *([] if args.no_schema else [schema])]
     lines.append(f"simcluster run {path} simulates it; simcluster plan {path} finds the best layout")
-    common.answer(args, lambda: [Lines(lines)], lambda: document)
+    common.print_answer(args, lambda: [Lines(lines)], lambda: document)

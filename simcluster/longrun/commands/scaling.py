@@ -10,8 +10,8 @@ from typing import Any
 from simcluster.base.counts import parse_count
 from simcluster.base.errors import InputError
 from simcluster.cli import common
-from simcluster.cli.answers import answer_of
-from simcluster.cli.common import overrides_of
+from simcluster.cli.answers import build_answer
+from simcluster.cli.common import read_overrides
 from simcluster.documents.csv_numbers import Row, read_csv
 from simcluster.documents.overrides import expand_vary, parse_override
 from simcluster.longrun.budget.loss_fit import ComputeLaw, LossFit, fit_compute_law, fit_loss_law, has_compute_only
@@ -45,11 +45,13 @@ def run(args: argparse.Namespace) -> None:
     if fit is not None and not args.scenario and not given:
         if args.plot or args.costs:
             raise InputError("--plot and --costs draw an answer; ask a question, as in --compute 1e22 or --loss 2.0")
-        common.answer(args, lambda: head, lambda: document)
+        common.print_answer(args, lambda: head, lambda: document)
         return
     found = _answer_question(args, given, None if fit is None else fit.law)
-    common.answer(args, lambda: [*head, *answer_of(found)], lambda: document | found.to_dict())
-    common.draw(args, (args.plot, lambda: picture("isoflop")(found)), (args.costs, lambda: picture("costs")(found)))
+    common.print_answer(args, lambda: [*head, *build_answer(found)], lambda: document | found.to_dict())
+    common.draw_pictures(
+        args, (args.plot, lambda: picture("isoflop")(found)), (args.costs, lambda: picture("costs")(found))
+    )
 
 
 def _answer_question(args: argparse.Namespace, given: dict[str, Any], fitted: LossLaw | None) -> Scaling:
@@ -60,7 +62,7 @@ def _answer_question(args: argparse.Namespace, given: dict[str, Any], fitted: Lo
         value = parse_override(f"law={args.law}")[1]
         law = value if isinstance(value, dict) else args.law
     if args.scenario:
-        scenario = load(args.scenario, overrides_of(args, args.scenario))
+        scenario = load(args.scenario, read_overrides(args, args.scenario))
     elif args.set or args.overrides or args.vary:
         raise InputError("--set and --vary change a scenario; name one, as in simcluster scaling tiny_dp --loss 5")
     how: dict[str, Any] = {
@@ -102,7 +104,7 @@ def _answer_by_compute(args: argparse.Namespace, rows: Sequence[Row], given: Map
         document["budget"] = {"flops": asked["compute"], "loss": law.loss(asked["compute"])}
     if "loss" in asked:
         document["to_loss"] = {"loss": asked["loss"], "flops": law.compute_to(asked["loss"])}
-    common.answer(args, lambda: [_compute_fit_figures(law, asked)], lambda: document)
+    common.print_answer(args, lambda: [_compute_fit_figures(law, asked)], lambda: document)
 
 
 def _compute_fit_figures(law: ComputeLaw, asked: Mapping[str, float]) -> Figures:

@@ -15,10 +15,10 @@ from typing import Any
 
 from simcluster.base.errors import InputError
 from simcluster.cli import common
-from simcluster.cli.answers import answer_of
-from simcluster.cli.common import overrides_of
-from simcluster.cli.sweep import Bar
-from simcluster.cli.terminal import progress
+from simcluster.cli.answers import build_answer
+from simcluster.cli.common import read_overrides
+from simcluster.cli.sweep import ProgressBar
+from simcluster.cli.terminal import set_progress
 from simcluster.documents.overrides import expand_vary, parse_override
 from simcluster.longrun.eventlog import parse_column_names, read_event_log
 from simcluster.longrun.studies.comparing import Policy, compare_policies
@@ -27,7 +27,7 @@ from simcluster.longrun.studies.train import StagedTraining, TrainingRun, train
 from simcluster.scenario.paths import check_path
 from simcluster.scenario.scenario import Scenario, load
 from simcluster.show.pictures import picture
-from simcluster.studies.variations import distinct
+from simcluster.studies.variations import number_duplicates
 
 _OF_ONE = ("gantt", "power", "log", "weeks")
 """Output options for a single policy."""
@@ -39,7 +39,7 @@ def run(args: argparse.Namespace) -> None:
     if args.played is not None and args.played < 1:
         raise InputError(f"--played {args.played}: simulate at least one run")
     begun = time.perf_counter()
-    scenario = load(args.scenario, [] if args.replay else overrides_of(args, args.scenario))
+    scenario = load(args.scenario, [] if args.replay else read_overrides(args, args.scenario))
     several = not args.replay and bool(args.vary or args.against)
     refused: tuple[str, ...] = ("columns", "began")
     why = "is for a replayed log: add --replay LOG"
@@ -57,15 +57,15 @@ def run(args: argparse.Namespace) -> None:
         _compare_policies(args, scenario)
     elif args.replay:
         log = read_event_log(resolve_log_path(args.replay), columns=parse_column_names(args.columns), began=args.began)
-        found = replay_failures(scenario, log, dict(overrides_of(args, args.scenario)), played=args.played)
+        found = replay_failures(scenario, log, dict(read_overrides(args, args.scenario)), played=args.played)
         found = replace(found, name=Path(args.replay).stem)
-        common.answer(args, lambda: answer_of(found), found.to_dict)
+        common.print_answer(args, lambda: build_answer(found), found.to_dict)
         _write_files(args, found.last, found.compared)
     else:
-        how = {"played": args.played, "workers": common.workers_of(args), "store": args.store}
+        how = {"played": args.played, "workers": common.read_executor(args), "store": args.store}
         with show_progress(args) as bar:
             training = train(scenario, **how, progress=bar)
-        common.answer(args, lambda: answer_of(training), training.to_dict)
+        common.print_answer(args, lambda: build_answer(training), training.to_dict)
         _write_files(args, training, {scenario.name: training})
     if args.verbose:
         print(f"{time.perf_counter() - begun:.2f} s, {common.peak_memory()}", file=sys.stderr)
@@ -75,16 +75,16 @@ def _compare_policies(args: argparse.Namespace, scenario: Scenario) -> None:
     policies, how = parse_policies(args, scenario), {"measure": args.measure or "goodput", "played": args.played}
     with show_progress(args) as bar:
         found = compare_policies(
-            policies, **how, workers=common.workers_of(args), store=args.store, strict=False, progress=bar
+            policies, **how, workers=common.read_executor(args), store=args.store, strict=False, progress=bar
         )
-    common.answer(args, lambda: answer_of(found), found.to_dict)
+    common.print_answer(args, lambda: build_answer(found), found.to_dict)
     stages = {
         name if run is stage else f"{name}, stage {number}": stage
         for name, run in found.runs.items()
         for number, stage in enumerate(run.stages if isinstance(run, StagedTraining) else [run], 1)
     }
     draw_fates, draw_policies = picture("fates"), picture("policies")
-    common.draw(args, (args.fates, lambda: draw_fates(stages)), (args.plot, lambda: draw_policies(found)))
+    common.draw_pictures(args, (args.fates, lambda: draw_fates(stages)), (args.plot, lambda: draw_policies(found)))
     if args.output:
         common.write_table(args.output, found.frame())
 
@@ -98,7 +98,7 @@ def _write_files(
     if isinstance(training, StagedTraining):
         compared = {f"stage {number}": stage for number, stage in enumerate(training.stages, 1)}
         title = f"{training.scenario.name}: {training.goodput:.1%} of all GPU-hours was productive; by stage"
-    common.draw(
+    common.draw_pictures(
         args,
         (args.gantt, lambda: picture("weeks")(training)),
         (args.fates, lambda: picture("fates")(compared, title)),
@@ -114,20 +114,20 @@ def _write_files(
 
 
 @contextmanager
-def show_progress(args: argparse.Namespace) -> Iterator[Bar]:
+def show_progress(args: argparse.Namespace) -> Iterator[ProgressBar]:
     """Show the number of finished runs and the remaining time; on Ctrl-C print how to resume."""
-    bar = Bar()
+    bar = ProgressBar()
     try:
         yield bar
     except KeyboardInterrupt:
-        progress()
+        set_progress()
         if args.store:
             print(
                 f"{bar.done:,} of {bar.total:,} runs are saved in {args.store}; run the same command to resume",
                 file=sys.stderr,
             )
         raise
-    progress()
+    set_progress()
 
 
 def parse_policies(args: argparse.Namespace, scenario: Scenario) -> dict[str, Policy]:
@@ -148,13 +148,13 @@ def parse_policies(args: argparse.Namespace, scenario: Scenario) -> dict[str, Po
             found.append((_policy_name(changes), changes))
         else:
             try:
-                other = load(text, overrides_of(args))
+                other = load(text, read_overrides(args))
             except InputError as problem:
                 raise InputError(
                     f"--against {text!r}: {problem}; a policy is a scenario, or changes of it as in 'run.spares.hot=8'"
                 ) from None
             found.append((other.name, other))
-    names = distinct([name for name, _ in found])
+    names = number_duplicates([name for name, _ in found])
     return dict(zip(names, (policy for _, policy in found), strict=True))
 
 

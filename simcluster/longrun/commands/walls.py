@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from simcluster.cli import common
-from simcluster.cli.answers import answer_of
+from simcluster.cli.answers import build_answer
 from simcluster.longrun.budget.walls import estimate_training
 
 
@@ -26,4 +26,4 @@ def run(args: argparse.Namespace) -> None:
         bytes_per_parameter=args.bytes,
         zero=args.zero,
     )
-    common.answer(args, lambda: answer_of(found), found.to_dict)
+    common.print_answer(args, lambda: build_answer(found), found.to_dict)

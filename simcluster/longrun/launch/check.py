@@ -23,7 +23,7 @@ from simcluster.scenario.given import ScenarioLike, base_of
 from simcluster.scenario.scenario import Scenario
 from simcluster.show.blocks import Answer, Lines, TableBlock
 from simcluster.step.simulate import simulate_scenario
-from simcluster.studies.whatif.preflight import Checklist, checklist, worst, written
+from simcluster.studies.whatif.preflight import Checklist, format_changes, make_checklist, worst_verdict
 from simcluster.studies.whatif.preflight_points import Point
 from simcluster.studies.whatif.remedies import Remedy, Values, Verdict
 
@@ -51,7 +51,7 @@ def check(scenario: ScenarioLike, overrides: Changes = ()) -> LaunchCheck:
         return base.scenario((*overrides, *values.items()))
 
     result = simulate_scenario(changed_scenario({}))
-    found = checklist(result, changed_scenario)
+    found = make_checklist(result, changed_scenario)
     launch = Launch.from_scenario(result.scenario, result) if result.scenario.run else None
     points: list[Point] = []
     seen: dict[str, str] = {}
@@ -88,7 +88,7 @@ class LaunchCheck(Displayable):
     def __post_init__(self) -> None:
         points = self.checklist.points
         failed = [point.name for point in points if point.verdict == "fail"]
-        vars(self).update(points=points, fastest=self.checklist.fastest, verdict=worst(points), failed=failed)
+        vars(self).update(points=points, fastest=self.checklist.fastest, verdict=worst_verdict(points), failed=failed)
 
     @property
     def table(self) -> pd.DataFrame:
@@ -110,7 +110,7 @@ class LaunchCheck(Displayable):
 
 def check_answer(found: LaunchCheck) -> Answer:
     """Return the printed checklist: a row per point, with rule and remedies below it unless it passes."""
-    result, given = found.result, list(written(dict(found.overrides)))
+    result, given = found.result, list(format_changes(dict(found.overrides)))
     rows = []
     for point in found.points:
         rows.append([MARKS[point.verdict], point.name, point.found])

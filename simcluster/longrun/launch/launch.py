@@ -19,7 +19,7 @@ from simcluster.results.result import Result
 from simcluster.scenario.run_section import RunSpec, tokens_of_stages
 from simcluster.scenario.scenario import Scenario
 from simcluster.studies.whatif.preflight_points import Point
-from simcluster.studies.whatif.remedies import VERDICTS, Again, Remedy, Values, Verdict
+from simcluster.studies.whatif.remedies import VERDICTS, MakeScenario, Remedy, Values, Verdict
 
 RUNS = 20
 """Number of runs to simulate for days and dollars, which takes seconds."""
@@ -104,7 +104,7 @@ class RunCheck:
     rule: str
     look: Callable[[Launch], Observation | None]
 
-    def evaluate(self, launch: Launch, again: Again) -> Point | None:
+    def evaluate(self, launch: Launch, again: MakeScenario) -> Point | None:
         """Return the evaluated check with the changes that improve it; None if it does not apply."""
         if (seen := self._observe(launch)) is None:
             return None
@@ -117,7 +117,7 @@ class RunCheck:
         except InputError as problem:
             return Observation("fail", " ".join(str(problem).split()))
 
-    def _find_remedies(self, launch: Launch, seen: Observation, again: Again) -> list[Remedy]:
+    def _find_remedies(self, launch: Launch, seen: Observation, again: MakeScenario) -> list[Remedy]:
         found = []
         for values in seen.tries if seen.verdict != "pass" else ():
             try:

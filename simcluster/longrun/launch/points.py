@@ -30,7 +30,7 @@ from simcluster.scenario.checkpoint_plan import (
 )
 from simcluster.scenario.job import real_tokens_per_step
 from simcluster.scenario.memory_plan import describe_recipe, recipe_of
-from simcluster.studies.whatif.remedies import Values, Verdict, graded
+from simcluster.studies.whatif.remedies import Values, Verdict, grade_number
 
 _PADDING = 0.05, 0.30
 _EPOCHS = 4.0, 40.0  # arXiv:2305.16264, figure 1: nearly as good as new up to 4, worthless from 40 on
@@ -49,7 +49,7 @@ def _check_tokens(launch: Launch) -> Observation:
     if packed:
         found += f"; {real:,.0f} real ({real / whole:.1%}), the rest is padding"
     advice = "another data.packing: simcluster packing SCENARIO compares them"
-    return Observation(graded(1 - real / whole, *_PADDING), found, advice)
+    return Observation(grade_number(1 - real / whole, *_PADDING), found, advice)
 
 
 def _describe_stage(launch: Launch) -> str:
@@ -103,7 +103,7 @@ def _check_epochs(launch: Launch) -> Observation | None:
     found = f"{epochs:.3g} of {format_tokens(data.unique)} tokens"
     found += f", worth {worth:.3g} of fresh ones" if epochs > 1 else ""
     return Observation(
-        graded(epochs, *_EPOCHS), found, "more data, a larger model on fewer tokens, or a smaller budget"
+        grade_number(epochs, *_EPOCHS), found, "more data, a larger model on fewer tokens, or a smaller budget"
     )
 
 
@@ -116,7 +116,7 @@ def _check_days(launch: Launch) -> Observation:
     hours, dollars = (np.mean(each) if each is not None else None for each in (played.gpu_hours, played.dollars))
     cost = "no price is set (run.price)" if dollars is None else whole_dollars(float(dollars))
     return Observation(
-        graded(1 - played.goodput, *_UNPRODUCTIVE),
+        grade_number(1 - played.goodput, *_UNPRODUCTIVE),
         f"{days}, {_format_count(float(hours or 0.0))} GPU-hours, {cost}; goodput {played.goodput:.2%} ({RUNS} runs)",
         "simcluster train SCENARIO shows the wall-clock breakdown; simcluster advise interval, spares, restart",
     )
@@ -153,7 +153,7 @@ def _check_validation(launch: Launch) -> Observation:
     rarer = math.ceil(each * spec.every * (1 / _VALIDATION[0] - 1) / step)
     found = f"{share:.2%}: {format_seconds(each * spec.every)} every {spec.every:,} steps"
     advice = "less often, or on fewer batches"
-    return Observation(graded(share, *_VALIDATION), found, advice, ({"run.validation.every": f"{rarer} steps"},))
+    return Observation(grade_number(share, *_VALIDATION), found, advice, ({"run.validation.every": f"{rarer} steps"},))
 
 
 def _check_loader(launch: Launch) -> Observation | None:
@@ -164,7 +164,7 @@ def _check_loader(launch: Launch) -> Observation | None:
     found = f"{late / result.step_time:.1%} of the step waits for batches ({data.loader.describe()})"
     enough = math.ceil(result.loading.batch / result.loading.step) if result.loading else 1
     return Observation(
-        graded(late / result.step_time, *_LATE), found, f"data.loader.workers: {enough}, and prefetch above 0"
+        grade_number(late / result.step_time, *_LATE), found, f"data.loader.workers: {enough}, and prefetch above 0"
     )
 
 
@@ -223,7 +223,7 @@ def _check_interval(launch: Launch) -> Observation:
     try:
         best = best_steps(run)
     except InputError:  # nothing fails
-        return Observation(graded(cost.whole, *_OVERHEAD), found, "less often")
+        return Observation(grade_number(cost.whole, *_OVERHEAD), found, "less often")
     least = CheckpointOverhead.of_run(replace(run, pattern=replace(pattern, steps=best)))
     better = least.whole < cost.whole  # the best is exact, the points are to first order
     at_best = f"; {least.whole:.2%} at the optimum, every {best:,} step{'s' * (best > 1)}"
@@ -232,7 +232,10 @@ def _check_interval(launch: Launch) -> Observation:
         tries.append({"run.checkpoint.mode": "snapshot", "run.checkpoint.every": "auto"})
     advice = "faster storage (run.checkpoint.to), fewer failures"
     return Observation(
-        graded(cost.whole, *_OVERHEAD), found + (at_best if better else "; near the optimum"), advice, tuple(tries)
+        grade_number(cost.whole, *_OVERHEAD),
+        found + (at_best if better else "; near the optimum"),
+        advice,
+        tuple(tries),
     )
 
 
@@ -283,7 +286,7 @@ def _check_spares(launch: Launch) -> Observation:
         return Observation("warn", f"an unlimited pool is assumed; {load}, {enough} short", "", (fix,))
     short = expected_shortage(run, run.spares.count)
     on = ", in which it continues with fewer replicas" if run.short else ""
-    verdict = graded(short, *_SHORT)
+    verdict = grade_number(short, *_SHORT)
     found = f"{run.spares.count}: short of nodes {short:.2%} of the time{on} (Erlang B; {load}); {enough}"
     return Observation(verdict, found, "more spares, or shorter repairs", (fix,))
 

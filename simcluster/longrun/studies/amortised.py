@@ -16,7 +16,7 @@ from simcluster.results.result import Result
 from simcluster.scenario.checkpoint_plan import checkpoint_cost
 from simcluster.scenario.run_section import RunSpec
 from simcluster.show.blocks import Answer, Fact, Figures
-from simcluster.studies.whatif.extra_steps import outer_seconds, played_apart
+from simcluster.studies.whatif.extra_steps import is_outer_step_rare, outer_step_seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +37,8 @@ def amortised_rows(result: Result) -> tuple[AmortisedRow, ...]:
     """Return the periodic work that a run adds to its steps: checkpoints, validations, outer steps."""
     section, outer = result.scenario.run, result.scenario.training.outer
     found: list[AmortisedRow] = []
-    if outer is not None and played_apart(result.scenario):
-        found.append(AmortisedRow("outer step", outer_seconds(result.scenario, result.step_time), outer.every))
+    if outer is not None and is_outer_step_rare(result.scenario):
+        found.append(AmortisedRow("outer step", outer_step_seconds(result.scenario, result.step_time), outer.every))
     return (*found, *(() if section is None or section.stages else _run_periodic_work(result, section)))
 
 

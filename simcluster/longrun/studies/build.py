@@ -23,7 +23,7 @@ from simcluster.scenario.run_failures import BadBatch, FailureSpec, WeibullLaw
 from simcluster.scenario.run_section import RestartPart, RunSpec
 from simcluster.scenario.run_times import FixedTime, TimeSpec, WeibullTime
 from simcluster.scenario.scenario import Scenario
-from simcluster.studies.whatif.mitigations import fewer_of
+from simcluster.studies.whatif.mitigations import with_fewer_nodes
 
 
 def run_section(scenario: Scenario) -> RunSpec:
@@ -120,7 +120,7 @@ def _shrunk_paces(section: RunSpec, states: StepStates, step: float) -> tuple[tu
         raise InputError("run.short: shrink: the job has a single replica (dp 1), so none can be missing; use wait")
     paces: list[float] = []
     running: list[float] = []
-    while (job := fewer_of(states.scenario, len(paces) + 1)) is not None:
+    while (job := with_fewer_nodes(states.scenario, len(paces) + 1)) is not None:
         if paces and states.scenario.dp - job.scenario.dp > most:
             break
         seconds, share = states.short_step_time(len(paces) + 1)

@@ -145,7 +145,7 @@ class RunSimulator:
         """Yield the outcomes of each chunk: stored ones first, then others as they finish, which are stored."""
         store = self.store
         keys = {} if store is None else {place: chunk.store_key(place[0]) for place, chunk in chunks.items()}
-        done = set() if store is None else store.done(keys.values())
+        done = set() if store is None else store.find_stored(keys.values())
         places = [place for place in chunks if keys.get(place) not in done]
         total = sum(chunk.count for chunk in chunks.values())
         there = total - sum(chunks[place].count for place in places)

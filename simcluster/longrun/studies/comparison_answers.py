@@ -8,7 +8,7 @@ from collections import Counter
 from typing import Any
 
 from simcluster.base.units import DAY
-from simcluster.cli.common import on_one_line
+from simcluster.cli.common import join_problems
 from simcluster.longrun.studies.comparing import MEASURES, Measure, PolicyComparison
 from simcluster.longrun.studies.logged_failures import logged_failures
 from simcluster.longrun.studies.policies import Advice
@@ -77,7 +77,7 @@ def policies_answer(found: PolicyComparison) -> Answer:
     columns, rows = [("policy", "{policy}")], [{"policy": name} for name in found.runs]
     for measure in found.tables:
         columns += _add_measure(found, measure, rows)
-    refused = [f"  {name}: {on_one_line(why)}" for name, why in found.refused.items()]
+    refused = [f"  {name}: {join_problems(why)}" for name, why in found.refused.items()]
     return [
         Lines([head], "head"),
         Lines([found.sentence]),

@@ -23,8 +23,8 @@ from simcluster.scenario.scenario import Scenario
 from simcluster.scenario.schedule_plan import plan_of, schedule_of
 from simcluster.step.planned import plan_step
 from simcluster.step.simulate import simulate_scenario
-from simcluster.studies.whatif.extra_steps import outer_seconds, played_apart
-from simcluster.studies.whatif.mitigations import fewer_of, step_of
+from simcluster.studies.whatif.extra_steps import is_outer_step_rare, outer_step_seconds
+from simcluster.studies.whatif.mitigations import simulate_fewer_replicas, with_fewer_nodes
 from simcluster.topology import Cluster
 
 Cable = tuple[str, str]
@@ -269,9 +269,9 @@ class StepStates:
     def outer_step_time(self) -> float:
         """Cost of the outer steps of local training in seconds per step, equal in every cluster state."""
         section = self.scenario.training.outer
-        if section is None or not played_apart(self.scenario):
+        if section is None or not is_outer_step_rare(self.scenario):
             return 0.0
-        return outer_seconds(self.scenario, self.result.step_time) / section.every
+        return outer_step_seconds(self.scenario, self.result.step_time) / section.every
 
     def step_time_with_faults(self, words: str, faults: Iterable[Mapping[str, Any]]) -> float:
         """Return the step time (s) with additional faults, on the scenario's own random draws."""
@@ -309,7 +309,7 @@ class StepStates:
 
     def short_step_time(self, machines: int) -> tuple[float, float]:
         """Return (step time (s), share of the batch) with nodes missing; InputError if no replica is left."""
-        job = fewer_of(self.scenario, machines)
+        job = with_fewer_nodes(self.scenario, machines)
         if job is None:
             raise InputError(
                 f"run.short: shrink: the job has {self.scenario.dp} replicas; {machines} nodes cannot be missing"
@@ -317,4 +317,4 @@ class StepStates:
         missing = self.scenario.dp - job.scenario.dp
         words = f"{missing} replica{'s' * (missing > 1)} fewer"
         share = job.scenario.training.global_batch / self.scenario.training.global_batch
-        return self._cached_step_time(words, lambda: step_of(job)), share
+        return self._cached_step_time(words, lambda: simulate_fewer_replicas(job)), share

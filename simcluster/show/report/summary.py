@@ -21,8 +21,8 @@ from simcluster.show.report.entry import MOST_WORKERS, ReportEntry
 from simcluster.show.report.html import Markup, block_html, blocks_html, concatenate, element, html_table, typeset
 from simcluster.show.step_answer import describe_job, describe_memory_use, describe_padding, describe_rates
 from simcluster.show.study_answers import causes_table, describe_changed_settings
-from simcluster.studies.whatif.difference import Difference, phrase, settings_between
-from simcluster.studies.whatif.preflight import Remedy, checks_of
+from simcluster.studies.whatif.difference import Difference, changed_settings, describe_cause
+from simcluster.studies.whatif.preflight import Remedy, checks_for
 from simcluster.studies.whatif.remedies import Trials
 
 _MODEL = ("forward", "backward", "recompute")
@@ -66,7 +66,7 @@ def _compare_runs(first: ReportEntry, other: ReportEntry) -> str:
         return f"{other.name} is as fast as {first.name}: {_step_seconds(other)} a step."
     found = Difference((first.name, other.name), first.account, other.account, ())
     largest = sorted(found.causes.items(), key=lambda cause: -abs(cause[1]))[:_MOST_CAUSES]
-    causes = [f"{phrase(name).partition(' (')[0]} {signed_change(seconds)}" for name, seconds in largest
+    causes = [f"{describe_cause(name).partition(' (')[0]} {signed_change(seconds)}" for name, seconds in largest
             if abs(seconds) > 0.05 * abs(found.seconds)]  # fmt: skip
     return (
         f"{other.name} is {abs(part):.1%} {'slower' if part > 0 else 'faster'} than {first.name} "
@@ -106,13 +106,13 @@ def _find_best_change(result: Result) -> Iterator[str]:
     if result.scenario.dp * result.scenario.parallel.pp > MOST_WORKERS:
         return
     trials, found = Trials(result, None, _MOST_PLAYED), list[Remedy]()
-    points = (check(result) for check in checks_of(result.scenario))
+    points = (check(result) for check in checks_for(result.scenario))
     slow = [point for point in points if point.verdict != "pass" and point.for_time]
     if not slow:
         yield "No point of the launch checklist (simcluster check) finds it slow."
     for point in slow:
         for values in point.tries[:_MOST_TRIED]:
-            tried = trials.play(values)
+            tried = trials.simulate(values)
             if tried is not None:
                 whole, simulated = tried
                 found.append(Remedy(whole, simulated.step_time, result.step_time, simulated.memory.total))
@@ -294,7 +294,7 @@ def differences_section(entries: Sequence[ReportEntry]) -> Markup:
 
 def _difference_html(first: ReportEntry, other: ReportEntry) -> Markup:
     names = (first.name, other.name) if first.name != other.name else ("the first run", "the other run")
-    settings = tuple(settings_between(first.document, other.document))
+    settings = tuple(changed_settings(first.document, other.document))
     found = Difference(names, first.account, other.account, settings)
     head = element("h3", f"{names[1]} against {names[0]}")
     changed = [describe_changed_settings(settings)] if settings else []

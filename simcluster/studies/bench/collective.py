@@ -37,9 +37,9 @@ from simcluster.traffic.nccl.platforms import load_platform
 from simcluster.traffic.traffic import Pattern, Traffic, group_of, patterns
 
 Detail = Literal["flow", "steps"]
-_FEW = 64  # ranks of a group whose hops are routed one by one
-_MOST_KNOWN = 1024  # groups whose patterns are kept
-_KNOWN: WeakKeyDictionary[Cluster, dict[Hashable, tuple[Pattern, ...]]] = WeakKeyDictionary()
+_MAX_ROUTED_SINGLY = 64  # ranks of a group whose hops are routed one by one
+_MAX_CACHED = 1024  # groups whose patterns are kept
+_PATTERN_CACHE: WeakKeyDictionary[Cluster, dict[Hashable, tuple[Pattern, ...]]] = WeakKeyDictionary()
 
 BUS_FACTOR: Mapping[str, Callable[[int], float]] = {kind: partial(bus_factor, cast(Any, kind)) for kind in ALGORITHMS}
 """busbw / algbw by collective and number of ranks (nccl-tests, doc/PERFORMANCE.md)."""
@@ -133,13 +133,13 @@ def concurrent_times(
     Arguments and errors are those of ``collective_times``.
     """
     methods = methods_for(cluster, kind, algorithm, nccl=nccl, in_rounds=detail == "steps")
-    total, parts = _size_of(kind, size)
-    _check(cluster, groups, kind, total, detail, root)
-    starts = _arrivals_of(groups, arrivals)
+    total, parts = _parse_collective_size(kind, size)
+    _check_request(cluster, groups, kind, total, detail, root)
+    starts = _arrival_times(groups, arrivals)
     program = ExplicitProgram()
     done = []
     for given, arrived in zip(groups, starts, strict=True):
-        turn = _turned(range(len(given)), root)
+        turn = _rotate_to_root(range(len(given)), root)
         gpus = [given[position] for position in turn]
         group = group_of(cluster, gpus)
         method = methods.of(group, kind, total)
@@ -147,14 +147,16 @@ def concurrent_times(
         if detail == "steps":
             phases = phases_of(method, group, kind, parts)
             hops, moved = hop_rounds(cluster, gpus, phases, total, method.pace)
-            _add(program, [arrived[place] for place in turn], CommunicationKind(len(gpus), moved, hops=hops))
+            _add_communication(
+                program, [arrived[place] for place in turn], CommunicationKind(len(gpus), moved, hops=hops)
+            )
         else:
-            traffics = make_activities(_patterns(cluster, gpus, kind, method, parts), total, method)
-            _add(program, [max(arrived)], CommunicationKind(1, traffics))
+            traffics = make_activities(_cached_patterns(cluster, gpus, kind, method, parts), total, method)
+            _add_communication(program, [max(arrived)], CommunicationKind(1, traffics))
     ends = iter(simulate_tables(program.tables(cluster.capacity), str, keeps_times=False).lane_end.tolist())
 
     def finishes(ranks: int) -> tuple[float, ...]:
-        own = _turned([*islice(ends, ranks)], -root % ranks) if detail == "steps" else [next(ends)] * ranks
+        own = _rotate_to_root([*islice(ends, ranks)], -root % ranks) if detail == "steps" else [next(ends)] * ranks
         return tuple(own)
 
     return tuple(
@@ -163,7 +165,7 @@ def concurrent_times(
     )
 
 
-def collective_traffics(
+def collective_transfers(
     cluster: Cluster,
     groups: Sequence[Sequence[int]],
     kind: str,
@@ -178,17 +180,17 @@ def collective_traffics(
     Arguments and errors are those of ``collective_times``.
     """
     methods = methods_for(cluster, kind, algorithm, nccl=nccl)
-    total, parts = _size_of(kind, size)
-    _check(cluster, groups, kind, total, "flow", root)
+    total, parts = _parse_collective_size(kind, size)
+    _check_request(cluster, groups, kind, total, "flow", root)
     found = []
     for given in groups:
-        gpus = _turned(given, root)
+        gpus = _rotate_to_root(given, root)
         method = methods.of(group_of(cluster, gpus), kind, total)
-        found.append(make_activities(_patterns(cluster, gpus, kind, method, parts), total, method))
+        found.append(make_activities(_cached_patterns(cluster, gpus, kind, method, parts), total, method))
     return found
 
 
-def played(cluster: Cluster, groups: Sequence[Sequence[Traffic]]) -> list[tuple[Traffic, float, float]]:
+def simulate_transfers(cluster: Cluster, groups: Sequence[Sequence[Traffic]]) -> list[tuple[Traffic, float, float]]:
     """Simulate groups of transfers that all start at 0; return each transfer with its start and end (s).
 
     The transfers of one group run in series.
@@ -205,7 +207,7 @@ def played(cluster: Cluster, groups: Sequence[Sequence[Traffic]]) -> list[tuple[
     return [(traffic, start, max(end, start + TICK)) for traffic, start, end in each]
 
 
-def num_transfers(
+def count_transfers(
     cluster: Cluster,
     gpus: Sequence[int],
     kind: str,
@@ -215,7 +217,7 @@ def num_transfers(
     nccl: str = "auto",
 ) -> int:
     """Return the number of transfers that ``detail="steps"`` simulates for one group's collective."""
-    group, (total, parts) = group_of(cluster, gpus), _size_of(kind, size)
+    group, (total, parts) = group_of(cluster, gpus), _parse_collective_size(kind, size)
     method = methods_for(cluster, kind, algorithm, nccl=nccl, in_rounds=True).of(group, kind, total)
     return sum(phase.rounds * len(phase.hops) for phase in phases_of(method, group, kind, parts))
 
@@ -238,21 +240,21 @@ def methods_for(
     return Methods({kind: algorithm}, platform=platform, launch=True, in_rounds=in_rounds)
 
 
-def _patterns(
+def _cached_patterns(
     cluster: Cluster, gpus: Sequence[int], kind: str, method: Method, parts: Parts | None
 ) -> tuple[Pattern, ...]:
-    known = _KNOWN.setdefault(cluster, {})
+    known = _PATTERN_CACHE.setdefault(cluster, {})
     key = (tuple(gpus), kind, method.algorithm, None if parts is None else tuple(map(tuple, parts)))
     if key not in known:
-        if len(known) >= _MOST_KNOWN:
+        if len(known) >= _MAX_CACHED:
             known.clear()
         phases = phases_of(method, group_of(cluster, gpus), kind, parts)
-        at_once = usage_at_once(cluster, np.array([gpus]), phases) if len(gpus) > _FEW else None
+        at_once = usage_at_once(cluster, np.array([gpus]), phases) if len(gpus) > _MAX_ROUTED_SINGLY else None
         known[key] = patterns(cluster, gpus, phases) if at_once is None else patterns_from_tables(at_once)
     return known[key]
 
 
-def _add(program: ExplicitProgram, arrivals: Sequence[float], communication: CommunicationKind) -> None:
+def _add_communication(program: ExplicitProgram, arrivals: Sequence[float], communication: CommunicationKind) -> None:
     program.meetings.append(communication)
     for position, arrival in enumerate(arrivals):
         lane = program.add_lane(len(program.lane_rank))
@@ -263,8 +265,7 @@ def _add(program: ExplicitProgram, arrivals: Sequence[float], communication: Com
 # --- checks of a request ----------------------------------------------------------------------------------------------
 
 
-def _size_of(kind: str, size: float | Parts) -> tuple[float, Parts | None]:
-    """Return the collective's total bytes and, for an ``all_to_all`` with a matrix of sizes, that matrix."""
+def _parse_collective_size(kind: str, size: float | Parts) -> tuple[float, Parts | None]:
     if isinstance(size, str | bool) or not isinstance(size, Real | Sequence | np.ndarray):
         raise InputError(f"size is {size!r}; must be a number of bytes, as in 1e6, or for all_to_all a matrix of them")
     if not isinstance(size, Real) and kind != "all_to_all":
@@ -281,7 +282,9 @@ def _size_of(kind: str, size: float | Parts) -> tuple[float, Parts | None]:
     return max((math.fsum(row) for row in parts), default=0.0) or 1.0, parts  # 1: the description refuses empty ones
 
 
-def _check(cluster: Cluster, groups: Sequence[Sequence[int]], kind: str, size: float, detail: str, root: int) -> None:
+def _check_request(
+    cluster: Cluster, groups: Sequence[Sequence[int]], kind: str, size: float, detail: str, root: int
+) -> None:
     if detail not in ("flow", "steps"):
         raise InputError(f"unknown detail {detail!r}{did_you_mean(detail, ('flow', 'steps'))}; known: flow, steps")
     if not (size > 0 and math.isfinite(size)):
@@ -309,7 +312,7 @@ def _check(cluster: Cluster, groups: Sequence[Sequence[int]], kind: str, size: f
             )
 
 
-def _arrivals_of(
+def _arrival_times(
     groups: Sequence[Sequence[int]], arrivals: Sequence[Sequence[float]] | None
 ) -> tuple[tuple[float, ...], ...]:
     if arrivals is None:
@@ -322,6 +325,5 @@ def _arrivals_of(
     return tuple(tuple(round_to_tick(time) for time in times) for times in arrivals)
 
 
-def _turned(positions: Sequence[Any], root: int) -> list[Any]:
-    """Rotate the positions of a group so that the root comes first, as collective algorithms expect."""
+def _rotate_to_root(positions: Sequence[Any], root: int) -> list[Any]:
     return [*positions[root:], *positions[:root]]

@@ -11,7 +11,7 @@ import numpy as np
 
 from simcluster.base.arrays import Floats
 from simcluster.collectives.entry import Parts
-from simcluster.studies.bench.collective import collective_traffics, played
+from simcluster.studies.bench.collective import collective_transfers, simulate_transfers
 from simcluster.topology import Cluster
 from simcluster.topology.links import node_label, switch_levels
 from simcluster.traffic.traffic import Traffic
@@ -64,7 +64,7 @@ class LevelLoad:
 
         MODELLING.md C.3 calls this slowdown, if these links limit the flows.
         """
-        return _collisions(self.most, self.mean)
+        return _collision_ratio(self.most, self.mean)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +93,7 @@ class CollectiveLoads:
     levels: tuple[LevelLoad, ...]
 
 
-def loads_of(cluster: Cluster, traffics: Sequence[Sequence[Traffic]]) -> CollectiveLoads:
+def measure_link_loads(cluster: Cluster, traffics: Sequence[Sequence[Traffic]]) -> CollectiveLoads:
     """Return the load of each link when groups of transfers run concurrently, each group in series."""
     moved: dict[int, float] = {}
     flows: dict[int, float] = {}
@@ -106,14 +106,16 @@ def loads_of(cluster: Cluster, traffics: Sequence[Sequence[Traffic]]) -> Collect
         for link, count in at_once.items():
             flows[link] = max(count, flows.get(link, 0.0))
     loads = {
-        link: LinkLoad(cluster.links[link], _medium(cluster, link), float(cluster.capacity[link]), flows[link], total)
+        link: LinkLoad(
+            cluster.links[link], _link_medium(cluster, link), float(cluster.capacity[link]), flows[link], total
+        )
         for link, total in moved.items()
     }
     ordered = sorted(loads, key=lambda link: (-loads[link].busy, link))
-    found = _levels(cluster, loads, ordered)
+    found = _level_loads(cluster, loads, ordered)
     level = {(each.ends, each.medium, each.capacity): each for each in found}
     links = [
-        replace(loads[link], collisions=_collisions(loads[link].flows, level[_nature(cluster, link)].mean))
+        replace(loads[link], collisions=_collision_ratio(loads[link].flows, level[_link_class(cluster, link)].mean))
         for link in ordered
     ]
     return CollectiveLoads(tuple(links), found)
@@ -133,12 +135,12 @@ def busiest_links(
 
     Arguments and errors are those of ``collective.collective_times``.
     """
-    return limit_among(
-        cluster, collective_traffics(cluster, groups, kind, size, algorithm=algorithm, nccl=nccl, root=root)
+    return find_busiest_links(
+        cluster, collective_transfers(cluster, groups, kind, size, algorithm=algorithm, nccl=nccl, root=root)
     )
 
 
-def limit_among(cluster: Cluster, groups: Sequence[Sequence[Traffic]]) -> BusiestLinks:
+def find_busiest_links(cluster: Cluster, groups: Sequence[Sequence[Traffic]]) -> BusiestLinks:
     """Return the links that groups of transfers keep busy longest when all groups run at once."""
     load: dict[int, float] = {}
     latency = 0.0
@@ -149,9 +151,9 @@ def limit_among(cluster: Cluster, groups: Sequence[Sequence[Traffic]]) -> Busies
                 load[link] = load.get(link, 0.0) + flows * traffic.round_bytes * traffic.rounds
     capacity = cluster.capacity
     worst = max(load, key=lambda link: (load[link] / capacity[link], -link))
-    nature = _nature(cluster, worst)
+    nature = _link_class(cluster, worst)
     equal = [link for link in load if math.isclose(load[link], load[worst], rel_tol=1e-9)]
-    alike = sum(1 for link in equal if _nature(cluster, link) == nature)
+    alike = sum(1 for link in equal if _link_class(cluster, link) == nature)
     ends, medium, bandwidth = nature
     return BusiestLinks(ends, medium, bandwidth, alike, load[worst], load[worst] / bandwidth, latency)
 
@@ -164,7 +166,7 @@ def utilisation_over_time(
     The groups' transfers are simulated on one network. A transfer moves its bytes at an even rate from its start to its
     end, so a bin may be above 1 where the means of several meet.
     """
-    spans = played(cluster, traffics)
+    spans = simulate_transfers(cluster, traffics)
     edges = np.linspace(0.0, max(end for _, _, end in spans), bins + 1)
     row = {cluster.link_index[link]: number for number, link in enumerate(links)}
     matrix = np.zeros((len(links), bins))
@@ -177,10 +179,10 @@ def utilisation_over_time(
     return edges, matrix / (np.diff(edges) * capacity[:, None])
 
 
-def _levels(cluster: Cluster, loads: Mapping[int, LinkLoad], ordered: Sequence[int]) -> tuple[LevelLoad, ...]:
+def _level_loads(cluster: Cluster, loads: Mapping[int, LinkLoad], ordered: Sequence[int]) -> tuple[LevelLoad, ...]:
     by_nature: dict[tuple[str, str, float], list[int]] = {}
     for link in ordered:
-        by_nature.setdefault(_nature(cluster, link), []).append(link)
+        by_nature.setdefault(_link_class(cluster, link), []).append(link)
     graph, index, height = cluster.graph, cluster.link_index, switch_levels(cluster.graph)
     levels = []
     for (ends, medium, capacity), links in by_nature.items():
@@ -189,7 +191,7 @@ def _levels(cluster: Cluster, loads: Mapping[int, LinkLoad], ordered: Sequence[i
         out = (index[a, b] for a in leaving for b in graph.succ[a])
         into = (index[a, b] for b in entering for a in graph.pred[b])
         leaves, enters = (
-            sum(_nature(cluster, link) == (ends, medium, capacity) for link in part) for part in (out, into)
+            sum(_link_class(cluster, link) == (ends, medium, capacity) for link in part) for part in (out, into)
         )
         worst = max(links, key=lambda link: loads[link].flows)
         up = height.get(loads[worst].link[1], 0) - height.get(loads[worst].link[0], 0)
@@ -200,16 +202,16 @@ def _levels(cluster: Cluster, loads: Mapping[int, LinkLoad], ordered: Sequence[i
     return tuple(levels)
 
 
-def _collisions(flows: float, mean: float) -> float:
+def _collision_ratio(flows: float, mean: float) -> float:
     return flows / max(mean, min(flows, 1.0))
 
 
-def _nature(cluster: Cluster, link: int) -> tuple[str, str, float]:
+def _link_class(cluster: Cluster, link: int) -> tuple[str, str, float]:
     a, b = cluster.links[link]
     ends = f"{node_label(cluster.graph, a)} -> {node_label(cluster.graph, b)}"
-    return ends, _medium(cluster, link), float(cluster.capacity[link])
+    return ends, _link_medium(cluster, link), float(cluster.capacity[link])
 
 
-def _medium(cluster: Cluster, link: int) -> str:
+def _link_medium(cluster: Cluster, link: int) -> str:
     a, b = cluster.links[link]
     return str(cluster.graph[a][b]["medium"])

@@ -17,33 +17,33 @@ from simcluster.topology.links import COMPUTE, Graph, compute_part, network_name
 from simcluster.traffic.fairness import solo_rate
 from simcluster.traffic.traffic import group_rings, hop_spread, sum_usage
 
-_GPU = 1.3e-4
+_SECONDS_PER_GPU = 1.3e-4
 """Seconds per GPU for its nodes, links and routes (80,000 of them on rails: 10 s)."""
 
 
-def describe(cluster: Cluster) -> TopologyReport:
+def measure_cluster(cluster: Cluster) -> TopologyReport:
     """Measure a cluster: counts, bandwidths, bisection, longest route; return its topology report.
 
     InputError for a cluster so large that it would take too long.
     """
-    estimate = _GPU * cluster.num_gpus
+    estimate = _SECONDS_PER_GPU * cluster.num_gpus
     what = (
         f"cluster {cluster.name}: its {cluster.num_gpus:,} GPUs would take about {rough_duration(estimate)} to describe"
     )
     require_time_limit(estimate, what, "describe fewer nodes of the same kind")
     report_estimate(cluster.name, estimate)
     graph = compute_part(cluster.graph)
-    table = LinkTable.of(graph)
+    table = LinkTable.from_graph(graph)
     labels = {node: node_label(graph, node) for node in graph}
     class_of = node_classes(table, {node: data["kind"] for node, data in graph.nodes(data=True)}).tolist()
     by_node = dict(zip(table.nodes, class_of, strict=True))
     classes = [by_node[gpu] for gpu in cluster.gpus]
-    found = places.places(cluster, classes)
-    leaf_of = places.leaf_numbers(cluster, graph)
-    hops, seconds = places.longest_routes(cluster, found, classes, leaf_of)
-    ports = [places.nic_ports(cluster, graph, place) for place in found]
-    outside = [places.outside(cluster, graph, place) for place in found]
-    num_machines = len(places.machines(cluster))
+    found = places.representative_gpus(cluster, classes)
+    leaf_of = places.number_leaf_sets(cluster, graph)
+    hops, seconds = places.find_longest_route(cluster, found, classes, leaf_of)
+    ports = [places.count_nic_ports(cluster, graph, place) for place in found]
+    outside = [places.bandwidth_out_of_node(cluster, graph, place) for place in found]
+    num_machines = len(places.gpus_by_node(cluster))
     device = cluster.device if isinstance(cluster.device, str) else str(cluster.device.get("name", "described inline"))
     return TopologyReport(
         name=cluster.name,
@@ -54,17 +54,17 @@ def describe(cluster: Cluster) -> TopologyReport:
         links=_link_groups(table, labels),
         nics=max(ports),
         nics_per_gpu=max(count / len(place.machine) for count, place in zip(ports, found, strict=True)),
-        rails=max(len(places.leaves(cluster, graph, place.machine)) for place in found),
-        inside=min(places.inside(cluster, graph, place) for place in found),
+        rails=max(len(places.find_leaf_switches(cluster, graph, place.machine)) for place in found),
+        inside=min(places.bandwidth_inside_node(cluster, graph, place) for place in found),
         outside=min(alone for alone, _ in outside),
         outside_shared=min(min(both) for both in outside),
-        way_out=_way_out(cluster, labels),
-        bisection=_bisection(cluster, graph, table),
-        oversubscription=_oversubscription(graph),
+        way_out=_find_way_out(cluster, labels),
+        bisection=_measure_bisection(cluster, graph, table),
+        oversubscription=_measure_oversubscription(graph),
         longest_hops=hops,
         longest_latency=seconds,
-        all_reduce=_ring_all_reduce(cluster, classes, leaf_of, labels),
-        networks=tuple(_network(cluster.graph, name, num_machines) for name in network_names(cluster.graph)),
+        all_reduce=_measure_ring_all_reduce(cluster, classes, leaf_of, labels),
+        networks=tuple(_measure_network(cluster.graph, name, num_machines) for name in network_names(cluster.graph)),
     )
 
 
@@ -73,22 +73,17 @@ def bisection_bandwidth(cluster: Cluster) -> float:
 
     ``TopologyReport.bisection`` defines the halves.
     """
-    return _bisection(cluster, compute_part(cluster.graph), None)
+    return _measure_bisection(cluster, compute_part(cluster.graph), None)
 
 
-def _ring_all_reduce(
+def _measure_ring_all_reduce(
     cluster: Cluster, classes: Sequence[int], leaf_of: Sequence[int], label: Mapping[str, str]
 ) -> RingReport | None:
-    """Measure a ring all-reduce over all GPUs; return its report, or None for a single GPU.
-
-    ``classes`` and ``leaf_of`` number the GPUs' classes and the leaves that they are linked to; ``label`` has the names
-    of nodes.
-    """
     gpus = range(cluster.num_gpus)
     if len(gpus) < 2:
         return None
     kinds: dict[tuple[int, ...], int] = {}  # the first node of every kind
-    for machine, own in places.machines(cluster).items():
+    for machine, own in places.gpus_by_node(cluster).items():
         kinds.setdefault(tuple(classes[gpu] for gpu in own), machine)
     rings, host, leaf = group_rings(cluster, gpus), np.array(cluster.host_of), np.array(leaf_of)
     example = np.zeros(host.max() + 1, dtype=bool)
@@ -127,7 +122,7 @@ def _link_groups(table: LinkTable, labels: Mapping[str, str]) -> tuple[LinkGroup
     names = list(dict.fromkeys(labels[node] for node in table.nodes))
     number = {name: i for i, name in enumerate(names)}
     label_of = np.array([number[labels[node]] for node in table.nodes])
-    back = table.backward()
+    back = table.reverse_links()
     two_way = (back >= 0) & (table.sort[back] == table.sort)
     first, second = label_of[table.start], label_of[table.end]
     swap = two_way & (first > second)
@@ -144,7 +139,7 @@ def _link_groups(table: LinkTable, labels: Mapping[str, str]) -> tuple[LinkGroup
     return tuple(groups)
 
 
-def _oversubscription(graph: Graph) -> tuple[tuple[str, float], ...]:
+def _measure_oversubscription(graph: Graph) -> tuple[tuple[str, float], ...]:
     level = switch_levels(graph)
     worst: dict[str, float] = {}
     for switch, height in level.items():
@@ -161,9 +156,8 @@ def _oversubscription(graph: Graph) -> tuple[tuple[str, float], ...]:
     return tuple(worst.items())
 
 
-def _way_out(cluster: Cluster, labels: Mapping[str, str]) -> tuple[tuple[str, float], ...]:
-    """Return the labels and capacities (B/s) of the links on the route from the first node to the last."""
-    first, *_, last = [0, *(mates[0] for mates in places.machines(cluster).values())]
+def _find_way_out(cluster: Cluster, labels: Mapping[str, str]) -> tuple[tuple[str, float], ...]:
+    first, *_, last = [0, *(mates[0] for mates in places.gpus_by_node(cluster).values())]
     way = [(cluster.links[link], float(cluster.capacity[link])) for link in cluster.route(first, last)]
     there = way[: -(-len(way) // 2)]
     back = [((b, a), rate) for (a, b), rate in reversed(way)]
@@ -174,19 +168,18 @@ def _way_out(cluster: Cluster, labels: Mapping[str, str]) -> tuple[tuple[str, fl
 # --- bandwidths -----------------------------------------------------------------------------------------------------
 
 
-def _bisection(cluster: Cluster, graph: Graph, table: LinkTable | None) -> float:
-    mates = list(places.machines(cluster).values())
+def _measure_bisection(cluster: Cluster, graph: Graph, table: LinkTable | None) -> float:
+    mates = list(places.gpus_by_node(cluster).values())
     groups = mates if len(mates) > 1 else [[gpu] for gpu in range(cluster.num_gpus)]
     if len(groups) == 1:
         return 0.0
     if len(mates) == 1:  # traffic between GPUs of one node stays inside
-        graph, table = _inner_part(graph, cluster.gpus), None
+        graph, table = _node_subgraph(graph, cluster.gpus), None
     side = {cluster.gpus[gpu]: int(i >= len(groups) // 2) for i, group in enumerate(groups) for gpu in group}
     return min(maximum_flows(graph, side, table))
 
 
-def _inner_part(graph: Graph, gpus: Iterable[str]) -> Graph:
-    """Return the subgraph over which the GPUs of one node reach each other: NVLink where all have it."""
+def _node_subgraph(graph: Graph, gpus: Iterable[str]) -> Graph:
     way = ["gpu", "nvswitch"]
     if not all(places.has_nvlink(graph, gpu) for gpu in gpus):
         way += ["pcie", "host", "switch"]  # a switch: GPUs that are ports themselves
@@ -198,26 +191,26 @@ def _inner_part(graph: Graph, gpus: Iterable[str]) -> Graph:
 # --- other networks -------------------------------------------------------------------------------------------------
 
 
-def _network(graph: Graph, name: str, machines: int) -> NetworkReport:
+def _measure_network(graph: Graph, name: str, machines: int) -> NetworkReport:
     nodes = [node for node, data in graph.nodes(data=True) if data.get("network", COMPUTE) == name]
-    part = _part(graph, nodes)
+    part = _subgraph(graph, nodes)
     nics = [node for node in part if part.nodes[node]["kind"] == "nic"]
-    near = _part(graph, [*nodes, *(other for nic in nics for other in graph.adj[nic])])
+    near = _subgraph(graph, [*nodes, *(other for nic in nics for other in graph.adj[nic])])
     near.remove_edges_from([(a, b) for a, b in near.edges if a not in part and b not in part])
     side = {nic: int(i >= len(nics) // 2) for i, nic in enumerate(nics)}
     out = sum(data["bandwidth"] for nic in nics for data in part.adj[nic].values())
-    table = LinkTable.of(near)
+    table = LinkTable.from_graph(near)
     return NetworkReport(
         name=name,
         nodes=_count_nodes(part),
         links=_link_groups(table, {node: node_label(near, node) for node in near}),
         per_machine=out / machines,
         bisection=min(maximum_flows(part, side)) if len(nics) > 1 else 0.0,
-        oversubscription=_oversubscription(part),
+        oversubscription=_measure_oversubscription(part),
     )
 
 
-def _part(graph: Graph, nodes: Iterable[str]) -> Graph:
+def _subgraph(graph: Graph, nodes: Iterable[str]) -> Graph:
     wanted = frozenset(nodes)
     part: Graph = nx.DiGraph()
     part.add_nodes_from((node, data) for node, data in graph.nodes(data=True) if node in wanted)

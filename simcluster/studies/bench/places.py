@@ -37,7 +37,7 @@ class LinkTable:
     sorts: tuple[tuple[Any, ...], ...]
 
     @classmethod
-    def of(cls, graph: Graph) -> LinkTable:
+    def from_graph(cls, graph: Graph) -> LinkTable:
         """Make the table of a graph's links."""
         place = {node: i for i, node in enumerate(graph)}
         sorts: dict[tuple[Any, ...], int] = {}
@@ -55,7 +55,7 @@ class LinkTable:
         place = LINK_KEYS.index(key)
         return np.array([values[place] for values in self.sorts])[self.sort] if self.sorts else np.zeros(0)
 
-    def backward(self) -> Ints:
+    def reverse_links(self) -> Ints:
         """Return for each link the index of the link in the opposite direction, or -1."""
         size = len(self.nodes)
         there, back = self.start * size + self.end, self.end * size + self.start
@@ -66,8 +66,8 @@ class LinkTable:
 
 def node_classes(table: LinkTable, colour: Mapping[str, Hashable]) -> Ints:
     """Return the equivalence class of each node, in graph order; different ``colour`` means different class."""
-    classes = _numbered([colour[node] for node in table.nodes])
-    kind = _numbered(list(zip(table.values("bandwidth").tolist(), table.values("latency").tolist(), strict=True)))
+    classes = _number_labels([colour[node] for node in table.nodes])
+    kind = _number_labels(list(zip(table.values("bandwidth").tolist(), table.values("latency").tolist(), strict=True)))
     here = np.concatenate([table.start, table.end])
     other = np.concatenate([table.end, table.start])
     way = np.concatenate([2 * kind, 2 * kind + 1])
@@ -80,7 +80,7 @@ def node_classes(table: LinkTable, colour: Mapping[str, Hashable]) -> Ints:
         if len(first):
             around[here[first]] = np.add.reduceat(hash64(way ^ hash64(classes[other])), first)
         finer, _ = renumber(hash64(around) ^ hash64(classes, 1))
-        if _count(finer) == _count(classes):
+        if _count_classes(finer) == _count_classes(classes):
             return classes
         classes = finer
 
@@ -91,9 +91,9 @@ def maximum_flows(graph: Graph, side: Mapping[str, int], table: LinkTable | None
     Computed between classes, with their links added up. That is exact: by equitability a flow between classes spreads
     over their links in proportion to capacity and is conserved at every node.
     """
-    table = table or LinkTable.of(graph)
+    table = table or LinkTable.from_graph(graph)
     classes = node_classes(table, {node: (data["kind"], side.get(node)) for node, data in graph.nodes(data=True)})
-    size = _count(classes)
+    size = _count_classes(classes)
     codes, link = np.unique(classes[table.start] * size + classes[table.end], return_inverse=True)
     capacities = np.bincount(link, weights=table.values("bandwidth")) if len(codes) else np.zeros(0)
     quotient: nx.DiGraph[int] = nx.DiGraph()
@@ -109,21 +109,21 @@ def maximum_flows(graph: Graph, side: Mapping[str, int], table: LinkTable | None
         joined.add_nodes_from((start, end))
         joined.add_edges_from((start, source) for source in sources)  # no capacity: unlimited
         joined.add_edges_from((sink, end) for sink in sinks)
-        return _maximum(joined, start, end)
+        return _maximum_flow(joined, start, end)
 
     return flow(sides[0], sides[1]), flow(sides[1], sides[0])
 
 
-def _maximum(network: Any, start: Hashable, end: Hashable) -> float:
+def _maximum_flow(network: Any, start: Hashable, end: Hashable) -> float:
     # augmenting paths are fast and exact enough on a few dozen nodes
     return float(nx.maximum_flow_value(network, start, end, flow_func=nx.algorithms.flow.edmonds_karp))
 
 
-def _count(classes: Ints) -> int:
+def _count_classes(classes: Ints) -> int:
     return int(classes.max()) + 1 if len(classes) else 0
 
 
-def _numbered(labels: Iterable[Hashable]) -> Ints:
+def _number_labels(labels: Iterable[Hashable]) -> Ints:
     numbers: dict[Hashable, int] = {}
     return np.array([numbers.setdefault(label, len(numbers)) for label in labels], dtype=np.int64)
 
@@ -139,7 +139,7 @@ class GpuClass:
     machine: tuple[int, ...]
 
 
-def machines(cluster: Cluster) -> dict[int, list[int]]:
+def gpus_by_node(cluster: Cluster) -> dict[int, list[int]]:
     """Return the GPU indices of each node, by node number."""
     mates: dict[int, list[int]] = {}
     for gpu, host in enumerate(cluster.host_of):
@@ -147,16 +147,16 @@ def machines(cluster: Cluster) -> dict[int, list[int]]:
     return mates
 
 
-def places(cluster: Cluster, classes: Sequence[int]) -> list[GpuClass]:
+def representative_gpus(cluster: Cluster, classes: Sequence[int]) -> list[GpuClass]:
     """Return the first GPU of each equivalence class, with the GPUs of its node."""
-    mates = machines(cluster)
+    mates = gpus_by_node(cluster)
     first: dict[int, int] = {}
     for gpu, of_gpu in enumerate(classes):
         first.setdefault(of_gpu, gpu)
     return [GpuClass(gpu, tuple(mates[cluster.host_of[gpu]])) for gpu in first.values()]
 
 
-def nic_ports(cluster: Cluster, graph: Graph, place: GpuClass) -> int:
+def count_nic_ports(cluster: Cluster, graph: Graph, place: GpuClass) -> int:
     """Return the number of NIC ports of a GPU's node; merged NICs count with all their ports."""
     found: dict[str, None] = {}
     stack = [cluster.gpus[gpu] for gpu in place.machine]
@@ -172,18 +172,21 @@ def nic_ports(cluster: Cluster, graph: Graph, place: GpuClass) -> int:
     return sum(int(graph.nodes[nic].get("ports", 1)) for nic in found)
 
 
-def leaves(cluster: Cluster, graph: Graph, gpus: Iterable[int]) -> list[str]:
+def find_leaf_switches(cluster: Cluster, graph: Graph, gpus: Iterable[int]) -> list[str]:
     """Return the leaf switches to which the GPUs' nearest NICs are linked."""
     exits = dict.fromkeys(node for gpu in gpus for node in cluster.uplinks(gpu))
     return list(dict.fromkeys(s for node in exits for s in graph.adj[node] if graph.nodes[s]["kind"] == "switch"))
 
 
-def leaf_numbers(cluster: Cluster, graph: Graph) -> list[int]:
+def number_leaf_sets(cluster: Cluster, graph: Graph) -> list[int]:
     """Return for each GPU an integer that identifies its set of leaf switches."""
-    return [int(each) for each in _numbered(tuple(leaves(cluster, graph, [gpu])) for gpu in range(cluster.num_gpus))]
+    return [
+        int(each)
+        for each in _number_labels(tuple(find_leaf_switches(cluster, graph, [gpu])) for gpu in range(cluster.num_gpus))
+    ]
 
 
-def longest_routes(
+def find_longest_route(
     cluster: Cluster, found: Iterable[GpuClass], classes: Sequence[int], leaf_of: Sequence[int]
 ) -> tuple[int, float]:
     """Return the most links and the longest latency (s) of a route between GPUs of any two classes.
@@ -200,15 +203,15 @@ def longest_routes(
     return max(map(len, routes)), max(cluster.path_latency(route) for route in routes)
 
 
-def inside(cluster: Cluster, graph: Graph, place: GpuClass) -> float:
+def bandwidth_inside_node(cluster: Cluster, graph: Graph, place: GpuClass) -> float:
     """Return the bandwidth (B/s) from a GPU to the other GPUs of its node, by NVLink alone if it has NVLink."""
     name = cluster.gpus[place.gpu]
     others = frozenset(cluster.gpus[gpu] for gpu in place.machine) - {name}
     shut = ("pcie", "host", "nic") if has_nvlink(graph, name) else ("nic",)
-    return _flow(graph, [name], others.__contains__, lambda node: graph.nodes[node]["kind"] not in shut)
+    return _flow_to_sinks(graph, [name], others.__contains__, lambda node: graph.nodes[node]["kind"] not in shut)
 
 
-def outside(cluster: Cluster, graph: Graph, place: GpuClass) -> tuple[float, float]:
+def bandwidth_out_of_node(cluster: Cluster, graph: Graph, place: GpuClass) -> tuple[float, float]:
     """Return a GPU's bandwidth (B/s) out of its node: sending alone, and when all GPUs of the node send."""
 
     def to_switches(gpus: Sequence[int]) -> float:  # past no other NICs than the nearest
@@ -218,7 +221,7 @@ def outside(cluster: Cluster, graph: Graph, place: GpuClass) -> tuple[float, flo
             return str(graph.nodes[node]["kind"])
 
         names = [cluster.gpus[gpu] for gpu in gpus]
-        return _flow(
+        return _flow_to_sinks(
             graph, names, lambda node: kind(node) == "switch", lambda node: kind(node) != "nic" or node in nics
         )
 
@@ -230,8 +233,9 @@ def has_nvlink(graph: Graph, gpu: str) -> bool:
     return any(graph.nodes[other]["kind"] in ("gpu", "nvswitch") for other in graph.adj[gpu])
 
 
-def _flow(graph: Graph, sources: Iterable[str], is_sink: Callable[[str], bool], passes: Callable[[str], bool]) -> float:
-    """Return the maximum flow (B/s) from sources to sinks along valid routes: not through other GPUs or NICs."""
+def _flow_to_sinks(
+    graph: Graph, sources: Iterable[str], is_sink: Callable[[str], bool], passes: Callable[[str], bool]
+) -> float:
     network: nx.DiGraph[str] = nx.DiGraph()
     start, end = "\0from", "\0to"  # no node of a document is called so
     network.add_nodes_from((start, end))
@@ -251,4 +255,4 @@ def _flow(graph: Graph, sources: Iterable[str], is_sink: Callable[[str], bool], 
             if not sink and other not in seen:
                 seen.add(other)
                 stack.append(other)
-    return _maximum(network, start, end)
+    return _maximum_flow(network, start, end)

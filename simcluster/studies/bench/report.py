@@ -97,18 +97,22 @@ class TopologyReport:
 
     def lines(self) -> list[str]:
         """Return the report as the lines that ``simcluster topology`` prints."""
-        lines = [f"{self.name}: {_gpus(self)}", *_wrapped("devices", _counted(self.nodes)), *_link_lines(self.links)]
-        lines += [line for head, text in self._facts() for line in _wrapped(head, text)]
+        lines = [
+            f"{self.name}: {_gpu_text(self)}",
+            *_wrap("devices", _count_text(self.nodes)),
+            *_link_lines(self.links),
+        ]
+        lines += [line for head, text in self._text_rows() for line in _wrap(head, text)]
         for network in self.networks:
             lines += ["", f"{network.name} network, which collectives do not use"]
-            lines += [*_wrapped("devices", _counted(network.nodes)), *_link_lines(network.links)]
-            lines += _wrapped("per node", format_bytes_per_second(network.per_machine))
-            lines += _wrapped("bisection", f"{format_bytes_per_second(network.bisection)} between halves of its NICs")
-            lines += [line for head, text in _tiers(network.oversubscription) for line in _wrapped(head, text)]
+            lines += [*_wrap("devices", _count_text(network.nodes)), *_link_lines(network.links)]
+            lines += _wrap("per node", format_bytes_per_second(network.per_machine))
+            lines += _wrap("bisection", f"{format_bytes_per_second(network.bisection)} between halves of its NICs")
+            lines += [line for head, text in _tier_rows(network.oversubscription) for line in _wrap(head, text)]
         every = [*self.links, *(group for network in self.networks for group in network.links)]
         return lines + _source_lines(every)
 
-    def _facts(self) -> Iterator[tuple[str, str]]:
+    def _text_rows(self) -> Iterator[tuple[str, str]]:
         rate = format_bytes_per_second
         if self.nics:
             each = self.gpus / self.machines
@@ -129,7 +133,7 @@ class TopologyReport:
             count, of = (self.machines, "node") if self.machines > 1 else (self.gpus, "GPU")
             halves = f"{count // 2:,} {of}{'s' if count > 3 else ''} to the other {count - count // 2:,}"
             yield "bisection", f"{rate(self.bisection)} from {halves}"
-        yield from _tiers(self.oversubscription)
+        yield from _tier_rows(self.oversubscription)
         yield "longest path", f"{self.longest_hops} links, {format_seconds(self.longest_latency)}"
         if self.all_reduce:
             ring = self.all_reduce
@@ -144,7 +148,7 @@ class TopologyReport:
         return "\n".join(self.lines())
 
 
-def _gpus(report: TopologyReport) -> str:
+def _gpu_text(report: TopologyReport) -> str:
     each = report.gpus / report.machines
     size = (
         "" if report.gpus == report.machines else f" of {each:g}" if each == int(each) else f", {each:.3g} on average"
@@ -153,11 +157,11 @@ def _gpus(report: TopologyReport) -> str:
     return f"{report.gpus:,} GPU{'s' if report.gpus > 1 else ''} ({report.device}) in {machines}{size}"
 
 
-def _counted(nodes: Iterable[tuple[str, int]]) -> str:
+def _count_text(nodes: Iterable[tuple[str, int]]) -> str:
     return ", ".join(f"{n:,} {kind}" for kind, n in nodes)
 
 
-def _tiers(oversubscription: Iterable[tuple[str, float]]) -> Iterator[tuple[str, str]]:
+def _tier_rows(oversubscription: Iterable[tuple[str, float]]) -> Iterator[tuple[str, str]]:
     for tier, ratio in oversubscription:
         head = tier if " " in tier else f"{tier} switch"
         yield head, f"{ratio:.3g}:1 oversubscribed" if ratio > 1.0005 else f"not oversubscribed ({ratio:.3g}:1)"
@@ -184,11 +188,11 @@ def _source_lines(links: Iterable[LinkGroup]) -> list[str]:
             by_text.setdefault(group.source, []).append(group.ends)
     lines: list[str] = []
     for text, ends in by_text.items():
-        lines += _wrapped("" if lines else "sources", f"{', '.join(dict.fromkeys(ends))}: {text}")
+        lines += _wrap("" if lines else "sources", f"{', '.join(dict.fromkeys(ends))}: {text}")
     return lines
 
 
-def _wrapped(head: str, text: str) -> list[str]:
+def _wrap(head: str, text: str) -> list[str]:
     return textwrap.wrap(
         text, 120, initial_indent=f"{head:<{_INDENT}}", subsequent_indent=" " * (_INDENT + 2), break_on_hyphens=False
     )

@@ -199,11 +199,11 @@ class InProcesses:
     def begin(self, task: LayoutTask) -> None:
         member = self._idle.pop(0)
         self._busy[member] = task
-        self._crew.begin(member, task)
+        self._crew.submit(member, task)
 
     def finished(self, seconds: float) -> list[tuple[LayoutTask, Row]]:
         found = []
-        for member, row in self._crew.finished(list(self._busy), seconds):
+        for member, row in self._crew.wait_for_results(list(self._busy), seconds):
             task = self._busy.pop(member)
             self._idle.append(member)
             if row is None:

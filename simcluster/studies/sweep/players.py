@@ -96,12 +96,12 @@ def play_dealt(
         for member in range(workers):
             if member not in under_way and not suspects and (part := deal.take(member)):
                 under_way[member] = variants[part.start : part.stop]
-                crew.begin(member, under_way[member])
+                crew.submit(member, under_way[member])
 
     try:
         give()
         while under_way:
-            for member, answer in crew.finished(list(under_way)):
+            for member, answer in crew.wait_for_results(list(under_way)):
                 chunk = under_way.pop(member)
                 if answer is None:
                     suspects += chunk
@@ -111,8 +111,8 @@ def play_dealt(
                 give()  # before the rows are stored
                 yield rows
             for suspect in suspects if not under_way else ():
-                crew.begin(0, [suspect])
-                ((_, alone),) = crew.finished([0])
+                crew.submit(0, [suspect])
+                ((_, alone),) = crew.wait_for_results([0])
                 yield [(suspect[0], dict(KILLED))] if alone is None else alone[0]
             if not under_way:
                 suspects.clear()

@@ -93,13 +93,13 @@ class QuickSteps:
 
     def _shared(self, cluster: ClusterSpec) -> _OnCluster:
         """Return the cache of the variants on this cluster, which also keeps the cluster, whose id is the key."""
-        return self._clusters.once(id(cluster), lambda: _OnCluster(cluster, LruCache(1024)))
+        return self._clusters.fetch(id(cluster), lambda: _OnCluster(cluster, LruCache(1024)))
 
     def facts_of(self, scenario: Scenario) -> Facts:
         """Return the cached facts from which MFU and throughput of a scenario are computed."""
         batch = scenario.training, scenario.data, scenario.seed  # its real tokens are drawn
         name = "facts", scenario.model, batch, scenario.gpus, scenario.software
-        return self._shared(scenario.cluster).kept.once(name, lambda: facts_of(scenario, scenario.cluster.device))
+        return self._shared(scenario.cluster).kept.fetch(name, lambda: facts_of(scenario, scenario.cluster.device))
 
     @pause_gc()
     def step(self, scenario: Scenario) -> float:
@@ -109,7 +109,7 @@ class QuickSteps:
         overlap, stages, shared = scenario.overlap, scenario.parallel.pp, self._shared(scenario.cluster)
         passes = shared.passes(scenario)
         name = scenario.pipeline, stages, scenario.microbatches, overlap.pipeline, passes.casts
-        order = self._orders.once(
+        order = self._orders.fetch(
             name, lambda: _order_of(schedule_of(scenario), overlap=overlap.pipeline, casts=passes.casts)
         )
         if order.copies and (overlap.grad_reduce or overlap.param_gather):
@@ -120,10 +120,10 @@ class QuickSteps:
         sends, quiet = drawn.sends(order.sends, send_bytes_of(scenario, passes.passes), overlap.pipeline)
         alone = passes.alone(passes.collectives(order.kinds), drawn)
         of_parts = name, layout.cut, passes.repeats, alone
-        parts = self._orders.once(of_parts, lambda: layout.parts(order.items.works, alone, repeats=passes.repeats))
+        parts = self._orders.fetch(of_parts, lambda: layout.parts(order.items.works, alone, repeats=passes.repeats))
         costs = [*passes.of(parts, alone, drawn, whole=quiet), *sends, *layout.ends(drawn)]
         shapes, kinds = shapes_of(costs)
-        template = self._templates.once((name, shapes), lambda: StepTemplate(order.items, shapes, stages))
+        template = self._templates.fetch((name, shapes), lambda: StepTemplate(order.items, shapes, stages))
         seconds = step_seconds(template, costs, kinds, drawn.capacity, shared.kept)
         if seconds >= MOST_SECONDS:
             raise NotQuickError(f"a step that ends beyond {MOST_SECONDS:g} s is simulated on a coarser grid")
@@ -143,14 +143,14 @@ class _OnCluster(NamedTuple):
             scenario.model, scenario.software, overlap.interference, overlap.tensor, overlap.tensor_pieces,
             shape_of(scenario), training.precision,
         )  # fmt: skip
-        return self.kept.once(name, lambda: _PassCosts(scenario))
+        return self.kept.fetch(name, lambda: _PassCosts(scenario))
 
     def stages(self, scenario: Scenario, order: _Order, passes: _PassCosts) -> tuple[_Stages, RepresentativeCalls]:
         """Return the stages of the layout, and the network calls of its step routed over the links."""
         parallel = scenario.parallel
         grid = tuple([value for axis, value in parallel if axis not in ("zero", "sequence_parallel")])
         name = scenario.gpus, grid, scenario.collectives, scenario.overlap.interference, order.hops, order.copies
-        network = self.kept.once(
+        network = self.kept.fetch(
             name,
             lambda: RepresentativeNetwork(
                 plan_of(scenario, schedule_of(scenario)), self.cluster.built, collective_options(scenario)
@@ -164,7 +164,7 @@ class _OnCluster(NamedTuple):
                 scenario.training.precision, scenario.training.memory_recipe,
             )  # fmt: skip
             made = scenario.model_copy(update={"parallel": split}) if split is not parallel else scenario
-            return self.kept.once(name, lambda: _Stages(job_of(made, self.cluster.device, passes.passes), order.hops))
+            return self.kept.fetch(name, lambda: _Stages(job_of(made, self.cluster.device, passes.passes), order.hops))
 
         stages, collectives = with_zero(parallel.zero), passes.collectives(order.kinds)
         every = [stages]

@@ -47,7 +47,7 @@ class _BaseRead(NamedTuple):
     def section(self, name: str, changes: Mapping[str, Any]) -> Any:
         """Return a section with these changes, one object for all variants that have the same changes."""
         section = type(self.sections[name])
-        return self.made.once((name, repr(changes)), lambda: section(**{**self.texts[name], **changes}))
+        return self.made.fetch((name, repr(changes)), lambda: section(**{**self.texts[name], **changes}))
 
 
 _BASES = LruCache(4)
@@ -86,7 +86,7 @@ def _changed(base: _BaseRead, given: list[tuple[str, Any]]) -> Scenario:
     if (measured := found["measured"]) is not None:
         told = record_changes({"measured": {"changed": measured.changed}}, base.written, given)["measured"]
         paths = told["changed"] and tuple(told["changed"])
-        found["measured"] = base.made.once(("measured", paths), lambda: measured.model_copy(update={"changed": paths}))
+        found["measured"] = base.made.fetch(("measured", paths), lambda: measured.model_copy(update={"changed": paths}))
     for name in dict.fromkeys(path.partition(".")[0] for path, _ in changes):
         own = {path.partition(".")[2]: value for path, value in changes if path.startswith(f"{name}.")}
         found[name] = base.section(name, own)
@@ -102,7 +102,7 @@ def _base(what: str) -> _BaseRead:
     """
     if what in _BASES and _BASES[what].contents.changed:
         del _BASES[what]
-    found: _BaseRead = _BASES.once(what, lambda: _read(what))
+    found: _BaseRead = _BASES.fetch(what, lambda: _read(what))
     return found
 
 

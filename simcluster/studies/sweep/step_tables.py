@@ -236,7 +236,7 @@ def step_seconds(
         templates = templates._replace(sensitivity=np.array([op.sensitivity for op in ops])[template.unit])
     else:
         read = template.ops
-    communications, _ = kept.once(("tables", *map(id, kinds)), lambda: (communication_tables(kinds), kinds))
+    communications, _ = kept.fetch(("tables", *map(id, kinds)), lambda: (communication_tables(kinds), kinds))
     instances = template.instances._replace(seconds=np.array([op.seconds for op in ops])[template.unit])
     on_links = np.array(capacity, dtype=np.float64)
     tables = Tables(templates, instances, template.groups, *communications, on_links, {}, {}, read)

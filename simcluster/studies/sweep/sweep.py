@@ -41,7 +41,7 @@ from simcluster.scenario.paths import ScenarioPath, check_path
 from simcluster.scenario.scenario import Base, Variant, scenario_path
 from simcluster.studies.sweep.players import Key, players_of
 from simcluster.studies.sweep.playing import Measure, Numbered, Row, measured
-from simcluster.studies.variations import in_label
+from simcluster.studies.variations import label_value
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -246,7 +246,7 @@ class Swept:
         """Return a table with one row per variant: number, varied values, status, error, and the result's numbers."""
 
         def plain(path: str, value: Any) -> Any:
-            return value if isinstance(value, str | int | float | bool | None) else in_label(path, value)
+            return value if isinstance(value, str | int | float | bool | None) else label_value(path, value)
 
         paths = self.sweep.paths
         records = []
@@ -299,7 +299,7 @@ def run_sweep(
     keys = VariantKeys(made.base, *_identity(measure))
     key_of = {number: keys.key(variant) for number, variant in made.variants()}
     with Store(store if store else Path(":memory:"), VERSION) as kept:
-        done = kept.done(key_of.values())
+        done = kept.find_stored(key_of.values())
         if retry:
             again = {key for key in sorted(done) for row in kept.rows([key]) if row["status"] == "failed"}
             kept.forget(sorted(again))

@@ -23,19 +23,19 @@ from simcluster.results.slower_ranks import SlowerRank, describe_slower_ranks, f
 from simcluster.scenario.memory_plan import describe_change, recipe_of
 from simcluster.scenario.scenario import Scenario, from_document
 from simcluster.step.simulate import ResultLike, simulate_scenario, to_result
-from simcluster.studies.whatif.only_faster import slower_although_faster, told
+from simcluster.studies.whatif.only_faster import describe_unexpected_slowdown, find_unexpected_slowdown
 
 if TYPE_CHECKING:
     import pandas as pd
 
-Side = ResultLike | SavedResult
+Comparable = ResultLike | SavedResult
 
-_TOLD = 0.95  # part of all that changed, up to which causes are reported
-_MOST_TOLD = 5
+_EXPLAINED = 0.95  # part of all that changed, up to which causes are reported
+_MAX_CAUSES = 5
 _ROUNDING = 1e-9  # of a step: some ticks of the clock
 _STANDS_OUT = 0.05  # of the difference: how much more one stage's work must grow than the others'
 
-PHRASES = {
+CAUSE_TEXTS = {
     "forward": "forward compute",
     "backward": "backward compute",
     "recompute": "recomputing activations",
@@ -135,24 +135,27 @@ class Difference(Displayable):
         compared = f", as long as {base} to a billionth" if share < _ROUNDING else compared
         said = [f"{other} takes {second} per step{compared}."]
         for what, sign in (("longer", 1), ("less", -1)):
-            causes = [f"{_caused(n, s)} {format_change(s)}" for n, s in self._largest() if sign * s > 0]
+            causes = [f"{_cause_text(n, s)} {format_change(s)}" for n, s in self._main_causes() if sign * s > 0]
             said += [f"What takes {what}: {', '.join(causes)}."] if causes else []
-        said += [self.recipe.in_words()] if self.recipe else []
-        said += [self._most_changed()] if share >= _ROUNDING else []
-        return " ".join(filter(None, (*said, describe_slower_ranks(self.slower, self.gpus), told(self.longer))))
+        said += [self.recipe.describe()] if self.recipe else []
+        said += [self._describe_main_stage()] if share >= _ROUNDING else []
+        return " ".join(
+            filter(
+                None, (*said, describe_slower_ranks(self.slower, self.gpus), describe_unexpected_slowdown(self.longer))
+            )
+        )
 
-    def _largest(self) -> list[tuple[str, float]]:
+    def _main_causes(self) -> list[tuple[str, float]]:
         ordered = sorted(self.causes.items(), key=lambda item: -abs(item[1]))
         whole, found, covered = sum(abs(seconds) for _, seconds in ordered), [], 0.0
-        for name, seconds in ordered[:_MOST_TOLD]:
-            if not seconds or covered > _TOLD * whole:
+        for name, seconds in ordered[:_MAX_CAUSES]:
+            if not seconds or covered > _EXPLAINED * whole:
                 break
             found.append((name, seconds))
             covered += abs(seconds)
         return found
 
-    def _most_changed(self) -> str:
-        """Return a sentence on the stage whose work grows most, "" if none stands out."""
+    def _describe_main_stage(self) -> str:
         own = [sum(seconds for name, seconds in stage.items() if name not in WAITING_ENTRIES) for stage in self.stages]
         if len(own) < 2 or self.seconds <= 0:
             return ""
@@ -167,28 +170,28 @@ class Difference(Displayable):
         )
 
 
-def diff(base: Side, other: Side) -> Difference:
+def diff(base: Comparable, other: Comparable) -> Difference:
     """Explain why a step of ``other`` takes longer than one of ``base``: scenarios, files, results, or saved results.
 
     Raises InputError for a file that is neither a scenario nor a saved result of this version.
     """
-    (name, one, before), (other_name, two, after) = map(_side, (base, other))
+    (name, one, before), (other_name, two, after) = map(_load_side, (base, other))
     first, second = (
         each.document if isinstance(each, SavedResult) else each.scenario.document() for each in (before, after)
     )
     names = ("A", "B") if name == other_name else (name, other_name)
-    settings = tuple(settings_between(first, second))
+    settings = tuple(changed_settings(first, second))
     recipe = recipe_change(first, second, one.step_time)
     if isinstance(before, SavedResult) or isinstance(after, SavedResult):
         return Difference(names, one, two, settings, recipe)
     held = find_limit_between(before.scenario, after.scenario, after)
-    longer = slower_although_faster(before, after, before.scenario, after.scenario)
+    longer = find_unexpected_slowdown(before, after, before.scenario, after.scenario)
     slower = find_slower_ranks(before, after)
     gpus = after.scenario.cluster.built.gpus if slower else ()
     return Difference(names, one, two, settings, recipe, held, tuple(longer), tuple(slower), gpus)
 
 
-def _side(side: Side) -> tuple[str, Account, SavedResult | Result]:
+def _load_side(side: Comparable) -> tuple[str, Account, SavedResult | Result]:
     if isinstance(side, str | Path) and is_result_file(side):
         side = read_result(side)
     if isinstance(side, SavedResult):
@@ -197,7 +200,7 @@ def _side(side: Side) -> tuple[str, Account, SavedResult | Result]:
     return result.scenario.name, result.account, result
 
 
-def settings_between(base: Mapping[str, Any], other: Mapping[str, Any]) -> Iterator[ChangedSetting]:
+def changed_settings(base: Mapping[str, Any], other: Mapping[str, Any]) -> Iterator[ChangedSetting]:
     """Yield the settings that differ between two scenario documents, except names, in the order of their keys."""
     before, after = dict(_leaves(base)), dict(_leaves(other))
     for path in dict.fromkeys((*before, *after)):
@@ -213,17 +216,17 @@ def _leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
         yield path, value
 
 
-def _caused(cause: str, seconds: float) -> str:
+def _cause_text(cause: str, seconds: float) -> str:
     axis, _, reason = cause.rpartition("_")
     if reason != "hiding":
-        return phrase(cause)
+        return describe_cause(cause)
     return f"{axis} communication that compute {'no longer' if seconds > 0 else 'now'} hides"
 
 
-def phrase(cause: str) -> str:
+def describe_cause(cause: str) -> str:
     """Describe a cause of a difference, as in "pipeline bubble" or "tp communication sharing links"."""
     axis, _, reason = cause.rpartition("_")
-    return _REASONS[reason].format(axis=axis) if reason in _REASONS else PHRASES[cause]
+    return _REASONS[reason].format(axis=axis) if reason in _REASONS else CAUSE_TEXTS[cause]
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,7 +246,7 @@ class RecipeChange:
         """Return the change as JSON-ready values."""
         return {"before": self.before.name, "after": self.after.name, "default": self.default, "alone_s": self.alone}
 
-    def in_words(self) -> str:
+    def describe(self) -> str:
         """Describe the change in one or two sentences."""
         why = ", which follows from the precision" if self.default else ""
         change = describe_change(self.before, self.after)
@@ -267,10 +270,10 @@ def recipe_change(base: Mapping[str, Any], other: Mapping[str, Any], step_time: 
     if before == after:
         return None
     default = first.training.memory_recipe is None and second.training.memory_recipe is None
-    return RecipeChange(before, after, default, _alone(first, second, step_time))
+    return RecipeChange(before, after, default, _recipe_effect(first, second, step_time))
 
 
-def _alone(first: Scenario, second: Scenario, step_time: float) -> float | None:
+def _recipe_effect(first: Scenario, second: Scenario, step_time: float) -> float | None:
     name = recipe_of(second).name
     try:
         changed = from_document(first.document(), [("training.memory_recipe", name)])

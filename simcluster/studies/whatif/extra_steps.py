@@ -8,12 +8,12 @@ from simcluster.scenario.checkpoint_plan import checkpoint_cost, checkpoint_spec
 from simcluster.scenario.scenario import Scenario
 from simcluster.step.simulate import simulate_scenario
 
-MOST = 32
+MAX_EXTRA_STEPS = 32
 """Most steps that are added; a longer write is not simulated to its end."""
 _NEVER = 10**9
 
 
-def with_steps_beside(scenario: Scenario) -> Scenario:
+def add_overlapped_steps(scenario: Scenario) -> Scenario:
     """Add to a scenario with a checkpoint the steps that overlap with writing it, at least one.
 
     A scenario with several steps keeps them. The step without a checkpoint is simulated for it.
@@ -22,11 +22,11 @@ def with_steps_beside(scenario: Scenario) -> Scenario:
         return scenario
     write = checkpoint_cost(scenario, checkpoint_spec(scenario)).write
     alone = simulate_scenario(scenario.model_copy(update={"checkpoint": None})).step_time
-    overlapped = min(MOST, max(1, math.ceil(write / alone)))
+    overlapped = min(MAX_EXTRA_STEPS, max(1, math.ceil(write / alone)))
     return scenario.model_copy(update={"steps": scenario.checkpoint.after + 1 + overlapped})
 
 
-def outer_seconds(scenario: Scenario, step: float | None = None) -> float:
+def outer_step_seconds(scenario: Scenario, step: float | None = None) -> float:
     """Return the seconds by which a DiLoCo outer step delays training; 0 without outer steps.
 
     All its parts in series. ``step`` are the seconds of a step without one, if they are known. One part is simulated:
@@ -47,7 +47,7 @@ def outer_seconds(scenario: Scenario, step: float | None = None) -> float:
     return max(0.0, seconds(apart * outer.parts) - alone) * outer.parts
 
 
-def played_apart(scenario: Scenario) -> bool:
+def is_outer_step_rare(scenario: Scenario) -> bool:
     """Return whether the DiLoCo outer step is too rare to be among the simulated steps."""
     outer = scenario.training.outer
     return outer is not None and outer.every > scenario.steps

@@ -23,7 +23,7 @@ from simcluster.results.span_states import COMPUTE_KINDS, EXPOSED, HOST_STREAMS
 from simcluster.scenario.effort import require_time_for
 from simcluster.scenario.scenario import Scenario
 from simcluster.step.simulate import ResultLike, simulate_scenario, to_result
-from simcluster.studies.whatif.only_faster import told
+from simcluster.studies.whatif.only_faster import describe_unexpected_slowdown
 
 COMMUNICATION = "communication"
 _PARTS_OF_BACKWARD = ("input_grad", "weight_grad")
@@ -57,57 +57,56 @@ def what_if_free(result: ResultLike, kinds: Sequence[str] = ()) -> Records[Free]
     simulate.
     """
     result = to_result(result, "what_if_free")
-    there = kinds_of(result)
+    there = list_free_kinds(result)
     wrong = [kind for kind in kinds if kind not in there]
     if wrong:
         raise InputError(f"this step has no ops of kind {wrong[0]!r}; it has {', '.join(there)}")
     chosen = kinds or [kind for kind in there if " " not in kind]
     require_time_for(result.scenario, len(chosen), "what_if_free", ops=result.simulated_ops)
-    on_path = path_seconds(result)
-    return Records(_without(result, kind, on_path[kind]) for kind in chosen)
+    on_path = path_seconds_by_kind(result)
+    return Records(_simulate_free(result, kind, on_path[kind]) for kind in chosen)
 
 
-def steps_with_parts_free(scenario: Scenario) -> int:
-    """Return how many steps ``what_if_free`` simulates by default.
-
-    Forward, backward, optimizer, each axis, all communication.
-    """
+def count_free_steps(scenario: Scenario) -> int:
+    """Return how many steps ``what_if_free`` simulates by default."""
     sizes = scenario.parallel.tp, scenario.parallel.pp, scenario.dp, scenario.parallel.cp, scenario.parallel.ep
     return 4 + sum(size > 1 for size in sizes)
 
 
-def _without(result: Result, kind: str, on_path: float) -> Free:
-    found = simulate_scenario(result.scenario, change=partial(freed, kind=kind))
-    note = told(find_slower_ops(result, found, drawn=False))
+def _simulate_free(result: Result, kind: str, on_path: float) -> Free:
+    found = simulate_scenario(result.scenario, change=partial(free_ops_of_kind, kind=kind))
+    note = describe_unexpected_slowdown(find_slower_ops(result, found, drawn=False))
     return Free(kind, on_path, result.step_time - on_path, found.step_time, note)
 
 
-def kinds_of(run: Run) -> list[str]:
+def list_free_kinds(run: Run) -> list[str]:
     """Return the kinds of op of a run that can be made free: compute, axes, kinds on an axis, communication."""
     spans = run.spans
     pairs = dict.fromkeys(zip(spans.stream.tolist(), spans.kind.tolist(), strict=True))
-    there = dict.fromkeys(name for stream, kind in pairs for name in _names(spans.words[stream], spans.words[kind]))
+    there = dict.fromkeys(
+        name for stream, kind in pairs for name in _kind_names(spans.words[stream], spans.words[kind])
+    )
     there.pop("pp recv", None)
     order = {name: place for place, name in enumerate((*COMPUTE_KINDS, *_PARTS_OF_BACKWARD, *EXPOSED))}
     return sorted(there, key=lambda kind: (order.get(kind.split()[0], len(order)), kind))
 
 
-def path_seconds(run: Run) -> dict[str, float]:
+def path_seconds_by_kind(run: Run) -> dict[str, float]:
     """Return the seconds per step on the critical path, by each kind of op that can be made free."""
-    found = dict.fromkeys(kinds_of(run), 0.0)
+    found = dict.fromkeys(list_free_kinds(run), 0.0)
     path, spans = run.critical_path, run.spans
     for code, part in zip(path.number.tolist(), (path.end - path.start).tolist(), strict=True):
-        for name in _names(spans.words[spans.stream[code]], spans.words[spans.kind[code]]):
+        for name in _kind_names(spans.words[spans.stream[code]], spans.words[spans.kind[code]]):
             found[name] += part / path.steps
     return found
 
 
-def freed(programs: Iterable[StageProgram], kind: str) -> list[StageProgram]:
+def free_ops_of_kind(programs: Iterable[StageProgram], kind: str) -> list[StageProgram]:
     """Return the stages' ops with all ops of a given kind taking no time."""
-    return freed_where(programs, lambda op: kind in _names(op.stream, op.kind))
+    return free_chosen_ops(programs, lambda op: kind in _kind_names(op.stream, op.kind))
 
 
-def freed_where(programs: Iterable[StageProgram], chosen: Callable[[Op], bool]) -> list[StageProgram]:
+def free_chosen_ops(programs: Iterable[StageProgram], chosen: Callable[[Op], bool]) -> list[StageProgram]:
     """Return the stages' ops with the ``chosen`` ops taking no time."""
     made_free = cache(lambda segment: segment.with_works(lambda op: op.work.free() if chosen(op) else op.work))
     return [
@@ -119,7 +118,7 @@ def freed_where(programs: Iterable[StageProgram], chosen: Callable[[Op], bool]) 
     ]  # fmt: skip
 
 
-def _names(stream: str, kind: str) -> list[str]:
+def _kind_names(stream: str, kind: str) -> list[str]:
     if stream in HOST_STREAMS:
         return [stream, op_kind_name(stream, kind)]
     if stream != "compute":

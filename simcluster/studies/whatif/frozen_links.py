@@ -24,7 +24,7 @@ from simcluster.scenario.job import disturbances_of, rank_slowdowns
 from simcluster.scenario.scenario import Scenario
 from simcluster.step.simulate import simulate_scenario
 from simcluster.studies.scopes import REPLICAS
-from simcluster.studies.whatif.montecarlo import one_replica, without_chance
+from simcluster.studies.whatif.montecarlo import make_replica, remove_randomness
 from simcluster.studies.whatif.replica_sweep import planned_seconds
 
 _MOST_SECONDS = 0.3
@@ -39,12 +39,12 @@ class FrozenLinks(Displayable):
     events: float
 
     @property
-    def off(self) -> float:
+    def relative_error(self) -> float:
         """Relative error of the step time with frozen transfer times."""
         return self.frozen / self.events - 1
 
 
-def frozen_links(scenario: Scenario, base: Result | None = None, cases: int = 2) -> tuple[FrozenLinks, ...]:
+def compare_frozen_links(scenario: Scenario, base: Result | None = None, cases: int = 2) -> tuple[FrozenLinks, ...]:
     """Simulate a few random replicas by the Monte Carlo sweep and exactly; return both step times.
 
     ``cases`` replicas; ``base`` is the result without randomness. Empty where the sweep is not used, or where draws
@@ -55,22 +55,21 @@ def frozen_links(scenario: Scenario, base: Result | None = None, cases: int = 2)
                  for fault in scenario.faults)  # fmt: skip
     if others or REPLICAS.obstacle(scenario):
         return ()
-    base = base or simulate_scenario(without_chance(scenario))
-    runs = [one_replica(scenario, number) for number in range(cases)]
-    return tuple([FrozenLinks(_frozen(run, base), simulate_scenario(run).step_time) for run in runs])
+    base = base or simulate_scenario(remove_randomness(scenario))
+    runs = [make_replica(scenario, number) for number in range(cases)]
+    return tuple([FrozenLinks(_frozen_step_time(run, base), simulate_scenario(run).step_time) for run in runs])
 
 
-def soon_told(scenario: Scenario) -> bool:
+def is_quickly_compared(scenario: Scenario) -> bool:
     """Return whether a random replica can be simulated exactly within a fraction of a second."""
     return estimate_seconds(scenario.model_copy(update={"replicas": 1})) <= _MOST_SECONDS
 
 
-def _frozen(run: Scenario, base: Result) -> float:
-    """Return a replica's step time (s) with its own compute times, and transfers as without randomness."""
+def _frozen_step_time(run: Scenario, base: Result) -> float:
     programs, layout = stage_programs(base.job), base.job.plan
     sweep = StageSweep(programs, layout)
     planned = planned_seconds(base, sweep)
-    alone, drawn = (_computation(scenario, base, programs, sweep) for scenario in (base.scenario, run))
+    alone, drawn = (_compute_seconds(scenario, base, programs, sweep) for scenario in (base.scenario, run))
 
     def seconds(stage: int, number: int) -> Floats:
         took = planned[stage].of(number)
@@ -83,22 +82,21 @@ def _frozen(run: Scenario, base: Result) -> float:
     return float(sweep(seconds, 1)[0]) / run.steps
 
 
-def _computation(
+def _compute_seconds(
     scenario: Scenario, base: Result, programs: list[StageProgram], sweep: StageSweep
 ) -> list[Floats]:  # fmt: skip
-    """Return the seconds of each stage's ops on each rank, [op, rank], with nothing concurrent."""
     cluster = apply_permanent_faults(scenario.faults, scenario.cluster.built, scenario.seed)
     disturbed, slow = disturbances_of(scenario, base.job.plan, cluster), np.array(rank_slowdowns(scenario))
     found = []
     for stage, (ops, ranks) in enumerate(zip(sweep.ops, sweep.stage_ranks, strict=True)):
         retimed = (disturbed.retimed_program(rank, programs[stage]) for rank in ranks.tolist())
-        alone = np.stack([_seconds(program) for program in retimed], axis=1)
+        alone = np.stack([_op_seconds(program) for program in retimed], axis=1)
         computes = np.array([op.work.sensitivity is not None for _, op in ops])
         found.append(round_all_to_tick(alone * np.where(computes[:, None], slow[ranks], 1.0)))
     return found
 
 
-def _seconds(program: StageProgram) -> Floats:
+def _op_seconds(program: StageProgram) -> Floats:
     items = [item for own in program.lanes.values() for item in own]
     segments = {id(item.segment): [op.work.seconds for op in item.segment.ops] for item in items}
     return np.array([seconds for item in items for seconds in segments[id(item.segment)]])

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 PARTS = ("parameters", "gradients", "optimizer", "activations", "other")
 
 
-def parts_of(held: Footprint) -> dict[str, float]:
+def memory_by_part(held: Footprint) -> dict[str, float]:
     """Return the bytes of a memory footprint by category; they sum to its total.
 
     ``other`` includes the buffers of libraries and parameters that ZeRO 3 has gathered.
@@ -64,17 +64,19 @@ class JobMemory(Displayable):
     @property
     def table(self) -> pd.DataFrame:
         """Table with one row per stage: bytes of its fullest rank by part, and their total."""
-        return rows_to_frame(({"stage": stage, **_row(held)} for stage, held in enumerate(self.stages)), index="stage")
+        return rows_to_frame(
+            ({"stage": stage, **_as_row(held)} for stage, held in enumerate(self.stages)), index="stage"
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """Return the memory as JSON-ready values, documented in CONTRACT.md under "Walls and states"."""
         return {
             "bytes_per_parameter": recipe_document(self.scenario),
             "capacity_bytes": self.capacity,
-            "stages": [_row(held) for held in self.stages],
+            "stages": [_as_row(held) for held in self.stages],
             "zero": [
                 {
-                    "zero": rung.zero, "own": rung.own, "memory_bytes": rung.held and _row(rung.held),
+                    "zero": rung.zero, "own": rung.own, "memory_bytes": rung.held and _as_row(rung.held),
                     "fits": rung.fits, "step_time_s": rung.step_time, "refused": rung.refused,
                 }
                 for rung in self.rungs
@@ -92,7 +94,9 @@ def job_memory(scenario: ResultLike) -> JobMemory:
     """Simulate the memory of a scenario, and of each other ZeRO stage if it has replicas to shard over."""
     result = to_result(scenario, "job_memory")
     scenario = result.scenario
-    rungs = tuple(_rung(scenario, zero, result) for zero in range(4)) if scenario.dp * scenario.parallel.cp > 1 else ()
+    rungs = (
+        tuple(_try_zero(scenario, zero, result) for zero in range(4)) if scenario.dp * scenario.parallel.cp > 1 else ()
+    )
     fullest_of: dict[int, Footprint] = {}  # by stage
     for rank in sorted(result.weights):
         stage, held = result.peak_of(rank).stage, result.memory_of(rank)
@@ -107,7 +111,7 @@ def job_memory(scenario: ResultLike) -> JobMemory:
     return JobMemory(scenario, stages, scenario.cluster.device.memory, rungs, fullest, kept)
 
 
-def _rung(scenario: Scenario, zero: int, result: Result) -> ZeroRung:
+def _try_zero(scenario: Scenario, zero: int, result: Result) -> ZeroRung:
     own = zero == scenario.parallel.zero
     if not own:
         changes = (("parallel.zero", zero), *([] if zero else [("overlap.param_gather", False)]))  # nothing to gather
@@ -118,5 +122,5 @@ def _rung(scenario: Scenario, zero: int, result: Result) -> ZeroRung:
     return ZeroRung(zero, own, result.memory, result.step_time, result.fits)
 
 
-def _row(held: Footprint) -> Mapping[str, float]:
-    return {**parts_of(held), "total": held.total}
+def _as_row(held: Footprint) -> Mapping[str, float]:
+    return {**memory_by_part(held), "total": held.total}

@@ -28,7 +28,7 @@ _MOST_SCANNED = 64  # values one by one, where no common step is known
 _MOST_IN_VAIN = 100  # invalid values in a row, after which the search for a valid one ends
 _FRACTION = 12  # the largest denominator of such fractions
 _MOST_DOUBLINGS = 12
-_FLAT = 3  # doublings after which memory should have grown
+_DOUBLINGS_TO_GROW = 3  # doublings after which memory should have grown
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,19 +91,19 @@ def largest_that_fits(scenario: ScenarioLike, path: str, overrides: Changes = ()
     and where more does not mean more memory (parallel.dp).
     """
     check_path(path)
-    tries = _Tries(base_of(scenario, "largest_that_fits"), tuple(normalize_changes(overrides)), path)
-    low, high = tries.narrowed(*tries.bracket())
+    tries = _TriedValues(base_of(scenario, "largest_that_fits"), tuple(normalize_changes(overrides)), path)
+    low, high = tries.bisect(*tries.double())
     skipped = {value: why for value, why in sorted(tries.refused.items()) if low < value < (high or math.inf)}
     return Largest(
         path=path,
         own=tries.own,
         value=low or None,
-        memory=tries.simulated(low) if low else None,
+        memory=tries.simulate_memory(low) if low else None,
         next_value=high,
-        next_memory=tries.simulated(high) if high else None,
+        next_memory=tries.simulate_memory(high) if high else None,
         capacity=tries.capacity,
         skipped=skipped,
-        scenario=tries.scenario(low) if low else None,
+        scenario=tries.make_scenario(low) if low else None,
     )
 
 
@@ -111,53 +111,53 @@ class _NotMonotoneError(InputError):
     """Error raised when memory does not grow with the value at a path."""
 
 
-class _Tries:
+class _TriedValues:
     """Values of a setting that were tried: the planned bytes of each, or why it is invalid."""
 
     def __init__(self, base: Base, overrides: tuple[tuple[str, Any], ...], path: str) -> None:
         self._base, self._overrides, self.path = base, overrides, path
         own = base.scenario(overrides)
-        self.own, self.capacity = _own(own, path), own.cluster.device.memory
+        self.own, self.capacity = _current_value(own, path), own.cluster.device.memory
         self.refused: dict[int, str] = {}
         self._in_vain = 0  # invalid values since the last valid one
         self._planned: dict[int, float] = {}
         self._simulated: dict[int, float] = {}
-        self._plan(self.own, own)
+        self._plan_memory(self.own, own)
 
-    def scenario(self, value: int) -> Scenario:
+    def make_scenario(self, value: int) -> Scenario:
         """Return the scenario with this value of the setting; InputError if it is invalid."""
         return self._base.scenario((*self._overrides, (self.path, value)))
 
-    def simulated(self, value: int) -> float:
+    def simulate_memory(self, value: int) -> float:
         """Return the simulated bytes of the fullest GPU with this value."""
         if value not in self._simulated:
-            self._simulated[value] = simulate_scenario(self.scenario(value)).memory.total
+            self._simulated[value] = simulate_scenario(self.make_scenario(value)).memory.total
         return self._simulated[value]
 
-    def bracket(self) -> tuple[int, int | None]:
+    def double(self) -> tuple[int, int | None]:
         """Double the value until it does not fit; return the last that fits (0: none) and the first that does not."""
         if not self._fits(self.own):
             return 0, self.own
         low = self.own
         for doubling in range(_MOST_DOUBLINGS):
-            high = self._between(2 * low - 1, 3 * low + 1, 2 * low) or self._between(low, 2 * low, low + 1)
+            high = self._find_valid(2 * low - 1, 3 * low + 1, 2 * low) or self._find_valid(low, 2 * low, low + 1)
             for farther in (3, 6, 12, 24):
-                high = high or self._between(farther * low, 2 * farther * low + 1, farther * low + 1)
+                high = high or self._find_valid(farther * low, 2 * farther * low + 1, farther * low + 1)
             if high is None:
                 break
             if not self._fits(high):
                 return low, high
             low = high
-            if doubling + 1 >= _FLAT and len(set(self._planned.values())) == 1:
+            if doubling + 1 >= _DOUBLINGS_TO_GROW and len(set(self._planned.values())) == 1:
                 raise InputError(
                     f"{self.path}: memory does not depend on it; {self.own:,} and {low:,} need equal memory"
                 )
         return low, None
 
-    def narrowed(self, low: int, high: int | None) -> tuple[int, int | None]:
+    def bisect(self, low: int, high: int | None) -> tuple[int, int | None]:
         """Bisect between a value that fits and one that does not, until no valid value is between them."""
         while high is not None:
-            middle = self._between(low, high, (low + high) // 2)
+            middle = self._find_valid(low, high, (low + high) // 2)
             if middle is None:
                 break
             low, high = (middle, high) if self._fits(middle) else (low, middle)
@@ -167,7 +167,7 @@ class _Tries:
         if value not in self._planned and value not in self.refused:
             self._in_vain += 1
             try:
-                self._plan(value, self.scenario(value))
+                self._plan_memory(value, self.make_scenario(value))
                 self._in_vain = 0
             except _NotMonotoneError:
                 raise
@@ -181,22 +181,22 @@ class _Tries:
         planned = self._planned[value]
         if planned <= self.capacity:
             return True
-        least = planned - waiting_bytes(self.scenario(value))
-        return least <= self.capacity and self.simulated(value) <= self.capacity
+        least = planned - waiting_bytes(self.make_scenario(value))
+        return least <= self.capacity and self.simulate_memory(value) <= self.capacity
 
-    def _between(self, low: int, high: int, near: int) -> int | None:
+    def _find_valid(self, low: int, high: int, near: int) -> int | None:
         """Return a valid value strictly between two, preferably near a third; None if none is found.
 
         Most rules want multiples of a number, which divides all valid values so far, or divisors of one, which are
         small fractions of each other: such values come first, then all if they are few.
         """
         few = range(low + 1, high) if high - low - 1 <= _MOST_SCANNED else range(0)
-        for value in chain(self._guesses(low, high, near), sorted(few, key=lambda each: abs(each - near))):
+        for value in chain(self._likely_values(low, high, near), sorted(few, key=lambda each: abs(each - near))):
             if self._in_vain < _MOST_IN_VAIN and self._is_valid(value):
                 return value
         return None
 
-    def _guesses(self, low: int, high: int, near: int) -> Iterator[int]:
+    def _likely_values(self, low: int, high: int, near: int) -> Iterator[int]:
         for step in reversed(divisors(math.gcd(*self._planned))):
             for value in (near // step * step, -(-near // step) * step):
                 if low < value < high:
@@ -206,7 +206,7 @@ class _Tries:
         values = {value for part in parts for value in range(part, min(high, _FRACTION**2 * part), part) if low < value}
         yield from sorted(values, key=lambda each: (abs(each - near), each))[:_MOST_SCANNED]
 
-    def _plan(self, value: int, scenario: Scenario) -> None:
+    def _plan_memory(self, value: int, scenario: Scenario) -> None:
         self._planned[value] = size = peak_bytes(scenario)
         for other, bytes_there in self._planned.items():
             if (value - other) * (size - bytes_there) < -1e-9 * abs(value - other) * size:
@@ -218,7 +218,7 @@ class _Tries:
                 )
 
 
-def _own(scenario: Scenario, path: str) -> int:
+def _current_value(scenario: Scenario, path: str) -> int:
     here: Any = scenario.document()
     for part in path.split("."):
         here = here[int(part)] if isinstance(here, list) else (here or {}).get(part)

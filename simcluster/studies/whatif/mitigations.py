@@ -27,7 +27,7 @@ from simcluster.scenario.schedule_plan import plan_of, schedule_of
 from simcluster.schedules import schedules_with
 from simcluster.step.planned import collective_options
 from simcluster.step.simulate import ResultLike, simulate_loading, simulate_scenario, to_result
-from simcluster.studies.multi_job import Placed, simulate_placed
+from simcluster.studies.multi_job import PlacedJob, simulate_placed
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,25 +56,25 @@ def mitigations(result: ResultLike) -> Records[Mitigation]:
     """Simulate each possible mitigation of a scenario's or result's stragglers; return them best first."""
     result = to_result(result, "mitigations")
     found = []
-    changes = list(_changes(result.scenario))
+    changes = list(_list_mitigations(result.scenario))
     require_time_for(result.scenario, len(changes), "mitigations", ops=result.simulated_ops)
     for what, changed, note in changes:
         try:
-            step_time = step_of(changed)
+            step_time = simulate_fewer_replicas(changed)
         except InputError:  # a schedule that cannot be cut otherwise, for one
             continue
-        found.append(_of(result, what, changed.scenario, step_time, note))
+        found.append(_make_mitigation(result, what, changed.scenario, step_time, note))
     return Records(sorted(found, key=lambda each: -each.pays))
 
 
-def _of(result: Result, what: str, scenario: Scenario, step_time: float, note: str) -> Mitigation:
+def _make_mitigation(result: Result, what: str, scenario: Scenario, step_time: float, note: str) -> Mitigation:
     old, new = result.scenario, scenario
     ratio = (step_time / new.training.global_batch) / (result.step_time / old.training.global_batch)
     per_gpu = ratio * new.gpus / old.gpus
     return Mitigation(what, step_time, new.training.global_batch, new.gpus, 1 - ratio, 1 - per_gpu, note)
 
 
-def _changes(scenario: Scenario) -> Iterator[tuple[str, FewerReplicas, str]]:
+def _list_mitigations(scenario: Scenario) -> Iterator[tuple[str, FewerReplicas, str]]:
 
     def as_placed(changes: Mapping[str, Any]) -> FewerReplicas:
         return FewerReplicas(scenario.model_copy(update=changes), None)
@@ -83,10 +83,10 @@ def _changes(scenario: Scenario) -> Iterator[tuple[str, FewerReplicas, str]]:
     if scenario.parallel.pp > 1 and scenario.pipeline.layers_per_stage != "auto":
         pipeline = scenario.pipeline.model_copy(update={"layers_per_stage": "auto"})
         yield "rebalance the stages (layers_per_stage: auto)", as_placed({"pipeline": pipeline}), ""
-    for machine in slow_machines(scenario):
-        healthy = tuple(fault for fault in faults if not _slows(fault, scenario, machine))
+    for machine in find_slow_nodes(scenario):
+        healthy = tuple(fault for fault in faults if not _slows_only(fault, scenario, machine))
         yield f"replace node {machine} with a healthy one", as_placed({"faults": healthy}), ""
-        smaller, note = dropped(scenario, machine)
+        smaller, note = drop_node(scenario, machine)
         if smaller is not None:
             yield f"drop node {machine}, continue with dp {smaller.scenario.dp}", smaller, note
     remedies = [fault.remedy() for fault in faults]
@@ -96,14 +96,14 @@ def _changes(scenario: Scenario) -> Iterator[tuple[str, FewerReplicas, str]]:
         yield what, as_placed({"faults": better}), ""
 
 
-def slow_machines(scenario: Scenario) -> list[int]:
+def find_slow_nodes(scenario: Scenario) -> list[int]:
     """Return the numbers of the nodes that have a slow GPU, ascending."""
     hosts = scenario.cluster.built.host_of[: scenario.gpus]
     slow = [fault for fault in acting_faults(scenario.faults, "slowness") if not fault.everywhere]
     return sorted(dict.fromkeys(hosts[rank] for fault in slow for rank in fault.chosen(hosts)))
 
 
-def _slows(fault: FaultSpec, scenario: Scenario, machine: int) -> bool:
+def _slows_only(fault: FaultSpec, scenario: Scenario, machine: int) -> bool:
     hosts = scenario.cluster.built.host_of[: scenario.gpus]
     return "slowness" in fault.effects() and {hosts[rank] for rank in fault.chosen(hosts)} == {machine}
 
@@ -118,43 +118,43 @@ class FewerReplicas(NamedTuple):
     gpus: tuple[int, ...] | None
 
 
-def fewer_of(scenario: Scenario, machines: int) -> FewerReplicas | None:
+def with_fewer_nodes(scenario: Scenario, machines: int) -> FewerReplicas | None:
     """Return the job after losing ``machines`` nodes, with as many replicas as still fit; None if none fit.
 
     The first replicas leave. Where nodes have ranks of several replicas that are not all on the same ones, ranks move
-    up into the gap (``without_machine``).
+    up into the gap (``drop_node_and_move_ranks``).
     """
     hosts = scenario.cluster.built.hosts[: scenario.gpus]
     each = len(hosts) // len(np.unique(hosts))
     left = min(scenario.dp - 1, (scenario.gpus - machines * each) // (scenario.gpus // scenario.dp))
     if left < 1:
         return None
-    stays = _staying(scenario, np.arange(scenario.dp) < scenario.dp - left)
+    stays = _drop_replicas(scenario, np.arange(scenario.dp) < scenario.dp - left)
     moved: Scenario | None = scenario
     while stays is None and moved is not None and moved.dp > left:
-        moved, _ = without_machine(moved, int(hosts[0]))
+        moved, _ = drop_node_and_move_ranks(moved, int(hosts[0]))
     if stays is None and moved is not None:
         return FewerReplicas(moved, None)
     return stays
 
 
-def dropped(scenario: Scenario, machine: int) -> tuple[FewerReplicas | None, str]:
+def drop_node(scenario: Scenario, machine: int) -> tuple[FewerReplicas | None, str]:
     """Return the job without a node and the replicas on it, and a note on idle GPUs.
 
-    The others stay where they are, as in ``fewer_of``, where they have no faults; else ranks move up
-    (``without_machine``). None for a job of a single replica.
+    The others stay where they are, as in ``with_fewer_nodes``, where they have no faults; else ranks move up
+    (``drop_node_and_move_ranks``). None for a job of a single replica.
     """
-    moved, note = without_machine(scenario, machine)
+    moved, note = drop_node_and_move_ranks(scenario, machine)
     if moved is None:
         return None, note
     grid = plan_of(scenario, schedule_of(scenario)).grid
     there = scenario.cluster.built.hosts[grid] == machine
-    stays = _staying(scenario, there.any(axis=tuple(axis for axis in range(grid.ndim) if axis != 1)))
+    stays = _drop_replicas(scenario, there.any(axis=tuple(axis for axis in range(grid.ndim) if axis != 1)))
     whole = stays is not None and stays.scenario.dp == moved.dp and not stays.scenario.faults
     return stays if whole else FewerReplicas(moved, None), note
 
 
-def _staying(scenario: Scenario, gone: Bools) -> FewerReplicas | None:
+def _drop_replicas(scenario: Scenario, gone: Bools) -> FewerReplicas | None:
     """Return the job without the replicas that are ``gone``; the other ranks keep their GPUs.
 
     None where none is left or both have ranks on one node, and where collectives are simulated step by step.
@@ -164,25 +164,25 @@ def _staying(scenario: Scenario, gone: Bools) -> FewerReplicas | None:
     if gone.all() or np.isin(hosts[kept], hosts[grid[:, gone]]).any() or collective_options(scenario).steps:
         return None
     gpus = np.sort(kept.ravel()).tolist()  # in the order of their ranks in the smaller job as well
-    return FewerReplicas(with_ranks(scenario, kept.shape[1], gpus), tuple(gpus))
+    return FewerReplicas(keep_ranks(scenario, kept.shape[1], gpus), tuple(gpus))
 
 
-def step_of(job: FewerReplicas) -> float:
+def simulate_fewer_replicas(job: FewerReplicas) -> float:
     """Simulate a job with fewer replicas and return its step time (s)."""
     scenario, gpus = job
     if gpus is None:
         return simulate_scenario(scenario).step_time
     if scenario.data and scenario.data.loader:
-        alone = step_of(FewerReplicas(without_loader(scenario), gpus))
+        alone = simulate_fewer_replicas(FewerReplicas(without_loader(scenario), gpus))
         loading = simulate_loading(scenario, alone)
         return alone + (loading.exposed if loading else 0.0)
-    return simulate_placed(Placed(scenario, gpus), scenario.cluster.built).step_time
+    return simulate_placed(PlacedJob(scenario, gpus), scenario.cluster.built).step_time
 
 
-def without_machine(scenario: Scenario, machine: int) -> tuple[Scenario | None, str]:
+def drop_node_and_move_ranks(scenario: Scenario, machine: int) -> tuple[Scenario | None, str]:
     """Return the job without a node and one replica, and a note on its batch and idle GPUs.
 
-    Ranks move up into the gap (``with_ranks``). None for a job of a single replica.
+    Ranks move up into the gap (``keep_ranks``). None for a job of a single replica.
     """
     hosts = scenario.cluster.built.host_of[: scenario.gpus]
     replica = scenario.gpus // scenario.dp
@@ -190,7 +190,7 @@ def without_machine(scenario: Scenario, machine: int) -> tuple[Scenario | None, 
     dp = min(scenario.dp - 1, len(kept) // replica)
     if dp < 1:
         return None, "the job has a single replica"
-    changed = with_ranks(scenario, dp, kept[: dp * replica])
+    changed = keep_ranks(scenario, dp, kept[: dp * replica])
     batch, notes = changed.training.global_batch, []
     if batch != scenario.training.global_batch:
         notes.append(f"global batch {batch:,}, as {scenario.training.global_batch:,} is not divisible")
@@ -199,7 +199,7 @@ def without_machine(scenario: Scenario, machine: int) -> tuple[Scenario | None, 
     return changed, "; ".join(notes)
 
 
-def with_ranks(scenario: Scenario, dp: int, kept: Sequence[int]) -> Scenario:
+def keep_ranks(scenario: Scenario, dp: int, kept: Sequence[int]) -> Scenario:
     """Return the job reduced to ``dp`` replicas and the ranks in ``kept``, in this order.
 
     The global batch stays where the replicas can share it, else it is the nearest smaller one that they can. A fault of

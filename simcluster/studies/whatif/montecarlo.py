@@ -31,7 +31,7 @@ from simcluster.studies.whatif.replica_sweep import seed_of, sweep_replicas
 
 Method = Literal["auto", "sweep", "events"]
 
-_LOOK = 10  # replicas by events between checks of how precise the mean is
+_REPLICAS_PER_CHECK = 10  # replicas by events between checks of how precise the mean is
 
 
 @checked
@@ -50,7 +50,7 @@ def monte_carlo(
 
     With ``until``, as in 0.001, it ends as soon as the mean is known to this fraction of it: half of its 95 % interval
     is no more, checked after every 50 replicas of the sweep and every 10 or more by events; ``replicas`` is the most.
-    ``base`` is the result of ``without_chance(scenario)`` if it is there already. ``processes`` simulate them
+    ``base`` is the result of ``remove_randomness(scenario)`` if it is there already. ``processes`` simulate them
     concurrently (0: one per core where a sweep gains by it, one by events); the numbers do not depend on it. Raises
     InputError for ``method="sweep"`` where the sweep is not proved to be right (``studies.scopes``).
     """
@@ -62,11 +62,11 @@ def monte_carlo(
     if method == "sweep" and obstacle:
         raise InputError(f"replicas: {obstacle}")
     if base is None:
-        base = simulate_scenario(without_chance(scenario))
-    elif base.scenario != without_chance(scenario):
+        base = simulate_scenario(remove_randomness(scenario))
+    elif base.scenario != remove_randomness(scenario):
         raise InputError(
             f"base: is the result of another scenario ({base.scenario.name}); it must be that of "
-            "without_chance(scenario): omit it to have it simulated here"
+            "remove_randomness(scenario): omit it to have it simulated here"
         )
     if until is not None and not 0 < until < 1:
         raise InputError(f"until: {until:g} is not a fraction of the mean; give one above 0 and below 1, as in 0.001")
@@ -79,35 +79,36 @@ def monte_carlo(
         return Distribution(times, base.step_time, "sweep")
     numbers = range(scenario.replicas)
     workers = processes or 1  # one by default: a new process lacks extensions that a script has registered
-    turn = max(_LOOK, workers) if until else len(numbers)
+    turn = max(_REPLICAS_PER_CHECK, workers) if until else len(numbers)
     times = np.zeros(0)
     for first in range(0, len(numbers), turn):
         some = numbers[first : first + turn]
         several = min(workers, len(some))
-        call = partial(_by_events, scenario) if several == 1 else partial(_of_document, scenario.document())
+        call = (
+            partial(_simulate_by_events, scenario) if several == 1 else partial(_simulate_document, scenario.document())
+        )
         times = np.append(times, map_in_processes(call, some, several))
         if enough(times):
             break
     return Distribution(times, base.step_time, "events")
 
 
-def _of_document(document: Mapping[str, Any], numbers: Sequence[int]) -> list[float]:
-    """Return the step times of replicas of a scenario's document, which can be sent to another process."""
-    return _by_events(from_document(document), numbers)
+def _simulate_document(document: Mapping[str, Any], numbers: Sequence[int]) -> list[float]:
+    return _simulate_by_events(from_document(document), numbers)
 
 
-def _by_events(scenario: Scenario, numbers: Sequence[int]) -> list[float]:
+def _simulate_by_events(scenario: Scenario, numbers: Sequence[int]) -> list[float]:
     seeded = scenario.data or scenario.model.moe  # lengths of documents, tokens of experts
     planned = None if seeded else plan_step(scenario)
-    return [simulate_scenario(one_replica(scenario, number), planned=planned).step_time for number in numbers]
+    return [simulate_scenario(make_replica(scenario, number), planned=planned).step_time for number in numbers]
 
 
-def one_replica(scenario: Scenario, number: int) -> Scenario:
+def make_replica(scenario: Scenario, number: int) -> Scenario:
     """Return the scenario of random replica ``number``, with its own seed."""
     return scenario.model_copy(update={"seed": seed_of(scenario.seed, number), "replicas": 1})
 
 
-def without_chance(scenario: Scenario) -> Scenario:
+def remove_randomness(scenario: Scenario) -> Scenario:
     """Return the scenario without randomness; the lengths of its documents are spread evenly."""
     data = scenario.data and scenario.data.without_jitter
     placed_faults = scenario.model_copy(update={"faults": placed(scenario.faults), "replicas": 1, "data": data})

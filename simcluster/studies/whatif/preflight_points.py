@@ -24,15 +24,15 @@ from simcluster.studies.whatif.remedies import (
     Remedy,
     Values,
     Verdict,
-    against_bubble,
-    against_exposed,
-    against_memory,
-    against_sharding,
-    graded,
-    into_domain,
-    sharing_experts,
+    bubble_remedies,
+    expert_remedies,
+    exposure_remedies,
+    grade_number,
+    memory_remedies,
+    sharding_remedies,
+    tensor_domain_remedies,
 )
-from simcluster.studies.whatif.sensitivities import scaled
+from simcluster.studies.whatif.sensitivities import scale_resource
 
 _WORTH_NAMING = 0.0005  # of the step
 _EXPERTS_ALONE = 8  # experts that every rank may hold: Mixtral's
@@ -77,14 +77,14 @@ class Point:
 Check = Callable[[Result], Point]
 
 
-def _named(what: str, share: float) -> str:
+def _main_part_text(what: str, share: float) -> str:
     return f", most of it {what}" if share > _WORTH_NAMING else ""
 
 
 # --- the points -------------------------------------------------------------------------------------------------------
 
 
-def _layout(result: Result) -> Point:
+def _check_layout(result: Result) -> Point:
     scenario = result.scenario
     plan, batch, model = scenario.parallel, scenario.training, scenario.model
     schedule = schedule_of(scenario)
@@ -106,19 +106,19 @@ def _layout(result: Result) -> Point:
     )  # fmt: skip
 
 
-def _memory(result: Result) -> Point:
+def _check_memory(result: Result) -> Point:
     used = result.memory.total / result.facts.memory
-    tight = against_memory(result.scenario)
+    tight = memory_remedies(result.scenario)
     tries = tuple(each.values for each in result.remedies.found) if result.remedies else tight
     return Point(
-        "memory headroom", graded(used, 1 - HEADROOM, 1.0),
+        "memory headroom", grade_number(used, 1 - HEADROOM, 1.0),
         f"{result.memory.total / 1e9:.1f} of {result.facts.memory / 1e9:.1f} GB ({used:.0%}) on the fullest GPU",
         f"at most {100 * (1 - HEADROOM):.0f} %; above 100 % is out of memory",
         "more recomputation, or a higher ZeRO stage", tries, for_time=False,
     )  # fmt: skip
 
 
-def _tensor_domain(result: Result) -> Point:
+def _check_tensor_domain(result: Result) -> Point:
     plan, cluster = result.job.plan, result.scenario.cluster.built
     groups = plan.groups("tp")
     switch = {gpu: cluster.nvswitch(gpu) or f"machine {cluster.host_of[gpu]}" for gpu in range(result.facts.ranks)}
@@ -131,36 +131,36 @@ def _tensor_domain(result: Result) -> Point:
         "tp inside the NVLink domain", "fail" if crossing else "pass",
         f"tp {plan.tp}, domains of {domain} GPUs" + (f"; {crossing} of {len(groups)} groups cross" if crossing else ""),
         "no tp group leaves its NVLink domain",
-        tries=into_domain(result.scenario, domain), for_time=False,
+        tries=tensor_domain_remedies(result.scenario, domain), for_time=False,
     )  # fmt: skip
 
 
-def _critical_batch(result: Result) -> Point:
+def _check_critical_batch(result: Result) -> Point:
     size = parameters(result.scenario.model).total
     loss = (_KAPLAN_PARAMETERS / size) ** _KAPLAN_LOSS_POWER
     critical = _KAPLAN_BATCH / loss**_KAPLAN_BATCH_POWER
     tokens = result.facts.tokens
     return Point(
-        "batch against the critical batch", graded(tokens / critical, 1.0, 4.0),
+        "batch against the critical batch", grade_number(tokens / critical, 1.0, 4.0),
         f"{tokens / 1e6:.2f} M tokens per step, {tokens / critical:.0%} of {critical / 1e6:.1f} M",
         "above it more samples hardly save steps (arXiv:2001.08361 eq. 1.4 at the loss of eq. 1.1: a rule of thumb)",
         "a smaller training.global_batch, or fewer GPUs",
     )  # fmt: skip
 
 
-def _bubble(result: Result) -> Point:
+def _check_bubble(result: Result) -> Point:
     bubble, own = result.times.bubble_fraction, result.schedule_bubble
-    uneven = _above(result) > _UNEVEN
+    uneven = _stage_excess(result) > _UNEVEN
     why = ", its stages are uneven" if bubble > own.fraction and uneven else ""
     beside = f"; {own.describe()}{why}" if own.fraction else ""
     return Point(
-        "pipeline bubble", graded(bubble, 0.10, 0.25), f"{bubble:.1%} of the step waits for other stages{beside}",
+        "pipeline bubble", grade_number(bubble, 0.10, 0.25), f"{bubble:.1%} of the step waits for other stages{beside}",
         "at most 10 %; above 25 % something is wrong", "more microbatches, more chunks, or fewer stages",
-        against_bubble(result, uneven=uneven),
+        bubble_remedies(result, uneven=uneven),
     )  # fmt: skip
 
 
-def _sharding(result: Result) -> Point:
+def _check_sharding(result: Result) -> Point:
     """Check that ZeRO does not reduce or gather in every microbatch of a pipeline.
 
     DeepSpeed (runtime/pipe/engine.py): "ZeRO-2 and ZeRO-3 are incompatible with pipeline parallelism"; why: its issue
@@ -182,91 +182,90 @@ def _sharding(result: Result) -> Point:
         "ZeRO under the pipeline", "warn" if bad else "pass", f"ZeRO-{zero}, pp {pp}" + (how + wire if bad else ""),
         "ZeRO-0 or 1 under a pipeline: DeepSpeed refuses 2 and 3, Megatron-LM shards the optimizer's state only",
         "parallel.zero 1, or sum gradients up and reduce them once (fsdp.sync_every_microbatch: false)",
-        against_sharding(scenario), for_time=False,
+        sharding_remedies(scenario), for_time=False,
     )  # fmt: skip
 
 
-def _exposed(result: Result) -> Point:
+def _check_exposed(result: Result) -> Point:
     exposed = {axis: result.times.breakdown[f"exposed_{axis}"] for axis in EXPOSED}
     share = sum(exposed.values()) / result.step_time
     most = max(exposed, key=lambda axis: exposed[axis])
     return Point(
-        "exposed communication", graded(share, 0.15, 0.30),
-        f"{share:.1%} of the step{_named(f'{most} ({exposed[most] / result.step_time:.1%})', share)}",
+        "exposed communication", grade_number(share, 0.15, 0.30),
+        f"{share:.1%} of the step{_main_part_text(f'{most} ({exposed[most] / result.step_time:.1%})', share)}",
         "at most 15 %; above 30 % GPUs wait more than they should", "another layout, or faster links",
-        against_exposed(result),
+        exposure_remedies(result),
     )  # fmt: skip
 
 
-def _contention(result: Result) -> Point:
+def _check_contention(result: Result) -> Point:
     lost = {axis: each.contention for axis, each in result.account.axes.items()}
     share = sum(lost.values()) / result.step_time
     most = max(lost, key=lambda axis: lost[axis])
     orders = (("tp", "cp", "dp", "pp"), ("tp", "cp", "pp", "dp"))
     return Point(
-        "oversubscription on the rings' way", graded(share, 0.02, 0.10),
-        f"{share:.1%} of the step is lost to shared links{_named(most, share)}",
+        "oversubscription on the rings' way", grade_number(share, 0.02, 0.10),
+        f"{share:.1%} of the step is lost to shared links{_main_part_text(most, share)}",
         "at most 2 %", "adaptive routing, or ranks placed so that rings stay below a leaf switch",
         tuple({"parallel.order": order} for order in orders if order != tuple(result.scenario.parallel.order)),
     )  # fmt: skip
 
 
-def _last_stage(result: Result) -> Point:
-    own = _computing(result)
+def _check_stage_balance(result: Result) -> Point:
+    own = _compute_seconds(result)
     if len(own) < 2:
         return Point("balance of stages", "pass", "one stage", "the slowest stage at most 5 % above the mean")
-    slowest, over = own.index(max(own)), _above(result)
+    slowest, over = own.index(max(own)), _stage_excess(result)
     last = " (it has the LM head)" if slowest == len(own) - 1 else ""
     return Point(
-        "balance of stages", graded(over, _UNEVEN, 0.15),
+        "balance of stages", grade_number(over, _UNEVEN, 0.15),
         f"stage {slowest}{last} computes {format_seconds(own[slowest])}, {over:+.1%} against the others",
         "the slowest stage at most 5 % above the others", "fewer layers on that stage",
         (result.scenario.pipeline.layers_changes("auto"),),
     )  # fmt: skip
 
 
-def _computing(result: Result) -> list[float]:
+def _compute_seconds(result: Result) -> list[float]:
     return [sum(stage[name] for name in COMPUTE_KINDS) for stage in result.breakdown_of_stages]
 
 
-def _above(result: Result) -> float:
-    """Return by what fraction the slowest stage computes longer than the mean of the others."""
-    own = sorted(_computing(result))
+def _stage_excess(result: Result) -> float:
+    own = sorted(_compute_seconds(result))
     return own[-1] / (sum(own[:-1]) / (len(own) - 1)) - 1 if len(own) > 1 else 0.0
 
 
-def _launches(result: Result) -> Point:
-    scenario = scaled(result.scenario, "launch", 1.0)  # half the time
+def _check_launches(result: Result) -> Point:
+    scenario = scale_resource(result.scenario, "launch", 1.0)  # half the time
     faster = simulate_scenario(result.loading.delayed_scenario(scenario) if result.loading else scenario)
     under = path_seconds_under(result.critical_path, result, faster)
     share = 0.0 if under is None else 2 * (result.step_time - under) / result.step_time
     micro = result.scenario.training.micro_batch
     larger = tuple({"training.micro_batch": micro * factor} for factor in (2, 4))
     return Point(
-        "launch-bound microbatches", graded(share, 0.05, 0.20),
+        "launch-bound microbatches", grade_number(share, 0.05, 0.20),
         "not known" if under is None else f"{share:.1%} of the step is launching kernels and host work",
         "at most 5 %", "larger microbatches, fewer and larger kernels, CUDA graphs", larger,
     )  # fmt: skip
 
 
-def _experts(result: Result) -> Point:
+def _check_experts(result: Result) -> Point:
     plan, count = result.scenario.parallel, result.job.model.moe.experts if result.job.model.moe else 0
     alone = plan.ep == 1 and plan.tp * plan.dp > 1 and count > _EXPERTS_ALONE
     return Point(
         "expert parallelism", "warn" if alone else "pass",
         f"ep {plan.ep}: {count // plan.ep:,} of {count:,} experts per rank",
         f"ep above 1 with more than {_EXPERTS_ALONE} experts",
-        "share the experts among ranks: each computes fewer experts with more tokens", sharing_experts(result.scenario),
+        "share the experts among ranks: each computes fewer experts with more tokens", expert_remedies(result.scenario),
     )  # fmt: skip
 
 
 CHECKS: tuple[Check, ...] = (
-    _layout, _memory, _tensor_domain, _sharding, _critical_batch, _bubble, _exposed, _contention, _last_stage,
-    _launches,
+    _check_layout, _check_memory, _check_tensor_domain, _check_sharding, _check_critical_batch, _check_bubble,
+    _check_exposed, _check_contention, _check_stage_balance, _check_launches,
 )  # fmt: skip
 """Every point of the checklist, in the order in which it is read."""
 
 
-def checks_of(scenario: Scenario) -> tuple[Check, ...]:
+def checks_for(scenario: Scenario) -> tuple[Check, ...]:
     """Return the checks that apply to a scenario; a mixture of experts has one more."""
-    return (*CHECKS, _experts) if scenario.model.moe else CHECKS
+    return (*CHECKS, _check_experts) if scenario.model.moe else CHECKS

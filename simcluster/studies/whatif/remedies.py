@@ -29,13 +29,13 @@ VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
 Values = Mapping[str, Any]
 """Values at dotted paths of a scenario."""
 
-Again = Callable[[Values], Scenario]
+MakeScenario = Callable[[Values], Scenario]
 """Function that returns the scenario changed to these values; InputError where they are invalid."""
 
 _WORTH_TRYING = 0.03  # of the step: nothing is tried for an axis that exposes less
 
 
-def graded(value: float, warn: float, fail: float) -> Verdict:
+def grade_number(value: float, warn: float, fail: float) -> Verdict:
     """Return the verdict on a number: fail above one threshold, warn above another, else pass."""
     return "fail" if value > fail else "warn" if value > warn else "pass"
 
@@ -61,7 +61,7 @@ class Remedy:
 
     def options(self) -> str:
         """Return the change as shell options, to append to ``simcluster run SCENARIO``."""
-        return " ".join(f"--set {shlex.quote(text)}" for text in written(self.values))
+        return " ".join(f"--set {shlex.quote(text)}" for text in format_changes(self.values))
 
     def to_dict(self) -> dict[str, Any]:
         """Return the remedy as JSON-ready values."""
@@ -80,7 +80,7 @@ class Trials:
     Fewer where a step takes minutes. ``again`` makes the changed scenarios, by default from the scenario itself.
     """
 
-    def __init__(self, result: Result, again: Again | None, most: int) -> None:
+    def __init__(self, result: Result, again: MakeScenario | None, most: int) -> None:
         self._base, self._again, self._left = (
             result,
             again,
@@ -88,7 +88,7 @@ class Trials:
         )
         self._known: dict[tuple[tuple[str, str], ...], tuple[Values, Result] | None] = {}
 
-    def play(self, values: Values) -> tuple[Values, Result] | None:
+    def simulate(self, values: Values) -> tuple[Values, Result] | None:
         """Simulate a change; return all changed values and the result.
 
         None if a rule forbids it, it does not fit, or no tries are left.
@@ -109,10 +109,10 @@ class Trials:
         if key not in self._known:
             if not self._left:
                 return None
-            self._known[key] = self._result(whole, changed)
+            self._known[key] = self._simulate_change(whole, changed)
         return self._known[key]
 
-    def _result(self, whole: Values, changed: Scenario) -> tuple[Values, Result] | None:
+    def _simulate_change(self, whole: Values, changed: Scenario) -> tuple[Values, Result] | None:
         try:
             if self._again is not None:
                 changed = self._again(whole)
@@ -123,7 +123,7 @@ class Trials:
             return None
 
 
-def written(values: Values) -> Iterator[str]:
+def format_changes(values: Values) -> Iterator[str]:
     """Yield each value of a change as ``path=value``, for the command line."""
     for path, value in values.items():
         if isinstance(value, tuple | list):
@@ -138,16 +138,16 @@ def written(values: Values) -> Iterator[str]:
 # --- candidates -------------------------------------------------------------------------------------------------------
 
 
-def against_exposed(result: Result) -> tuple[Values, ...]:
+def exposure_remedies(result: Result) -> tuple[Values, ...]:
     """Return changes that may hide communication, alternating between axes, the most exposed axis first."""
-    exposed = {axis: result.times.breakdown[f"exposed_{axis}"] / result.step_time for axis in _OF_AXIS}
+    exposed = {axis: result.times.breakdown[f"exposed_{axis}"] / result.step_time for axis in _AXIS_REMEDIES}
     axes = sorted((axis for axis in exposed if exposed[axis] > _WORTH_TRYING), key=lambda axis: -exposed[axis])
-    lists = [list(_OF_AXIS[axis](result.scenario)) for axis in axes]
+    lists = [list(_AXIS_REMEDIES[axis](result.scenario)) for axis in axes]
     longest = max(map(len, lists), default=0)
     return tuple(values[place] for place in range(longest) for values in lists if place < len(values))
 
 
-def against_bubble(result: Result, *, uneven: bool) -> tuple[Values, ...]:
+def bubble_remedies(result: Result, *, uneven: bool) -> tuple[Values, ...]:
     """Return changes that may shrink the pipeline bubble; if stages are ``uneven``, balance them first.
 
     Then more chunks and smaller microbatches. Fewer stages and a schedule that splits the backward come last.
@@ -156,10 +156,10 @@ def against_bubble(result: Result, *, uneven: bool) -> tuple[Values, ...]:
     cut = [scenario.pipeline.layers_changes("auto")] if uneven else []
     smaller = [{"training.micro_batch": size} for size in divisors(scenario.training.micro_batch)[-2:-1]]
     split = [{"pipeline.schedule": "zb-h1"}] if scenario.pipeline.schedule == "1f1b" else []
-    return (*cut, *_chunks(scenario)[-1:], *smaller, *_fewer_stages(scenario), *split)
+    return (*cut, *_interleaved_schedules(scenario)[-1:], *smaller, *_fewer_stages(scenario), *split)
 
 
-def against_sharding(scenario: Scenario) -> tuple[Values, ...]:
+def sharding_remedies(scenario: Scenario) -> tuple[Values, ...]:
     """Return changes that avoid reducing gradients and gathering parameters in every microbatch."""
     if scenario.parallel.zero < 2:
         return ()
@@ -172,7 +172,7 @@ def against_sharding(scenario: Scenario) -> tuple[Values, ...]:
     return tuple(found)
 
 
-def against_memory(scenario: Scenario) -> tuple[Values, ...]:
+def memory_remedies(scenario: Scenario) -> tuple[Values, ...]:
     """Return changes that save memory on a GPU that is nearly full, cheapest in time first."""
     parallel, training = scenario.parallel, scenario.training
     found: list[Values] = []
@@ -188,16 +188,16 @@ def against_memory(scenario: Scenario) -> tuple[Values, ...]:
     return tuple(found)
 
 
-def into_domain(scenario: Scenario, domain: int) -> tuple[Values, ...]:
+def tensor_domain_remedies(scenario: Scenario, domain: int) -> tuple[Values, ...]:
     """Return changes that limit tensor parallelism to ``domain`` ranks, with more replicas or more stages."""
     tp, pp = scenario.parallel.tp, scenario.parallel.pp
     sizes = [size for size in reversed(divisors(tp)) if size <= domain][:2]
     return tuple(
-        values for size in sizes for values in (_split(size), {**_split(size), "parallel.pp": pp * (tp // size)})
+        values for size in sizes for values in (_with_tp(size), {**_with_tp(size), "parallel.pp": pp * (tp // size)})
     )
 
 
-def sharing_experts(scenario: Scenario) -> tuple[Values, ...]:
+def expert_remedies(scenario: Scenario) -> tuple[Values, ...]:
     """Return changes that shard the experts: over the most ranks of a node that divide them, then fewer."""
     moe, plan, hosts = scenario.model.moe, scenario.parallel, scenario.cluster.built.host_of
     ranks = math.gcd(moe.experts if moe else 1, scenario.dp * plan.tp)
@@ -206,12 +206,11 @@ def sharing_experts(scenario: Scenario) -> tuple[Values, ...]:
     return tuple({"parallel.ep": size, **whole} for size in sizes)
 
 
-def _split(tp: int) -> Values:
-    """Return the values for tensor parallelism of ``tp`` ranks; for 1, without options that need several."""
+def _with_tp(tp: int) -> Values:
     return {"parallel.tp": tp, **({"parallel.sequence_parallel": False, "overlap.tensor": False} if tp == 1 else {})}
 
 
-def _chunks(scenario: Scenario) -> list[Values]:
+def _interleaved_schedules(scenario: Scenario) -> list[Values]:
     pp, now = scenario.parallel.pp, (scenario.pipeline.schedule, scenario.pipeline.chunks)
     if scenario.microbatches % pp or pp == 1:
         return []
@@ -228,9 +227,9 @@ def _fewer_stages(scenario: Scenario) -> list[Values]:
     return [{"parallel.pp": size, **(plain if size == 1 else {})} for size in sizes]
 
 
-def _dp(scenario: Scenario) -> Iterator[Values]:
+def _dp_remedies(scenario: Scenario) -> Iterator[Values]:
     zero, overlap = scenario.parallel.zero, scenario.overlap
-    yield from against_sharding(scenario)[:2]
+    yield from sharding_remedies(scenario)[:2]
     hidden: dict[str, Any] = {} if overlap.grad_reduce else {"overlap.grad_reduce": True}
     if zero and not overlap.param_gather:
         hidden["overlap.param_gather"] = True
@@ -240,7 +239,7 @@ def _dp(scenario: Scenario) -> Iterator[Values]:
         yield hidden
     if not zero:
         yield {"parallel.zero": 1, "overlap.grad_reduce": True, "overlap.param_gather": True}
-    yield from against_sharding(scenario)[2:]
+    yield from sharding_remedies(scenario)[2:]
     if zero == 3 and not scenario.fsdp.shard_group:
         hosts = scenario.cluster.built.host_of
         machine = sum(hosts[rank] == hosts[0] for rank in range(scenario.gpus))
@@ -251,29 +250,29 @@ def _dp(scenario: Scenario) -> Iterator[Values]:
         yield {"training.micro_batch": 2 * scenario.training.micro_batch}
 
 
-def _tp(scenario: Scenario) -> Iterator[Values]:
+def _tp_remedies(scenario: Scenario) -> Iterator[Values]:
     parallel = scenario.parallel
     hidden: dict[str, Any] = {} if scenario.overlap.tensor else {"overlap.tensor": True}
     whole = hidden if parallel.sequence_parallel else {**hidden, "parallel.sequence_parallel": True}
     yield from (values for values in (whole, hidden) if values)
     if parallel.tp % 2 == 0:
-        yield _split(parallel.tp // 2)
-        yield {**_split(parallel.tp // 2), "parallel.pp": 2 * parallel.pp}
+        yield _with_tp(parallel.tp // 2)
+        yield {**_with_tp(parallel.tp // 2), "parallel.pp": 2 * parallel.pp}
 
 
-def _cp(scenario: Scenario) -> Iterator[Values]:
+def _cp_remedies(scenario: Scenario) -> Iterator[Values]:
     if scenario.parallel.cp % 2 == 0:
         yield {"parallel.cp": scenario.parallel.cp // 2}
 
 
-def _ep(scenario: Scenario) -> Iterator[Values]:
+def _ep_remedies(scenario: Scenario) -> Iterator[Values]:
     if not scenario.overlap.pairs:
         yield {"overlap.pairs": True}
     if not scenario.overlap.experts:
         yield {"overlap.experts": True}
 
 
-def _pp(scenario: Scenario) -> Iterator[Values]:
+def _pp_remedies(scenario: Scenario) -> Iterator[Values]:
     if not scenario.overlap.pipeline:
         yield {"overlap.pipeline": True}
     if scenario.pipeline.chunks > 1:
@@ -281,4 +280,6 @@ def _pp(scenario: Scenario) -> Iterator[Values]:
     yield from _fewer_stages(scenario)
 
 
-_OF_AXIS: Mapping[str, Callable[[Scenario], Iterator[Values]]] = {"tp": _tp, "cp": _cp, "ep": _ep, "pp": _pp, "dp": _dp}
+_AXIS_REMEDIES: Mapping[str, Callable[[Scenario], Iterator[Values]]] = {
+    "tp": _tp_remedies, "cp": _cp_remedies, "ep": _ep_remedies, "pp": _pp_remedies, "dp": _dp_remedies,
+}  # fmt: skip

@@ -25,13 +25,13 @@ from simcluster.scenario.given import ScenarioLike, scenario_of
 from simcluster.scenario.scale import Scale
 from simcluster.scenario.scenario import Scenario
 from simcluster.step.simulate import ResultLike, simulate_scenario, to_result
-from simcluster.studies.whatif.montecarlo import monte_carlo, without_chance
+from simcluster.studies.whatif.montecarlo import monte_carlo, remove_randomness
 
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-Per = Literal["gpu", "kernel", "pass", "step"]
-PERS: tuple[Per, ...] = get_args(Per)
+DrawUnit = Literal["gpu", "kernel", "pass", "step"]
+DRAW_UNITS: tuple[DrawUnit, ...] = get_args(DrawUnit)
 RESOURCES: Mapping[str, str] = MappingProxyType(
     {
         "flops": "peak FLOP/s",
@@ -50,12 +50,12 @@ RESOURCES: Mapping[str, str] = MappingProxyType(
 ``between_machines`` is the network and PCIe at once, so gains of all resources add up without it.
 """
 
-TIMES = ("latency", "launch")
+TIME_RESOURCES = ("latency", "launch")
 """Resources of which less is better."""
 
 _KINK = 0.1  # of the larger one: how much the two sides differ where that is reported
-_TOLD = 5e-4  # percent of the step for a percent: nothing smaller is reported
-_NOTHING = 1e-6  # of the step: a resource on which it does not depend
+_MIN_REPORTED = 5e-4  # percent of the step for a percent: nothing smaller is reported
+_NEGLIGIBLE = 1e-6  # of the step: a resource on which it does not depend
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +97,7 @@ class Sensitivity(Displayable):
         if self.loss is None:
             return False
         more = self.gain * (1 + self.by)
-        return abs(more - self.loss) > max(_KINK * max(abs(more), abs(self.loss)), _TOLD)
+        return abs(more - self.loss) > max(_KINK * max(abs(more), abs(self.loss)), _MIN_REPORTED)
 
     @property
     def estimated_gain(self) -> float | None:
@@ -150,29 +150,29 @@ def sensitivity(
             raise InputError(f"price of {name}: {price!r} must be positive: dollars per GPU for one percent of it")
     base, chosen = to_result(scenario, "sensitivity"), resources or RESOURCES
     require_time_for(base.scenario, 2 * len(chosen), "sensitivity", ops=base.simulated_ops)
-    found = [_of(base, name, by, prices.get(name)) for name in chosen]
+    found = [_measure_sensitivity(base, name, by, prices.get(name)) for name in chosen]
     found.sort(key=lambda each: -each.gain)
     return Records(sorted(found, key=lambda each: -(each.gain_per_dollar or 0.0)) if prices else found)
 
 
-def scaled(scenario: Scenario, resource: str, by: float, *, less: bool = False) -> Scenario:
+def scale_resource(scenario: Scenario, resource: str, by: float, *, less: bool = False) -> Scenario:
     """Return the scenario with a fraction ``by`` more of a resource, or less of a time such as latency.
 
     With ``less`` it has as much less of it: the amount that ``by`` more of it would bring back to the present one.
     """
     now: Scale = scenario.cluster.scale
-    factor = 1 / (1 + by) if (resource in TIMES) != less else 1 + by
+    factor = 1 / (1 + by) if (resource in TIME_RESOURCES) != less else 1 + by
     scale = now.model_copy(update={resource: getattr(now, resource) * factor})
     return scenario.model_copy(update={"cluster": scenario.cluster.with_scale(scale)})
 
 
-def _of(base: Result, resource: str, by: float, price: float | None) -> Sensitivity:
+def _measure_sensitivity(base: Result, resource: str, by: float, price: float | None) -> Sensitivity:
     before = base.step_time
     if resource == "memory":  # capacity takes no time
         return Sensitivity(resource, by, before, before, before, price, before)
-    more = simulate_scenario(scaled(base.scenario, resource, by))
+    more = simulate_scenario(scale_resource(base.scenario, resource, by))
     estimate = path_seconds_under(base.critical_path, base, more)
-    worse = simulate_scenario(scaled(base.scenario, resource, by, less=True)).step_time
+    worse = simulate_scenario(scale_resource(base.scenario, resource, by, less=True)).step_time
     held = find_limit_between(base.scenario, more.scenario, more) if resource in LINKS else None
     return Sensitivity(resource, by, before, estimate, more.step_time, price, worse, held)
 
@@ -186,7 +186,7 @@ class MoreMemory:
     step_time: float
 
 
-def more_memory(base: Result) -> list[MoreMemory]:
+def simulate_less_recompute(base: Result) -> list[MoreMemory]:
     """Simulate each mode with less recomputation; return the bytes per GPU that it needs and its step time."""
     ways = ("full", "selective", "none")
     now = base.scenario.training.recompute
@@ -210,7 +210,7 @@ class GapCause:
     part: float
     factor: float | None
 
-    def in_words(self) -> str:
+    def describe(self) -> str:
         """Describe the cause: peak FLOP/s would have to be 0.870 x the modelled value (61.2% of the step)."""
         name, part = RESOURCES[self.resource], f"{self.part:.1%} of the step"
         if self.factor is None:
@@ -222,7 +222,7 @@ class GapCause:
         return {"resource": self.resource, "part": self.part, "factor": self.factor}
 
 
-def gap_causes(found: Sequence[Sensitivity], gap: float) -> list[GapCause]:
+def find_gap_causes(found: Sequence[Sensitivity], gap: float) -> list[GapCause]:
     """Return for each resource the factor that alone would explain a gap (s), measured less simulated.
 
     Most of the step first. A part p of the step S depends on a resource: S (1 - p) + S p / x at x times its rate. So a
@@ -232,10 +232,10 @@ def gap_causes(found: Sequence[Sensitivity], gap: float) -> list[GapCause]:
     causes = []
     for each in found:
         part = each.gain * (1 + each.by)
-        if part <= _NOTHING:
+        if part <= _NEGLIGIBLE:
             continue
         times = 1 + gap / (each.before * part)  # as much of its time
-        factor = None if times <= 0 else times if each.resource in TIMES else 1 / times
+        factor = None if times <= 0 else times if each.resource in TIME_RESOURCES else 1 / times
         causes.append(GapCause(each.resource, part, factor))
     return sorted(causes, key=lambda cause: -cause.part)
 
@@ -245,7 +245,7 @@ def inflation(
     scenarios: Mapping[str, ScenarioLike],
     sigmas: Iterable[float],
     *,
-    per: Per = "kernel",
+    per: DrawUnit = "kernel",
     replicas: int = 50,
 ) -> DataFrame:
     """Simulate how lognormal random durations prolong the step, one row per scenario and sigma.
@@ -255,8 +255,8 @@ def inflation(
     their kind. ``inflation`` is the mean step of the ``replicas`` over that without chance, ``interval`` half of its 95
     % interval, ``barrier`` the factor of one barrier of all ranks if each draws for a whole step of computing.
     """
-    if per not in PERS:
-        raise InputError(f"inflation: per {per!r} is not a unit of random draws; use {', '.join(PERS)}")
+    if per not in DRAW_UNITS:
+        raise InputError(f"inflation: per {per!r} is not a unit of random draws; use {', '.join(DRAW_UNITS)}")
     kind = "speeds" if per == "gpu" else "jitter"
     rows: list[dict[str, Any]] = []
     for name, given in scenarios.items():
@@ -267,23 +267,19 @@ def inflation(
             law = {"kind": "lognormal", "sigma": sigma}
             drawn = {"kind": kind, "law": law} if per == "gpu" else {"kind": kind, "per": per, "factor": law}
             drawing = scenario.with_({"faults": [*own, drawn]})
-            base = base or simulate_scenario(without_chance(drawing))
+            base = base or simulate_scenario(remove_randomness(drawing))
             found = monte_carlo(drawing, replicas=replicas, base=base)
             low, high = found.interval
             rows.append({
                 "scenario": name, "gpus": scenario.gpus, "schedule": scenario.pipeline.schedule_name, "sigma": sigma,
                 "inflation": found.mean / found.planned, "interval": (high - low) / 2 / found.planned,
-                "barrier": barrier(scenario.gpus, sigma, per), "method": found.method,
+                "barrier": barrier_inflation(scenario.gpus, sigma, per), "method": found.method,
             })  # fmt: skip
     return rows_to_frame(rows)
 
 
-def barrier(ranks: int, sigma: float, per: Per = "step") -> float:
-    """Return the factor by which a barrier of ``ranks`` prolongs random compute times.
-
-    The mean of the largest of the ranks' factors. A speed of mean 1 makes seconds of 1 / speed, which is lognormal as
-    well, with mean exp(sigma^2).
-    """
+def barrier_inflation(ranks: int, sigma: float, per: DrawUnit = "step") -> float:
+    """Return the factor by which a barrier of ``ranks`` prolongs random compute: the mean of the largest."""
     return largest_lognormal(ranks, sigma) * (math.exp(sigma**2) if per == "gpu" else 1.0)
 
 

@@ -27,8 +27,8 @@ from simcluster.scenario.effort import require_time_for
 from simcluster.scenario.scenario import Scenario
 from simcluster.step.planned import PlannedStep, plan_step
 from simcluster.step.simulate import ResultLike, simulate_scenario, to_result
-from simcluster.studies.whatif.free import freed_where
-from simcluster.studies.whatif.only_faster import slower_although_faster, told
+from simcluster.studies.whatif.free import free_chosen_ops
+from simcluster.studies.whatif.only_faster import describe_unexpected_slowdown, find_unexpected_slowdown
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -112,15 +112,12 @@ def stragglers(result: ResultLike) -> Stragglers:
     Raises InputError where all these steps would take too long to simulate.
     """
     result = to_result(result, "stragglers")
-    require_time_for(result.scenario, steps_without_causes(result.scenario), "stragglers", ops=result.simulated_ops)
-    return _Counterfactuals(result).found()
+    require_time_for(result.scenario, count_straggler_steps(result.scenario), "stragglers", ops=result.simulated_ops)
+    return _Counterfactuals(result).find_stragglers()
 
 
-def steps_without_causes(scenario: Scenario) -> int:
-    """Return how many steps ``stragglers`` simulates.
-
-    Without each fault, with it alone, with none; two more of a pipeline.
-    """
+def count_straggler_steps(scenario: Scenario) -> int:
+    """Return how many steps ``stragglers`` simulates: without each fault, with it alone, and without any."""
     return 2 * len(scenario.faults) + 1 + 2 * (scenario.parallel.pp > 1)
 
 
@@ -135,15 +132,15 @@ class _Counterfactuals:
         if result.without_faults is not None:
             self._known[result.scenario.straggling] = result.without_faults
 
-    def found(self) -> Stragglers:
-        causes = [self._fault(place, fault) for place, fault in enumerate(self._scenario.faults)]
+    def find_stragglers(self) -> Stragglers:
+        causes = [self._measure_fault(place, fault) for place, fault in enumerate(self._scenario.faults)]
         if self._scenario.parallel.pp > 1:
-            causes += self._of_pipeline()
+            causes += self._measure_pipeline()
         return Stragglers(
             step_time=self._result.step_time,
-            clean=self._without(*self._scenario.straggling),
+            clean=self._time_without(*self._scenario.straggling),
             causes=tuple(sorted(causes, key=lambda cause: -cause.cost)),
-            by_worker=self._by_worker(),
+            by_worker=self._measure_workers(),
             estimated=self._estimator.straggling,
         )
 
@@ -155,34 +152,36 @@ class _Counterfactuals:
     def _estimator(self) -> Any:
         return load_provided("estimator of recorded jobs")(self._result, self._scenario.name)
 
-    def _without(self, *places: int) -> float:
+    def _time_without(self, *places: int) -> float:
         if places not in self._known:
             self._known[places] = simulate_scenario(self._scenario.without(*places), planned=self._planned).step_time
         return self._known[places]
 
-    def _only(self, *places: int) -> float:
-        return self._without(*(place for place in range(len(self._scenario.faults)) if place not in places))
+    def _time_with_only(self, *places: int) -> float:
+        return self._time_without(*(place for place in range(len(self._scenario.faults)) if place not in places))
 
-    def _workers(self, fault: Fault) -> tuple[tuple[int, int], ...]:
-        """Return (dp rank, stage) of the workers with a fault; none if the fault slows down others, too."""
+    def _workers_with(self, fault: Fault) -> tuple[tuple[int, int], ...]:
         if fault.everywhere:
             return ()
         places = [self._plan.coordinates(rank) for rank in fault.chosen(self._hosts)]
         return tuple(dict.fromkeys((place["dp"], place["pp"]) for place in places))
 
-    def _fault(self, place: int, fault: Fault) -> Cause:
+    def _measure_fault(self, place: int, fault: Fault) -> Cause:
         step, note, estimate = self._result.step_time, "", None
-        if self._without(place) > step:
+        if self._time_without(place) > step:
             other = self._scenario.without(place)
             again = simulate_scenario(other, planned=self._planned)
-            note = told(slower_although_faster(self._result, again, self._scenario, other))
-        if workers := self._workers(fault):  # their ops take what is typical; steps as the run has them, end to end
+            note = describe_unexpected_slowdown(find_unexpected_slowdown(self._result, again, self._scenario, other))
+        if workers := self._workers_with(
+            fault
+        ):  # their ops take what is typical; steps as the run has them, end to end
             numbers = [dp * self._plan.pp + stage for dp, stage in workers]
             estimate = step * float(self._estimator.share_without(numbers))
-        return Cause(describe_fault(fault), step, self._without(place), self._only(place), estimate, note)
+        return Cause(
+            describe_fault(fault), step, self._time_without(place), self._time_with_only(place), estimate, note
+        )
 
-    def _of_pipeline(self) -> Iterator[Cause]:
-        """Yield uneven stages and the LM head as causes, where the step is shorter without them."""
+    def _measure_pipeline(self) -> Iterator[Cause]:
         step = self._result.step_time
         pipeline = self._scenario.pipeline.model_copy(update={"layers_per_stage": "auto"})
         try:  # the model cut where the times of the run say
@@ -193,19 +192,19 @@ class _Counterfactuals:
             estimated = self._estimator.straggling
             estimate = step * estimated.last_stage.without / float(estimated.replayed.mean())
             yield Cause("uneven stages", step, even, None, estimate)
-        free = simulate_scenario(self._scenario, change=headless).step_time
+        free = simulate_scenario(self._scenario, change=free_lm_head).step_time
         if free < step:
             yield Cause("LM head and loss", step, free, None, None)
 
-    def _by_worker(self) -> Floats:
+    def _measure_workers(self) -> Floats:
         found = np.ones((self._scenario.dp, self._plan.pp))
-        owners = [self._workers(fault) for fault in self._scenario.faults]
+        owners = [self._workers_with(fault) for fault in self._scenario.faults]
         for worker in dict.fromkeys(owner[0] for owner in owners if len(owner) == 1):
             own = [place for place, owner in enumerate(owners) if owner == (worker,)]
-            found[worker] = self._only(*own) / self._without(*range(len(owners)))
+            found[worker] = self._time_with_only(*own) / self._time_without(*range(len(owners)))
         return found
 
 
-def headless(programs: Sequence[StageProgram]) -> list[StageProgram]:
+def free_lm_head(programs: Sequence[StageProgram]) -> list[StageProgram]:
     """Return the stages' ops with a free LM head and loss, which take no time but stay in their places."""
-    return freed_where(programs, lambda op: op.name.startswith(("lm_head", "loss")))
+    return free_chosen_ops(programs, lambda op: op.name.startswith(("lm_head", "loss")))

@@ -45,7 +45,7 @@ class Verification:
         return f"  compared {self.representatives:,} representatives with all of {part}, both by {by}: {outcome}"
 
 
-def verify(scenario: Scenario) -> Verification:
+def verify_folding(scenario: Scenario) -> Verification:
     """Compare every span of a folded simulation with a simulation of every rank.
 
     A job of many ranks is compared with fewer replicas. Raises InputError where no number of replicas is small enough
