@@ -16,7 +16,7 @@ _TURN = 2.0 * np.pi
 
 
 def draw_uniforms(bits: Any, first: Any, second: Any) -> None:
-    """Fill two float32 arrays alternately with uniforms of an SFC64 generator; scale those of ``second`` by 2 pi."""
+    """Fill two float32 arrays alternately with uniform draws of an SFC64 generator; scale ``second`` by 2 pi."""
     count: cython.longlong = len(first)
     if not cython.compiled:
         uniform = (bits.random_raw(count).view(np.uint32).astype(np.float32) + np.float32(0.5)) * np.float32(2.0**-32)

@@ -1,6 +1,6 @@
-"""Kinds of communication of a job: how many meet, what moves over which links, and the interference with computation.
+"""Kinds of communication of a job: how many ranks meet, traffic on links, and interference with computation.
 
-On classes of equal ranks and links.  Pure.
+On classes of equal ranks and links. Pure.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from simcluster.traffic.traffic import Fabric, Traffic, hop_spread, sum_usage
 
 @dataclass(frozen=True, eq=False)
 class CommunicationKinds:
-    """Kinds of communication between classes of ranks, on classes of links.
+    """Maker of the kinds of communication between classes of ranks, on classes of links.
 
     ``interference`` is what communication does to concurrent computation, None for nothing; ``rates`` are B/s per link;
     ``in_steps``: collectives are simulated hop by hop.
@@ -48,7 +48,7 @@ class CommunicationKinds:
     _members: dict[int, tuple[int, ...]] = field(default_factory=dict, init=False)
 
     def kind(self, number: int, communication: GroupWork) -> CommunicationKind:
-        """Return what a communicator, which represents its class, does."""
+        """Return the communication of a communicator (by number, which represents its class)."""
         work, interference, members = communication.work, self.interference, self._members.get(number)
         if members is None:
             members = self._members[number] = self.classes.meeting(self.communicators.members(number))
@@ -70,7 +70,7 @@ class CommunicationKinds:
         return CommunicationKind(parties, traffics, ranks, pressure, drag, hops)
 
     def moved(self, number: int, communication: GroupWork) -> tuple[Traffic, ...]:
-        """Return what it moves over links if it is not simulated hop by hop, nothing if it takes a given time."""
+        """Return a communication's traffic on links if simulated as a flow; none if it takes a fixed time."""
         work, group = communication.work, self.classes.of_communicator[number]
         if not work.traffic_kind:
             return ()
@@ -88,7 +88,7 @@ class CommunicationKinds:
         ]
 
     def _rate(self, number: int, work: Work) -> float:
-        """Return B/s that a GPU sends while its group has all links for itself and no other group is active."""
+        """Return the rate (B/s) at which a GPU sends while its group has all links to itself."""
         sent, alone = work.size, round_to_tick(work.seconds)
         if work.axis:
             sent *= work.load * bus_factor(cast(Any, work.traffic_kind), len(self.communicators.ranks(number)))

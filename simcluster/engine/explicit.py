@@ -1,4 +1,4 @@
-"""Programs written op by op, as tables: recorded jobs, execution traces, collectives alone."""
+"""Programs written op by op, as engine tables: recorded jobs, execution traces, single collectives."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from simcluster.engine.tables import (
 
 @dataclass
 class ExplicitProgram:
-    """Ops on lanes of ranks.
+    """A program written op by op, on lanes of ranks.
 
     Per op: its ``lane``; its ``seconds``, 0 for communication; its ``sensitivity`` to communication, -1 if that does
     not slow it down; ``meeting``, the index of its communication in ``meetings``, or -1; its ``position`` among the
@@ -71,7 +71,7 @@ class ExplicitProgram:
         speeds: Mapping[int, Profile] = MappingProxyType({}),
         capacities: Mapping[int, Profile] = MappingProxyType({}),
     ) -> Tables:
-        """Return the tables that the engine reads; ``speeds`` is by rank, ``capacities`` by link."""
+        """Return the engine's tables; ``speeds`` is by rank, ``capacities`` by link."""
         kinds = {id(each): each for each in self.meetings}  # equal objects are one
         number = dict(zip(kinds, range(len(kinds)), strict=True))
         ranks = sorted({*self.lane_rank, *chain.from_iterable(each.ranks for each in kinds.values())})

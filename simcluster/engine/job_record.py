@@ -1,4 +1,4 @@
-"""The record of a job that the compiled engine simulates, and its ops one by one."""
+"""Record of a job that the compiled engine simulates, and its ops."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from simcluster.reference.record import Label, Ops, RankOps, RankRecord, RankTim
 
 
 def ops_of_ranks(job: JobTables) -> list[RankOps]:
-    """Return the ops of the ranks that run each template."""
+    """Return for each template the ops of the ranks that run it."""
     columns, found = job.columns, []
     on_main = np.array([name == MAIN for name in columns.lane_names], dtype=bool)
     receiver = np.repeat(np.arange(len(columns)), np.diff(columns.wait_first))
@@ -33,7 +33,7 @@ def ops_of_ranks(job: JobTables) -> list[RankOps]:
 
 
 def lanes_of(job: JobTables) -> tuple[Int32s, Int32s]:
-    """Return the rank and the stage of every lane."""
+    """Return the rank and the stage of every lane, in two arrays."""
     instances = job.tables.instances
     lanes = np.diff(instances.lane_first)
     return np.repeat(instances.number, lanes), np.repeat(job.columns.stages[instances.template], lanes)
@@ -74,7 +74,7 @@ def ops_of(job: JobTables) -> Ops:
 
 
 def _seconds(job: JobTables, instance: Ints, like: Ints) -> Floats:
-    """Return the seconds of ops that ranks do alone; 0 for communication."""
+    """Return the durations (s) of ops on their ranks alone; 0 for communication."""
     columns, instances = job.columns, job.tables.instances
     seconds = columns.seconds[like]
     own = instances.own_seconds[instance] >= 0
@@ -83,7 +83,7 @@ def _seconds(job: JobTables, instance: Ints, like: Ints) -> Floats:
 
 
 def _labels(job: JobTables, like: Ints, meets: Ints, group: Int32s) -> tuple[list[Label], Int32s]:
-    """Return the labels, and that of every op.
+    """Return the distinct labels, and the label number of every op.
 
     An op's code is what it shows, and the kind of communication if that moves something over links.
     """
@@ -106,7 +106,7 @@ def _labels(job: JobTables, like: Ints, meets: Ints, group: Int32s) -> tuple[lis
 
 
 def _awaited(job: JobTables, instance: Ints, like: Ints, least: int = -1) -> tuple[Ints, Ints]:
-    """Return awaited ops, and the op that waits for each; 0 as the ``least`` stage leaves those of other instances."""
+    """Return the awaited ops, and the op that waits for each; ``least`` 0 keeps only those of other instances."""
     columns, instances = job.columns, job.tables.instances
     waiting = np.repeat(np.arange(len(like)), np.diff(columns.wait_first)[like])
     wait = indices(columns.wait_first, like)
@@ -153,7 +153,7 @@ def simulate_job(job: JobTables, why: str = "", *, keeps_times: bool = True) -> 
 
 
 def _ranks(job: JobTables, simulated: EngineRun, ops: Sequence[RankOps]) -> Iterator[RankRecord]:
-    """Generate the ranks of a job; their times share memory, so each is valid until the next."""
+    """Generate the records of a job's ranks; times share memory, so each is valid until the next."""
     assert simulated.kept is not None
     instances = job.tables.instances
     reader = OpTimesReader(job.tables, simulated.kept, max(len(each) + len(each.receiver) for each in ops))

@@ -1,4 +1,4 @@
-"""Ops of stage programs in columns: every segment is read once, and every program costs some numpy copies.  Pure."""
+"""Ops of stage programs in columns; every segment is read once, and a program costs only numpy copies. Pure."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ Name = TypeVar("Name", bound=Hashable)
 
 
 class Numbers(dict[Name, int]):
-    """Numbers of names, counted from 0 in the order in which they were first asked for."""
+    """Numbers of names, counted from 0 in order of first use."""
 
     def __missing__(self, name: Name) -> int:
         return self.setdefault(name, len(self))
 
 
 class GroupWork(NamedTuple):
-    """What an op does with others, and whether that slows down computation."""
+    """Work of an op with other ranks, and whether it slows down computation."""
 
     work: Work
     interferes: bool
 
 
 class ProgramItems(NamedTuple):
-    """The items of a program, lane by lane, the numbers of their keys and segments, and what they need, in turn."""
+    """Items of a program, lane by lane, with the numbers of their keys and segments and of what they wait for."""
 
     stage: int
     items: list[Item]
@@ -45,7 +45,7 @@ class ProgramItems(NamedTuple):
 
 
 class Segments:
-    """Segments of programs, each read once per stage, and the shapes of programs.
+    """Segments of programs, each read once per stage, and the distinct shapes of programs.
 
     Segment i has the ops ``ops[first[i] : first[i + 1]]``, which are numbers of ``shapes``, and so many ``seconds``.
     Ops and programs have one shape if they differ only in seconds; ``programs`` has the first of each.
@@ -69,7 +69,7 @@ class Segments:
         self._with_ops: dict[tuple[int, ...], int] = {}
 
     def read(self, program: StageProgram) -> tuple[int, Ints]:
-        """Return the number of a program's shape, and those of the segments of its items."""
+        """Return the number of a program's shape, and the segment number of each of its items."""
         items, known = [*chain.from_iterable(program.lanes.values())], self._segments[program.stage]
         of_items = [item.segment for item in items]
         for segment in dict.fromkeys(of_items):
@@ -88,7 +88,7 @@ class Segments:
         return number, segments
 
     def number_keys(self, keys: Iterable[Hashable]) -> Ints:
-        """Return the numbers of keys of items: some numbers, equal for equal keys."""
+        """Return numbers of items' keys, equal for equal keys."""
         return np.array([*map(self._keys.setdefault, keys, self._counter)], dtype=np.int64)
 
     def _number_segment(self, segment: Segment, stage: int) -> int:
@@ -214,14 +214,14 @@ class OpColumns:
         return self._seconds[indices(self._segment_first, segments)]
 
     def computations(self, program: int) -> tuple[Floats, Ints, Computations]:
-        """Return the seconds of a program's ops, which are computations, and their keys, steps and counts by item."""
+        """Return the durations of a program's ops, which are computations, and their items' keys, steps and counts."""
         ops, items = (slice(*first[program : program + 2].tolist()) for first in (self.op_first, self.item_first))
         found, own = np.flatnonzero(self.sensitivity[ops] >= 0), self._items[items]
         counts = np.bincount(self.item[ops][found] - items.start, minlength=len(own)).tolist()
         return self.seconds[ops], found, Computations([item.key for item in own], [item.step for item in own], counts)
 
     def meeting_names(self, ops: Ints) -> Ints:
-        """Return numbers that are equal for ops that meet: at the same place of items with the same key.
+        """Return numbers of ops that are equal for ops that meet: same key of item, same place in the item.
 
         A receive has the key of the send that it answers.
         """

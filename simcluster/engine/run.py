@@ -1,4 +1,4 @@
-"""Simulates tables: the compiled engine in slices, with progress, and the reason where it cannot come to an end."""
+"""Simulation of tables by the compiled engine in slices, with progress, and the reasons for deadlocks."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def simulate_tables(tables: Tables, describe: Callable[[int], str], *, keeps_tim
 
 
 class _Changes:
-    """Changes of links and of ranks' speeds, tabulated as far as the engine has come."""
+    """Changes of links' capacity and ranks' speed, loaded into the engine as far as it has come."""
 
     def __init__(self, tables: Tables) -> None:
         self._tables, self._count = tables, 0
@@ -128,7 +128,7 @@ def _changes_of(profile: Profile, number: int, instant: float) -> Iterator[Chang
 
 
 def _deadlock(tables: Tables, engine: Engine, describe: Callable[[int], str]) -> Exception:
-    """Return the error that says what every lane of a stuck engine waits for."""
+    """Return the error that states what every lane of a stuck engine waits for."""
     lines = []
     for lane in range(engine.lanes.count):
         op = engine.lanes.op_at(lane)
@@ -146,7 +146,7 @@ def _deadlock(tables: Tables, engine: Engine, describe: Callable[[int], str]) ->
 
 
 def _awaited(tables: Tables, engine: Engine, describe: Callable[[int], str], op: int) -> str:
-    """Return what an op waits for; "" for nothing."""
+    """Return a description of what an op waits for; "" for nothing."""
     templates, instances, groups, kinds = tables[:4]
     instance = int(np.searchsorted(instances.op_first, op, side="right")) - 1
     place = op - int(instances.op_first[instance]) + int(templates.op_first[instances.template[instance]])

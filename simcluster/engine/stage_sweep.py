@@ -1,9 +1,9 @@
-"""A job's programs as one sweep, an accelerator for replicas: every op once, for all ranks of its stage and many cases.
+"""Fast path for replicas: a job's programs as one sweep, each op once for all ranks of a stage and many cases.
 
 The rules are the engine's: an op follows the one before it on its lane and what it waits for; a collective begins when
-its last member arrives.  All ranks of a stage run the same ops, so a thousand ranks take as many steps here as the
-stages have ops, and two hundred cases hardly more than one.  Durations are given: links and kernels do not slow each
-other down here.  Unknown kinds of work are rejected by name; ``studies.scopes`` lists the scenarios.
+its last member arrives. All ranks of a stage run the same ops, so a thousand ranks take as many steps here as the
+stages have ops, and two hundred cases hardly more than one. Durations are given: links and kernels do not slow each
+other down here. Unknown kinds of work are rejected by name; ``studies.scopes`` lists the scenarios.
 
 Times are arrays [case, place] of the ranks of a stage, or [case, group] where groups of neighbouring places have the
 same time, as all ranks of a tensor-parallel group have after each of its collectives.
@@ -41,10 +41,10 @@ PROVED = (
 
 
 class _Meeting(NamedTuple):
-    """Nodes that meet; a node that meets no other is alone.
+    """Nodes (ops of a stage) that meet; a node without others is alone.
 
     ``members[group]`` are places of ranks in all nodes, concatenated; None if equal places of the nodes meet (a send
-    and its receive).  ``groups`` is the number of groups if there is one node and its groups are neighbouring places,
+    and its receive). ``groups`` is the number of groups if there is one node and its groups are neighbouring places,
     else 0.
     """
 
@@ -54,7 +54,7 @@ class _Meeting(NamedTuple):
 
 
 class StageSweep:
-    """The order in which the ops of a job can be timed; made once, used for many cases.
+    """Order in which the ops of a job can be timed; made once, used for many cases.
 
     ``ops[stage][number]`` is what a number means, with the item it belongs to; ``stage_ranks[stage][place]`` a rank.
 
@@ -70,7 +70,7 @@ class StageSweep:
         self._waiting = np.bincount([*chain.from_iterable(self._before)], minlength=len(self._nodes)).tolist()
 
     def __call__(self, seconds: Seconds, cases: int) -> Floats:
-        """Return when the last op ends, in seconds, [case]."""
+        """Return the end (s) of the last op in each case."""
         ends: list[Any] = [None] * len(self._nodes)
         total, waiting = np.zeros(cases), self._waiting.copy()
         for meeting in self._order:
@@ -86,7 +86,7 @@ class StageSweep:
         return total
 
     def _ends(self, meeting: _Meeting, seconds: Seconds, ends: Sequence[Any], cases: int) -> Iterator[Floats]:
-        """Yield the ends of nodes that meet."""
+        """Yield the end times of nodes that meet."""
         nodes = meeting.nodes
         ready = [[ends[other] for other in self._before[node]] or [np.zeros((cases, 1))] for node in nodes]
         if meeting.members is None:
@@ -102,7 +102,7 @@ class StageSweep:
                 yield self._end(node, [np.ascontiguousarray(start)], seconds)
 
     def _end(self, node: int, ready: Sequence[Floats], seconds: Seconds) -> Floats:
-        """Return when a node ends that begins at the latest of the ``ready`` times."""
+        """Return the end time of a node that begins at the latest of the ``ready`` times."""
         begin, took = _latest_of(ready), seconds(*self._nodes[node])
         scale, factor = took if isinstance(took, tuple) else (1.0, np.atleast_2d(took))
         if factor.shape[1] == 1:
@@ -112,7 +112,7 @@ class StageSweep:
         return add_product(begin, scale, np.ascontiguousarray(factor))
 
     def _link(self, programs: Sequence[StageProgram]) -> dict[tuple[str, int], list[int]]:
-        """Add the nodes in the order of the programs, and what each waits for; return those that meet, by name."""
+        """Add a node per op with the nodes that it waits for; return the nodes that meet, by name."""
         segments = Segments()
         numbers = [segments.read(program)[0] for program in programs]
         columns = OpColumns(segments, np.array([[number, *numbers] for number in numbers]))
@@ -137,7 +137,7 @@ class StageSweep:
         return called
 
     def _meetings(self, called: Mapping[tuple[str, int], Sequence[int]], layout: RankLayout) -> Iterator[_Meeting]:
-        """Yield the meetings of ops of one name, one for the stages that share groups of its axis; then other ops."""
+        """Yield the meetings of nodes, one per set of stages that share groups of an axis; then single nodes."""
         shared = {axis: self._shared_groups(axis, layout) for axis in {name[0] for name in called} - {"send"}}
         alone = dict.fromkeys(range(len(self._nodes)))
         for (axis, _), numbers in called.items():
@@ -155,7 +155,7 @@ class StageSweep:
         yield from (_Meeting((number,)) for number in alone)
 
     def _shared_groups(self, axis: str, layout: RankLayout) -> list[_Meeting]:
-        """Return the groups of an axis by the stages that share them, whose numbers stand for nodes."""
+        """Return the groups of an axis by the stages that share them; stage numbers represent nodes."""
         where = {
             rank: (stage, at) for stage, own in enumerate(self.stage_ranks) for at, rank in enumerate(own.tolist())
         }
@@ -173,7 +173,7 @@ class StageSweep:
         return found
 
     def _sorted(self, meetings: Sequence[_Meeting]) -> list[_Meeting]:
-        """Return meetings so that each follows what its nodes wait for; depth first: fresh times are in the caches."""
+        """Return meetings sorted so that each follows what it waits for, depth first to use caches well."""
         of_node = {node: number for number, each in enumerate(meetings) for node in each.nodes}
         sorter = TopologicalSorter[int]()
         for number, each in enumerate(meetings):
@@ -200,7 +200,7 @@ def _latest_of(times: Sequence[Floats]) -> Floats:
 
 
 def _at_groups(times: Floats, groups: int) -> Floats:
-    """Return the latest time of every group of neighbours; times that are equal in whole groups stay as they are."""
+    """Return the latest time of every group of neighbouring places; times already per group stay as they are."""
     places = math.lcm(times.shape[1], groups)
     return latest_per_group(_widen(times, places), groups) if places > groups else times
 

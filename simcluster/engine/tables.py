@@ -1,7 +1,7 @@
-"""What the compiled engine reads: flat arrays of ranks' ops, groups, traffic and links.
+"""Input of the compiled engine: flat arrays of ranks' ops, groups, traffic and links.
 
 Ranks that run the same program share a *template* of its ops; an *instance* is one simulated rank (or, of an explicit
-program, all of them).  Op ``k`` of instance ``i`` has the number ``Instances.op_first[i] + k``.  Integers are int32,
+program, all of them). Op ``k`` of instance ``i`` has the number ``Instances.op_first[i] + k``. Integers are int32,
 numbers float64, all arrays contiguous; ``*_first`` arrays have one entry more than what they index, so that the part of
 ``i`` lies between ``first[i]`` and ``first[i + 1]``.
 """
@@ -50,10 +50,10 @@ class Templates(NamedTuple):
 
 
 class Instances(NamedTuple):
-    """Simulated ranks.
+    """Simulated ranks in columns: their template, groups, peers and slowness.
 
     ``group[i, slot]`` and ``peer[i, number]`` are -1 where an instance has none; ``position[i, slot]`` is its place in
-    the group, which only collectives in rounds ask for.  ``op_first``, ``lane_first`` and ``rank_first`` count ops,
+    the group, which only collectives in rounds ask for. ``op_first``, ``lane_first`` and ``rank_first`` count ops,
     lanes and ranks of all instances; ``slowness`` multiplies the computation of each of these ranks, ``number`` is what
     the job calls it (of ranks that arrive last at one instant the lowest number is named).
 
@@ -74,7 +74,7 @@ class Instances(NamedTuple):
 
 
 class Groups(NamedTuple):
-    """Groups: how many meetings each has (``place_first``), and where its rows of ``kinds`` begin."""
+    """Number of meetings of each group (``place_first``), and where its rows of ``kinds`` begin."""
 
     place_first: Int32s
     kind_first: Int32s
@@ -82,9 +82,9 @@ class Groups(NamedTuple):
 
 
 class Kinds(NamedTuple):
-    """Columns of the kinds of communication (see ``CommunicationKind``).
+    """Kinds of communication in columns (one ``CommunicationKind`` each).
 
-    ``traffic`` lists places among the traffics.  ``rounds`` is -1, or for a kind that is simulated hop by hop its place
+    ``traffic`` lists places among the traffics. ``rounds`` is -1, or for a kind that is simulated hop by hop its place
     in ``Tables.collectives``: these are in the order of their kinds, and the traffics are those of the hops.
     """
 
@@ -127,10 +127,10 @@ class Traffics(tuple[Traffic, ...]):
 class CommunicationKind(NamedTuple):
     """A kind of communication, which begins when ``parties`` ops have arrived, and ends for all at once.
 
-    Its ``traffics`` follow one another.  While it moves, a computation on ``ranks`` takes (1 + sensitivity x
-    ``pressure``) times as long, and a round of it (1 + ``drag``) times as long while one of these ranks computes.  With
+    Its ``traffics`` follow one another. While it moves, a computation on ``ranks`` takes (1 + sensitivity x
+    ``pressure``) times as long, and a round of it (1 + ``drag``) times as long while one of these ranks computes. With
     ``hops`` it is simulated hop by hop instead: then ``traffics`` are those of the hops, and every member begins at its
-    own arrival.  A row of ``hops`` is one hop: the number of its block (blocks follow each other) and how often that
+    own arrival. A row of ``hops`` is one hop: the number of its block (blocks follow each other) and how often that
     repeats, the positions of source and target in the group, and its channel.
     """
 
@@ -143,10 +143,10 @@ class CommunicationKind(NamedTuple):
 
 
 class Tables(NamedTuple):
-    """All that the engine reads: ``capacity`` in B/s per link.
+    """All input of the engine; ``capacity`` in B/s per link.
 
     ``speeds`` (by place of the rank among those of all instances) and ``capacities`` (by link) are what multiplies
-    seconds of computation, and the capacity, as time goes on.  ``ops`` are the TemplateOps of these templates and
+    seconds of computation, and the capacity, as time goes on. ``ops`` are the TemplateOps of these templates and
     instances; None: read them.
     """
 
@@ -163,7 +163,7 @@ class Tables(NamedTuple):
 
 
 def communication_tables(kinds: Sequence[CommunicationKind]) -> tuple[Kinds, Traffics, list[Int32s]]:
-    """Return kinds in columns, the different objects among their traffics, and the collectives that go hop by hop."""
+    """Return kinds of communication in columns, their distinct traffics, and the hops of those simulated hop by hop."""
     moved = {id(traffic): traffic for kind in kinds for traffic in kind.traffics}
     number = dict(zip(moved, range(len(moved)), strict=True))
     in_rounds = np.array([kind.hops is not None for kind in kinds], dtype=bool)
@@ -201,7 +201,7 @@ def one_template(
 
 
 def one_instance(templates: Templates, numbers: Sequence[int], slots: int = 1) -> Instances:
-    """Return the only instance, of the only template: all ranks, by their numbers; its slots are of one group."""
+    """Return a single instance of a single template, with all ranks by number and all slots in one group."""
     return Instances(
         template=int32s([0]),
         group=np.zeros((1, slots), dtype=np.int32),
@@ -223,12 +223,12 @@ def int32s(values: Sequence[int] | Numbers) -> Int32s:
 
 
 def firsts(sizes: Sequence[int] | Numbers) -> Int32s:
-    """Return the first index of each part, given their sizes, and the total size (CSR offsets)."""
+    """Return CSR offsets: the first index of each part, given the sizes of parts, and the total size."""
     return np.concatenate([[0], np.cumsum(np.asarray(sizes, dtype=np.int64))]).astype(np.int32)
 
 
 def indices(first: Numbers, parts: Numbers) -> Ints:
-    """Return the indices of these parts, one after the other, given the first index of each part."""
+    """Return the indices of all entries of some parts of a CSR layout, part by part."""
     counts = np.diff(first)[parts]
     ends = np.cumsum(counts, dtype=np.int64)
     return np.repeat(first[parts] - ends + counts, counts) + np.arange(ends[-1] if len(ends) else 0)

@@ -1,6 +1,6 @@
 """Tables of a job for the compiled engine, and the ops of its record: from stage programs, for one rank per class.
 
-A program is read once (``op_columns``); one more rank that runs it costs its rows of ``Instances``.  Pure.
+A program is read once (``op_columns``); one more rank that runs it costs its rows of ``Instances``. Pure.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from simcluster.traffic.traffic import Fabric, Traffic
 
 @dataclass(frozen=True, eq=False)
 class JobTables:
-    """The tables of a job, and what is needed to read its results.
+    """Tables of a job, and the columns that reading its results needs.
 
     ``columns`` has the ops of the tables' templates; ``moved`` is what each kind of communication moves over links,
     nothing for one that takes a given time.
@@ -64,7 +64,7 @@ def tabulate(
     interference: Interference | None = None,
     in_steps: bool = False,
 ) -> JobTables:
-    """Return the tables of a job: of one rank of each class of its ``folding``.
+    """Return the tables of a job, with one rank of each class of its ``folding``.
 
     ``slowness[rank]`` multiplies the rank's compute times (1 is full speed); ``capacity`` is B/s per link;
     ``disturbances`` is what else makes ranks and links differ; ``interference`` is what communication does to
@@ -110,7 +110,7 @@ def tabulate(
 def _read(
     segments: Segments, programs: Sequence[StageProgram], folding: Folding, disturbances: Disturbances
 ) -> dict[int, tuple[int, Ints]]:
-    """Return for every simulated rank the shape of its program and the segments of its items."""
+    """Return for every simulated rank the shape number of its program and the segments of its items."""
     planned, found = [segments.read(program) for program in programs], {}
     for rank in folding.classes.rank_representatives:
         stage = int(folding.communicators.stage_of[rank])
@@ -120,9 +120,9 @@ def _read(
 
 
 def _columns(segments: Segments, program: Ints, plan: RankLayout, folding: Folding) -> tuple[OpColumns, Int32s, Int32s]:
-    """Return the ops of the templates, the template of every instance, and its peers.
+    """Return the ops of all templates, and for every instance its template and its peers.
 
-    Peers are the instances of the ranks whose ops an instance awaits, by stage, -1 where it awaits none.  Waits name
+    Peers are the instances of the ranks whose ops an instance awaits, by stage, -1 where it awaits none. Waits name
     their ops, so that a template has the peers' programs, too.
     """
     stage_ranks, of_rank = plan.stage_ranks(), np.asarray(folding.classes.of_rank)
@@ -143,7 +143,7 @@ def _columns(segments: Segments, program: Ints, plan: RankLayout, folding: Foldi
 def _own_seconds(
     columns: OpColumns, segments: Segments, read: Mapping[int, tuple[int, Ints]], template: Int32s, retime: Retime
 ) -> dict[int, Floats]:
-    """Return the seconds of ops of the instances where these differ from their template's."""
+    """Return the durations of ops for the instances where these differ from the template's."""
     computations, found = cache(columns.computations), dict[int, Floats]()
     for instance, (rank, (number, which)) in enumerate(read.items()):
         differs = which is not segments.programs[number].segments
@@ -158,7 +158,7 @@ def _own_seconds(
 
 
 def _groups(columns: OpColumns, template: Int32s, folding: Folding) -> tuple[Int32s, list[int]]:
-    """Return the group of every instance by kind of communicator, and the communicator that represents each."""
+    """Return every instance's group by kind of communicator, and a communicator that represents each group."""
     ranks = np.array(folding.classes.rank_representatives)
     uses = np.zeros((len(columns.stages), max(len(columns.groups), 1)), dtype=bool)
     meets = columns.slot >= 0
@@ -176,7 +176,7 @@ def _groups(columns: OpColumns, template: Int32s, folding: Folding) -> tuple[Int
 
 
 def _meetings(columns: OpColumns, template: Int32s, group: Int32s) -> tuple[Groups, list[tuple[int, GroupWork]]]:
-    """Return the groups, and each with what it does; add the place of every op's meeting to the columns.
+    """Return the groups and the work that each does; number the meetings of all ops in ``columns``.
 
     Programs that share groups of a kind, even through others, number the meetings there in the same way.
     """
@@ -203,7 +203,7 @@ def _meetings(columns: OpColumns, template: Int32s, group: Int32s) -> tuple[Grou
 
 
 def _components(pair: Ints, group: Int32s) -> tuple[Ints, Ints]:
-    """Return numbers of pairs and of groups that are equal for those that lead to each other."""
+    """Return component numbers of pairs and of groups, equal where they are connected."""
     of_pair = np.arange(int(pair.max(initial=-1)) + 1)
     while True:
         of_group = np.full(int(group.max(initial=-1)) + 1, len(of_pair))

@@ -1,1 +1,1 @@
-"""Accelerator: classes of equal ranks, groups and links (an equitable partition), of which one is simulated."""
+"""Fast path: classes of equal ranks, groups and links (an equitable partition), of which one is simulated."""

@@ -42,7 +42,7 @@ Numbered = tuple[Ints, Ints]
 
 
 def flow_sums(users: Ints, bindings: Bindings, times: Ints | None = None) -> Hashes:
-    """Return a hash of the load on every used link from these ``users`` of rows, counted ``times`` times."""
+    """Return a hash of every used link's load: the flows of these ``users`` of usage rows, counted ``times`` times."""
     _, _, order, starts = bindings.on_links
     uses = users * int(bindings.places.max(initial=1)) + bindings.place
     flows = hash64(hash64(uses, 3) ^ float_bits(bindings.flows), 5)
@@ -99,7 +99,7 @@ Carried = tuple[Ints, Ints, Ints, Floats]
 
 @dataclass(frozen=True)
 class Classes:
-    """Partition into classes: class of each rank and communicator, and a representative of each class.
+    """Partition of a job into classes: the class of each rank and communicator, and a representative of each class.
 
     The representative of ranks and links is the lowest number. ``quotient`` has for each class of communicators its
     usages with all its members, on classes of links; ``links`` has the class of each, -1 where nothing uses it.
@@ -131,7 +131,7 @@ class Classes:
         return [*np.bincount(self.of_rank, minlength=len(self.rank_representatives)).tolist()]
 
     def meeting(self, ranks: Ints) -> tuple[int, ...]:
-        """Return the classes of these ranks, each once, in their order."""
+        """Return the classes of the ranks that meet, each once, in their order."""
         own = np.asarray(self.of_rank)[ranks]
         return tuple(dict.fromkeys(own[run_starts(own)].tolist()))
 
@@ -168,14 +168,14 @@ def find_classes(ranks: Ints, seen: Quotient, bindings: Bindings, colours: Colou
 
 
 def _in_array(values: Numbers) -> array[int]:
-    """Return the numbers as an array that yields Python ints."""
+    """Return numbers as an array that yields Python ints."""
     return array("i", values.astype(np.intc).tobytes())
 
 
 def _of_links(
     bindings: Bindings, of_group: Ints, become: PerLink, colours: Colours, code: PerLink | None
 ) -> tuple[PerLink, Ints]:
-    """Return the class of each link, by the loads on its image (``become``), and the first link of each class.
+    """Return the class of each link, by the loads on its image in the window, and each class's first link.
 
     ``code`` is the load by groups that are kept apart.
     """
@@ -207,7 +207,7 @@ def _of_links(
 
 
 def _code(apart: Mapping[int, Sequence[Load]], num_links: int) -> PerLink | None:
-    """Return a number for each link, equal for equal loads by groups that are kept apart, 0 for no load."""
+    """Return a number per link, equal for equal loads by the groups that are kept apart; 0 for no load."""
     code: PerLink | None = None
     for use in (use for uses in apart.values() for use in uses):
         if isinstance(use, ClusterWidePattern):

@@ -35,7 +35,7 @@ _TOGETHER = 1 << 17
 
 @dataclass(frozen=True, eq=False)
 class CommunicatorTable:
-    """Communicators of one kind and size: rows of ``table``, numbered from ``first`` on.
+    """Communicators of one kind and size: rows of ranks in ``table``, numbered from ``first`` on.
 
     Link usage is computed for ``those`` that represent others; they are seen from number ``seen`` on.
     """
@@ -48,7 +48,7 @@ class CommunicatorTable:
 
 
 class Communicators:
-    """Numbered communicators of a job: groups of every axis, sending pairs, and copies between GPU and host.
+    """Numbered communicators of a job: groups of every axis, sender-receiver pairs, and copies to and from the host.
 
     ``methods`` states how each collective is done. Only groups in the ``window`` get link usage, each for those that
     the shifts bring onto it, and only these are ``seen``, with their ranks by place in the window and rows of usage on
@@ -112,11 +112,11 @@ class Communicators:
         return self._fabric.hosts[self.members(number)]
 
     def number(self, kind: Hashable, rank: int) -> int:
-        """Return the number of a rank's communicator of this kind (of a pair: that it sends on)."""
+        """Return the number of a rank's communicator of this kind; for pairs, the one on which the rank sends."""
         return int(self.numbers(kind, np.array([rank]))[0])
 
     def numbers(self, kind: Hashable, ranks: Ints) -> Ints:
-        """Return the numbers of the communicators of this kind that ranks belong to (of a pair: that they send on)."""
+        """Return the numbers of ranks' communicators of this kind; for pairs, those on which they send."""
         if isinstance(kind, tuple):  # numbered as the ranks of their stage
             first = {stage: each.first for each in self.named(kind) for stage in self.stage_of[each.table[0]].tolist()}
             of_stage = np.array([first[stage] for stage in self.stage_of[ranks].tolist()], dtype=np.int64)
@@ -124,7 +124,7 @@ class Communicators:
         return self._of_ranks(kind)[ranks].astype(np.int64)
 
     def named(self, name: Hashable) -> list[CommunicatorTable]:
-        """Return the communicators that ops call by this name."""
+        """Return the communicator tables of this axis, pair of stages or copy direction."""
         return [kind for kind in self.kinds if kind.name == name]
 
     def group_name(self, axis: str, rank: int) -> str:
@@ -184,7 +184,7 @@ class Communicators:
         return self._of_rank[axis]
 
     def _add_axis(self, axis: str, groups: Iterable[Ranks], programs: Sequence[StageProgram]) -> None:
-        """Add all groups of an axis, in order; groups of one size run the calls of their stages."""
+        """Add all groups of an axis; groups of one size run the calls of their stages."""
         by_size = [groups] if isinstance(groups, np.ndarray) else [list(some) for _, some in groupby(groups, key=len)]
         if self._window.shifts and len(by_size) > 1:  # all of a kind lie in the window, or all cut it by one factor
             raise NotAlikeError
@@ -195,7 +195,7 @@ class Communicators:
     def _add(
         self, names: Sequence[Name], tables: Sequence[Ranks], like: Counterparts | None = None, *, apart: bool = False
     ) -> None:
-        """Add groups of one size (rows of tables), by name, some of them represented by others."""
+        """Add groups of one size (rows of ranks in ``tables``) under these names; some may represent others."""
         window, seen, drawn = self._window, len(self._form_of), list[Ranks]()
         for name, table in zip(names, tables, strict=True):
             whole = Counterparts(np.zeros(1, dtype=np.int64), turned=(*range(len(window.shifts)),))
@@ -251,7 +251,7 @@ class Communicators:
         self, known: tuple[dict[tuple[str, str], tuple[PatternTable, ...] | None], dict[bytes, PatternTable]],
         group: Group, members: Ranks, alike: Ints, cut: int, some: Ints, call: str, method: Method,
     ) -> tuple[PatternTable, ...]:  # fmt: skip
-        """Return the link usage of equal groups for a kind of call, reusing ``known`` patterns and rounds."""
+        """Return the link usage of groups with equal layout for a kind of call, reusing ``known`` patterns."""
         key, (pictures, rounds) = (call, method.algorithm), known
         if key not in pictures:
             window = WindowCut(cut, self._window.become) if cut and self._window.become else None
@@ -269,7 +269,7 @@ class Communicators:
     def _make(
         self, name: Name, members: Ranks, group: Group, calls: tuple[Call, ...], draw: Draw
     ) -> tuple[Ints, list[PatternTable]]:
-        """Return forms and usages of groups that run these calls and have the layout of ``group``."""
+        """Return form numbers and link usages of groups that make these calls and have the layout of ``group``."""
         methods: dict[Call, Method] = {}
         pictures: dict[tuple[str, str], tuple[PatternTable, ...]] = {}
         for call in calls:
@@ -302,5 +302,5 @@ class Communicators:
 
 
 def patterns_of(parts: Iterable[Part], usages: Sequence[Usage]) -> list[Pattern]:
-    """Return the patterns of a group's call with these usages."""
+    """Return the link patterns of a group's call, given the group's usages of links."""
     return [Pattern(usages[use], share, rounds, latency) for use, share, rounds, latency in parts]

@@ -1,4 +1,4 @@
-"""Communication demand: group calls, sends and copies of a job, and collectives that never overlap.  Pure."""
+"""Communication calls of a job's programs, and collectives that never overlap with other traffic. Pure."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Bounds = dict[int, dict[Hashable, int]]
 
 
 def is_alone(programs: Sequence[StageProgram], axis: str) -> bool:
-    """Return whether collectives of this axis, which has one group of all ranks, have all links to themselves."""
+    """Return whether collectives of an axis with one group of all ranks always have all links to themselves."""
     main = {program.stage: program.lanes.get(MAIN, ()) for program in programs}
     others = [(program.stage, lane) for program in programs for name, lane in program.lanes.items() if name != MAIN]
     lanes = [*main.values(), *(lane for _, lane in others)]
@@ -44,7 +44,7 @@ def is_alone(programs: Sequence[StageProgram], axis: str) -> bool:
 
 
 def _forward(lane: Sequence[Item], begun: Bounds, here: dict[Hashable, int]) -> None:
-    """Raise the lower bounds of a lane: no item begins before the items that it waits for end."""
+    """Raise the lower bounds of items on a lane: none begins before the items that it waits for end."""
     low = 0
     for item in lane:
         for stage, needed in item.needs:
@@ -54,7 +54,7 @@ def _forward(lane: Sequence[Item], begun: Bounds, here: dict[Hashable, int]) -> 
 
 
 def _backward(lane: Sequence[Item], over: Bounds, here: dict[Hashable, int], most: int) -> None:
-    """Lower the upper bounds of a lane and its dependencies: items end before those that wait for them begin."""
+    """Lower the upper bounds of items on a lane and of those that they wait for, from the lane's end on."""
     high = most
     for item in reversed(lane):
         high = min(high, *(here.get(key, most) for key in (item.key, *item.also)))
@@ -91,7 +91,7 @@ class CommunicationDemand:
                     self.overlapped |= dict.fromkeys([axis for op in segment.ops if (axis := axes[id(op.work)])])
 
     def of(self, name: Group, stages: Iterable[int]) -> tuple[Call, ...]:
-        """Return the calls of a group of this name with ranks on these stages."""
+        """Return the calls of a group with this name that has ranks on these stages."""
         return tuple({call: None for stage in dict.fromkeys(stages) for call in self.calls.get((name, stage), ())})
 
     def _axis(self, stage: int, work: Work) -> str:

@@ -1,4 +1,4 @@
-"""Accelerator: classes of equal ranks, groups and links of a job, of which one member is simulated.
+"""Fast path: classes of equal ranks, groups and links of a job, of which one member is simulated.
 
 Proved for collectives simulated in flow, on any fabric, with all that ``Disturbances`` can change on ranks and links
 (``step.planned`` lists the scenarios). Classes are looked for in quotients of the job: through a window, by orbits
@@ -48,7 +48,7 @@ class Symmetry:
     def folding(
         self, capacity: LinkValues, slowness: Sequence[float], disturbances: Disturbances = UNDISTURBED
     ) -> Folding:
-        """Return the communicators and classes of the job with these disturbances (see ``engine.tabulate``)."""
+        """Return the communicators and classes of the job with these disturbances (``engine.tabulate`` reads them)."""
         odd = None
         for window, communicators in self._through():
             assert window.links is not None
@@ -78,7 +78,7 @@ class Symmetry:
 
 
 def seen_by(communicators: Communicators, window: Quotient, odd: Irregularities) -> Folding:
-    """Return the classes of a job as its window shows them, or cells of that if the job has irregularities."""
+    """Return the classes of a job from its window, or from cells of the window if the job has irregularities."""
     if odd.something and window.shifts:
         window, communicators = cells_of(window, communicators, odd)
     ranks = communicators.stage_of[window.ranks] * (int(odd.ranks.max()) + 1) + odd.ranks[window.ranks]

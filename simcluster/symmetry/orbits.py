@@ -1,4 +1,4 @@
-"""Accelerator: the quotient of a job in which some ranks and links differ, proved wherever its window is.
+"""Fast path: the quotient of a job in which some ranks and links differ, proved wherever its window is.
 
 With irregularities, no shift brings the job onto itself. But it consists of as many copies of its window as there are
 turns, and these differ only in their irregular ranks and links. A group's members, a link's users and the flows of a
@@ -84,7 +84,7 @@ class Irregularities:
 
 
 def cells_of(window: Quotient, communicators: Communicators, odd: Irregularities) -> tuple[Quotient, Communicators]:
-    """Return the cells of a job, with the first ranks and links of each, and the groups as seen there.
+    """Return the cells of a job with irregularities as a quotient, and the groups as seen there.
 
     NotAlikeError where there are no groups, or something is not turned as often as what it is seen with.
     """
@@ -126,7 +126,7 @@ def cells_of(window: Quotient, communicators: Communicators, odd: Irregularities
 
 
 def _alike(axis: int, window: Quotient, images: LinkImages, turns: Sequence[Ints], odd: Irregularities) -> Ints:
-    """Return the cell of every number of turns of a shift: turns with equal irregularities share one."""
+    """Return the cell number of every turn of a shift; turns with equal irregularities share a cell."""
     usual = int(np.bincount(odd.ranks).argmax())
     ranks = np.flatnonzero(odd.ranks != usual)
     links = odd.links[images.owner[odd.links] >= 0]
@@ -148,7 +148,7 @@ def _copied(
     communicators: Communicators, sizes: Sequence[Ints], of_rank: Ints, ranks: Ints, links: Ints, on: Ints,
     equal: Ints, odd: Irregularities,
 ) -> Bindings:  # fmt: skip
-    """Return the groups of all copies with these ``ranks`` and ``links``, and the representative of each group.
+    """Return the groups in all copies of the window, and the representative of each group of the job.
 
     A group that a shift brings onto itself is one in all copies along that shift. There are ``sizes`` turns in each
     cell, ``of_rank`` has the cell of every rank, by shift.

@@ -1,4 +1,4 @@
-"""Accelerator: the quotient of a job by its data-parallel and rail shifts, proved for regular clusters.
+"""Fast path: the quotient of a job by its data-parallel and rail shifts, proved for regular clusters.
 
 A window is a part of a job that represents all of it: where replicas and their nodes are equal, so are their steps.
 Shifting every replica along the data-parallel axis brings a job on a regular cluster onto itself; so does shifting
@@ -39,7 +39,7 @@ class NotAlikeError(Exception):
 
 @dataclass(frozen=True, eq=False)
 class Shift:
-    """Symmetry of a job that moves every rank by ``step`` ranks: ``onto[r]`` is the rank whose place r takes.
+    """Symmetry of a job that moves every rank by ``step`` ranks: rank r takes the place of rank ``onto[r]``.
 
     After ``count`` times all are back; ``rank[r]`` is the representative that takes the place of r after ``turns[r]``
     times.
@@ -57,7 +57,7 @@ class Shift:
 
     @classmethod
     def along(cls, plan: Plan, axis: str, size: int, num_ranks: int) -> Shift:
-        """Return the shift by which ranks move ``size`` further along an axis."""
+        """Return the shift that moves every rank ``size`` positions along an axis."""
         ranks, count = np.arange(num_ranks, dtype=np.int32), getattr(plan, axis) // size
         step = size * math.prod(getattr(plan, other) for other in plan.order[: plan.order.index(axis)])
         turn = ranks // step % count
@@ -90,7 +90,7 @@ class Counterparts:
 
 @dataclass(frozen=True, eq=False)
 class Quotient:
-    """Job seen through a window: its ``ranks``, ascending, and the image of every rank and link there.
+    """A job seen through a window: the window's ``ranks``, ascending, and the image of every rank and link there.
 
     ``rank[r]`` is the image of rank r under the ``shifts``, ``links`` has that of every link (``become``): both are
     None where all are themselves in the window.
@@ -113,7 +113,7 @@ class Quotient:
         return position_of(self.ranks, len(self.rank))
 
     def counterparts(self, table: Ranks) -> Counterparts:
-        """Return the representatives of groups (rows) in the window."""
+        """Return which groups (rows of ranks) in the window represent all these groups."""
         rows = found = np.arange(len(table))
         row = np.full(len(self.rank), -1, dtype=np.int32)  # by a group's first rank
         row[table[:, 0]] = rows
@@ -134,7 +134,7 @@ class Quotient:
 
 
 def layouts(fabric: Fabric, table: Ints) -> Ints:
-    """Return a number for every group (row), equal where members share nodes, NICs and NVSwitches equally."""
+    """Return a number per group (row of ranks), equal where members share nodes, NICs and NVSwitches equally."""
     found = np.zeros(len(table), dtype=np.uint64)
     if len(table) < 2:
         return found.astype(np.int64)

@@ -24,7 +24,7 @@ _BY_DESTINATION = ("static", "shortest", "adaptive")
 
 
 class Step(NamedTuple):
-    """Permutation of GPUs: place p of node m takes that of ``place[p]`` of node ``machine[m]``; -1 where unused."""
+    """Permutation of GPUs by node and place: place p of node m moves to ``place[p]`` of node ``machine[m]``."""
 
     machine: Ints
     place: Ints
@@ -64,7 +64,7 @@ class LinkImages:
         return found
 
     def along(self, turns: Sequence[Ints]) -> bool:
-        """Return whether each link inside a node is turned as often as one of its two GPUs.
+        """Return whether each link inside a node turns as often as one of the two GPUs of its route.
 
         ``turns`` are how often GPUs are, step by step. Routes between nodes consist of the links of two nodes, and
         those up from their leaves.
@@ -80,7 +80,7 @@ class LinkImages:
 
 
 def step_of(machines: Machines, gpus: Numbers) -> Step | None:
-    """Return the step that moves GPU i, of those used, to ``gpus[i]``; None if nodes or places are torn apart."""
+    """Return the permutation that moves used GPU i to ``gpus[i]``; None if that tears nodes or places apart."""
     size, used = machines.size, -(-len(gpus) // machines.size)
     machine, place = np.full(machines.count, -1, dtype=np.int64), np.full(size, -1, dtype=np.int64)
     machine[:used] = gpus[::size] // size
@@ -94,14 +94,14 @@ def step_of(machines: Machines, gpus: Numbers) -> Step | None:
 
 
 def parts_onto(part: Numbers, onto: Numbers) -> Ints | None:
-    """Return the part that each part becomes, -1 for absent ones; None if one becomes several."""
+    """Return the part that each part is moved onto, -1 for absent parts; None if one part is moved onto several."""
     found = np.full(int(part.max(initial=-1)) + 1, -1, dtype=np.int64)
     found[part] = onto
     return found if (found[part] == onto).all() else None
 
 
 def link_images(cluster: Cluster, steps: Sequence[Numbers], window: Numbers, count: int) -> LinkImages | None:
-    """Return the image of every link if, by any of the ``steps``, GPU i takes the place of GPU ``step[i]``.
+    """Return the image of every link in the window under shifts of GPUs, or None if a shift changes routes.
 
     ``window[i]`` is the image of GPU i in the window, which has one of all ``count`` that take each other's places.
     None where that changes a route, a node, or a link's wired capacity or latency, and for a cluster that is not

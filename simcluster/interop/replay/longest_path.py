@@ -1,4 +1,4 @@
-"""Longest paths through a program for many cases of durations at once: an accelerator for recorded jobs.
+"""Fast path for recorded jobs: longest paths through a program for many cases of durations at once.
 
 The rules are the engine's, so the times are equal to the bit (durations lie on the clock's grid): an op follows the one
 before it on its lane and those that it waits for; ops that meet begin at the last arrival. Ops are timed level by
@@ -25,7 +25,7 @@ _LEVEL_TRAFFIC = Traffic((), 0.0, 1, _LEVEL_SECONDS)
 
 @dataclass(frozen=True)
 class PathTimes:
-    """Ready, start and end times (s) per op and case, as the engine records them."""
+    """Ready, start and end times (s) per op and case, as the compiled engine records them."""
 
     ready: Floats
     start: Floats
@@ -86,7 +86,7 @@ class LongestPath:
 
 
 def _depths_and_waits(program: ExplicitProgram) -> tuple[Ints, Ints, Ints]:
-    """Return the length of the longest chain of ops before each op, and pairs of an op and one that it waits for.
+    """Return the length of the longest chain before each op, and pairs (op, op that it waits for).
 
     It waits for its predecessor on the lane, and for those that it names.
     """
@@ -114,7 +114,7 @@ level are as wide as the widest."""
 
 
 def _build_levels(node: Ints, awaited: Ints, depth: Ints) -> tuple[list[Level], Ints]:
-    """Return the levels after the first, and each node's position, from pairs of a node and one it waits for.
+    """Return the levels after the first, and each node's position, from pairs (node, node that it waits for).
 
     ``depth`` is the longest chain of nodes before a node.
     """

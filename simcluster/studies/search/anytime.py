@@ -1,4 +1,4 @@
-"""Anytime search: simulates layouts until none can be better; at any time it has a best one and a proven gap.
+"""Anytime search: simulates layouts until none can be better; it always has a best layout and a proven gap.
 
 It simulates the scenario's own layout, then what practice would try (``first_layouts``), then layouts by ascending
 bounds, which are computed meanwhile. The result does not depend on the order or on the number of workers.
@@ -24,7 +24,7 @@ _OWN = -1  # the number of the scenario's own layout, where it is not in the spa
 
 
 class AnytimeSearch:
-    """An anytime search of one space of layouts, whose attributes hold its results whenever it is stopped.
+    """An anytime search of a space of layouts, whose attributes hold its results whenever it is stopped.
 
     ``best`` are score and number of the best layouts, ``tight`` the numbers of layouts that beat the winner and leave
     less memory free, ``points`` those of the front; ``proven`` is true when all of it is complete.
@@ -60,7 +60,7 @@ class AnytimeSearch:
 
     @property
     def gap(self) -> float | None:
-        """Largest fraction of its score by which another layout can beat the best one; None if not known."""
+        """Largest fraction of the best score by which another layout can still beat it; None if not known."""
         if self.settled:
             return 0.0
         if self._lower is None or not self.best:
@@ -118,7 +118,7 @@ class AnytimeSearch:
         self.account()
 
     def account(self) -> None:
-        """Simulate the best layouts, their rivals and the own layout with breakdowns, also after a timeout."""
+        """Simulate the best layouts, their rivals and the scenario's own layout with time breakdowns."""
         self._phase = "accounts"
         self._running.clear()
         best = [number for _, number in self.best]
@@ -133,7 +133,7 @@ class AnytimeSearch:
             self._collect(_PATIENCE, None, aside)
 
     def _begin_with_first(self, own: bool) -> None:
-        """Simulate the scenario's own layout, or the nearest one that fits, then layouts that practice would try."""
+        """Simulate the scenario's own layout, or the nearest one that fits, then the usual layouts of practice."""
         known, capacity = self.known, self.limit.usable
         found, fits = own_number(self.player.base, known, capacity) if own else (None, False)
         if found is not None:
@@ -158,7 +158,7 @@ class AnytimeSearch:
         self._tell(self.state())
 
     def _deal(self) -> None:
-        """Give the first layouts to free workers."""
+        """Give the first layouts to idle workers."""
         while self._first and self._workers.free:
             self._begin(self._first.popleft(), None, self.ranking)
 
@@ -178,7 +178,7 @@ class AnytimeSearch:
                 self._collect(_PATIENCE, frontier, ranking)
 
     def _meanwhile(self, frontier: Frontier | None, ranking: Ranking) -> None:
-        """Collect finished tasks at intervals while bounds are tightened."""
+        """Record results of finished tasks at intervals while lower bounds are tightened."""
         if time.monotonic() - self._looked < _LOOK:
             return
         self._looked = time.monotonic()

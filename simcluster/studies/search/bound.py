@@ -1,4 +1,4 @@
-"""Lower bounds of a layout's step time, in three steps from cheap to tight; none exceeds the simulated time.
+"""Lower bounds of a layout's step time, at three levels from cheap to tight; none exceeds the simulated time.
 
 Why it is a bound. The engine runs each lane of a rank in order. An op begins when those that it waits for have ended,
 and takes at least its planned time: computation is only slowed down (interference, drag), and communication takes at
@@ -53,7 +53,7 @@ _Blocked = list[tuple[float, float]]
 
 
 class Bounds:
-    """Lower bounds of the step times of one scenario's layouts; shared parts are computed once."""
+    """Lower bounds of the step times of one scenario's layouts; results that layouts share are cached."""
 
     def __init__(self, base: Scenario, layouts: Sequence[Layout]) -> None:
         """Prepare the bounds of these ``layouts``, and no others."""
@@ -74,7 +74,7 @@ class Bounds:
     # --- the three steps ----------------------------------------------------------------------------------------------
 
     def outline(self, layout: Layout) -> float:
-        """Return the cheapest lower bound of the step time (s): passes, fill and drain, norm and optimizer."""
+        """Return the cheapest lower bound of a layout's step time (s): passes, fill and drain, norm and optimizer."""
         times, many = self._near_times(layout), self._microbatches(layout)
         stages = self._outlined(layout, times)
         if stages is None:  # some stage does at least the mean of all stages' work
@@ -117,7 +117,7 @@ class Bounds:
     # --- their parts --------------------------------------------------------------------------------------------------
 
     def _times(self, layout: Layout) -> LeastPassTimes:
-        """Return the least times of the layout's passes, including communication over tp, cp and ep."""
+        """Return the least times (s) of a layout's passes, including communication over tp, cp and ep."""
         if layout.cp == layout.ep == 1:
             return self._near_times(layout)
 
@@ -128,7 +128,7 @@ class Bounds:
         return self._once(("times", layout.grid, shape_of_layout(layout)), times)
 
     def _near_times(self, layout: Layout) -> LeastPassTimes:
-        """Return the least times of the layout's passes without cp and ep communication, shared by many layouts."""
+        """Return the least times (s) of a layout's passes without cp and ep communication, shared by many layouts."""
 
         def times() -> dict[LayerShape, LeastPassTimes]:  # of many calls together
             parts = {shape: self._parts(each) for shape, each in self._near[near_of(layout)].items()}
@@ -154,7 +154,7 @@ class Bounds:
         return not self.base.overlap.pipeline and self.base.pipeline.p2p == "async"
 
     def _outlined(self, layout: Layout, times: LeastPassTimes) -> list[Stage] | None:
-        """Return the outlines of the stages; None if the schedule's name does not determine the cut or the route."""
+        """Return the outlines of a layout's stages; None if the schedule's name does not determine cut or route."""
         pipeline, many = self._pipeline(layout), self._microbatches(layout)
         if pipeline is None:
             return None
@@ -198,7 +198,7 @@ class Bounds:
         return [calls.over_dp(pipeline, number, many, each, turns) for number, each in enumerate(least)]
 
     def _sent(self, layout: Layout, least: _Stages) -> list[float]:
-        """Return the seconds of each stage's sends for one microbatch."""
+        """Return the time (s) of each stage's sends for one microbatch."""
         size = self._times(layout).made_of.send_bytes
 
         def sums() -> list[float]:
@@ -210,14 +210,14 @@ class Bounds:
         return self._once(("sends", layout.grid, layout.schedule, layout.chunks, size), sums)
 
     def _hops(self, layout: Layout) -> list[tuple[int, int]]:
-        """Return the source and target stages of each send of a microbatch, forward and backward."""
+        """Return the source and target stages of each send of one microbatch, forward and backward."""
         pipeline = self._pipeline(layout)
         assert pipeline is not None
         pairs = [(here, there) for (here, _), (there, _) in pairwise(pipeline.route) if here != there]
         return [hop for here, there in pairs for hop in ((here, there), (there, here))]
 
     def _least(self, layout: Layout) -> list[Least]:
-        """Return the least seconds of calls over dp and between stages, by stage; equal for all layouts on one grid."""
+        """Return per stage the least times (s) of calls over dp and between stages; equal for layouts on one grid."""
 
         def stages() -> list[Least]:
             way = Way(layout.plan, self.base.cluster.built, self._methods, self._drawn)
@@ -226,7 +226,7 @@ class Bounds:
         return self._once(("least", layout.grid), stages)
 
     def _scheduled(self, layout: Layout, least: _Stages) -> list[float]:
-        """Return the least end (s) of each stage's last action in the schedule of the layout."""
+        """Return the least end (s) of each stage's last action, from a simulation of the layout's schedule."""
         times, schedule, pipeline = self._times(layout), schedule_of(layout.on(self.base)), self._pipeline(layout)
         assert pipeline is not None
 
@@ -250,7 +250,7 @@ class Bounds:
 def action_costs(
     pipeline: PipelineRoute, times: LeastPassTimes, least: _Stages, *, sends_block: bool
 ) -> Callable[[Kind, int, int], float]:
-    """Return a function that gives the least seconds of an action by kind, stage and chunk.
+    """Return a function that gives the least time (s) of an action by kind, stage and chunk.
 
     They include the gather before a pass and a blocking send after it.
     """

@@ -75,7 +75,7 @@ class LayoutTask(NamedTuple):
 
 
 def measured(text: str, layout: Layout | None, account_within: float = 0.0) -> Row:
-    """Return the numbers of a layout's step, by the quick step (``sweep.quick``) where that is exact.
+    """Return the numbers of a layout's step, from the quick step (``sweep.quick``) where that is exact.
 
     A step that is simulated in full and takes at most ``account_within`` seconds has its breakdown as well, so that it
     is not simulated again.
@@ -94,7 +94,7 @@ def measured(text: str, layout: Layout | None, account_within: float = 0.0) -> R
 
 
 def accounted(text: str, layout: Layout | None) -> Row:
-    """Return the numbers of a valid layout's step with the breakdown of its time, which takes longer.
+    """Return the numbers of a valid layout's step with the breakdown of its time.
 
     For 1,024 ranks it takes ten times as long.
     """
@@ -103,7 +103,7 @@ def accounted(text: str, layout: Layout | None) -> Row:
 
 
 def details(result: Result) -> Row:
-    """Return the numbers of a result that a timed row lacks: columns of a plan's table, and the breakdown."""
+    """Return the numbers that a timed row lacks: columns of a plan's table, and the time breakdown."""
     return {
         **{name: metric.of(result) for name, metric in table_metrics("plan").items()},
         "exposed_communication_s": exposed_communication(result),
@@ -119,13 +119,13 @@ def _laid_out(text: str, layout: Layout | None) -> Scenario:
 
 @lru_cache(maxsize=1)
 def _base(text: str) -> Scenario:
-    """Read a base scenario once per process, so that the clusters of all its layouts are one object."""
+    """Return a base scenario, parsed once per process so that all its layouts share one cluster object."""
     return from_document(json.loads(text))
 
 
 @dataclass
 class LayoutPlayer:
-    """Rows of the simulated layouts of one base scenario, by number, backed by a store of finished ones.
+    """Rows of one base scenario's simulated layouts, by number, backed by a store of finished rows.
 
     ``text`` is the scenario's document as JSON, as ``measured`` takes it.
     """
@@ -140,7 +140,7 @@ class LayoutPlayer:
         self._keys = VariantKeys(Base(document))
 
     def stored(self, layout: Layout | None) -> Row | None:
-        """Return the stored row of a layout (None: the scenario's own), or None if there is none."""
+        """Return the stored row of a layout (None: the scenario's own layout), or None if there is none."""
         return self.store.row(self._key(layout))
 
     def keep(self, layout: Layout | None, row: Row) -> None:
@@ -167,7 +167,7 @@ class Workers(Protocol):
 
 
 class InThisProcess:
-    """One worker in this process, which simulates its task when finished tasks are requested."""
+    """Single worker in this process, which simulates its task when finished tasks are requested."""
 
     def __init__(self) -> None:
         self._tasks: list[LayoutTask] = []
@@ -244,7 +244,7 @@ class OnExecutor:
 
 @contextmanager
 def workers_of(executor: Executor | int | None) -> Iterator[Workers]:
-    """Yield the workers: a number of processes, this process (None or 1), or a given executor."""
+    """Yield workers for a search: a number of processes, this process (None or 1), or an executor's."""
     if executor is None or executor == 1:
         yield InThisProcess()
         return

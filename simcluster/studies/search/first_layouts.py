@@ -1,4 +1,4 @@
-"""Layouts that a search simulates first: those that practice would try, chosen by their bounds.
+"""Layouts that a search simulates first: the usual ones of practice, chosen by their lower bounds.
 
 As Megatron-LM's papers have it (arXiv:2104.04473, section 3.5: tp within a node, then pp, small microbatches;
 arXiv:2205.05198: sequence parallelism with tp): a distributed optimizer, 1F1B or interleaved with two chunks, which are
@@ -23,7 +23,7 @@ _OUTLINED = 128
 
 
 def first_layouts(known: BoundCache, capacity: float, between: Callable[[], None]) -> list[int]:
-    """Return the one or two layouts that a search simulates first: the best by bounds that fit in ``capacity`` bytes.
+    """Return the one or two layouts to simulate first: the best by lower bound that fit in ``capacity`` bytes.
 
     One has a distributed optimizer; another shards the parameters instead of stages, if its bound is lower. ``between``
     is called between outlines.
@@ -40,7 +40,7 @@ def first_layouts(known: BoundCache, capacity: float, between: Callable[[], None
 
 
 def _usual(known: BoundCache) -> Iterator[int]:
-    """Yield the numbers of layouts that practice would try, each program once."""
+    """Yield the numbers of the usual layouts of practice, each program once."""
     machines: dict[int, int] = {}
     seen: set[object] = set()
     for number, layout in enumerate(known.layouts):
@@ -59,7 +59,7 @@ def _usual(known: BoundCache) -> Iterator[int]:
 
 
 def _best(known: BoundCache, capacity: float, numbers: list[int], between: Callable[[], None]) -> int | None:
-    """Return the layout with the lowest bound, among the few with the lowest outlines that fit.
+    """Return the layout with the lowest bound of the few with the lowest outlines that fit in memory.
 
     Those that split the model least come first, as Megatron-LM's guide has it ("the least that fits").
     """
@@ -82,7 +82,7 @@ def _best(known: BoundCache, capacity: float, numbers: list[int], between: Calla
 
 
 def own_number(base: Scenario, known: BoundCache, capacity: float) -> tuple[int | None, bool]:
-    """Return the number of the scenario's own layout and True, if it is in the space and fits.
+    """Return the number of the scenario's own layout and True if it is in the space and fits in memory.
 
     Otherwise, return the first that fits with its values and another recomputation, and False.
     """

@@ -25,7 +25,7 @@ Drawn = dict[Hashable, tuple[Pattern, ...]]
 def least_seconds(
     calls: Sequence[Sequence[Call]], plan: Plan, cluster: Cluster, methods: Methods
 ) -> list[dict[Call, float]]:
-    """Return the least seconds of each stage's calls (``calls[stage]``), in the fastest group or pair of its ranks."""
+    """Return the least time (s) of each stage's calls (``calls[stage]``), in the fastest group or pair of its ranks."""
     programs = []
     for stage, wanted in enumerate(calls):
         ops = [Op(call, call.axis or "pp", "call", "call") for call in dict.fromkeys(wanted)]
@@ -48,7 +48,7 @@ def least_seconds(
 
 
 class Way:
-    """The first rank of each stage, with the groups and pairs in which these ranks communicate.
+    """First rank of each stage, with the groups and pairs in which these ranks communicate, and their routes.
 
     The ops of these ranks in a run are a chain: a lower bound of this chain is one of the step. ``drawn`` is shared by
     layouts on the same cluster: all 1,024 ranks, of which every layout needs its norm, take 0.7 s to route.
@@ -61,7 +61,7 @@ class Way:
         self._groups: dict[tuple[str, int], tuple[int, ...]] = {}
 
     def seconds(self, stage: int, call: Call) -> float:
-        """Return the least seconds of a send or a collective of a stage."""
+        """Return the least time (s) of a stage's send or collective."""
         kind, ranks = call.traffic_kind, self._members(call, stage)
         group = group_of(self._cluster, ranks)
         method = self._methods.of(group, kind, call.size)
@@ -83,7 +83,7 @@ class Way:
 
 
 class Least(dict[Call, float]):
-    """Least seconds of one stage's dp calls and sends, computed on first use."""
+    """Least times (s) of one stage's dp calls and sends, computed on first use."""
 
     def __init__(self, way: Way, stage: int) -> None:
         super().__init__()
@@ -108,7 +108,7 @@ class _Alone:
         self._usages: dict[int, Sequence[Usage]] = {}
 
     def signature(self, number: int, calls: Sequence[Call]) -> Hashable:
-        """Return a key that is equal for groups in which all these calls take equally long.
+        """Return a key that is equal for groups in which all these calls take equally long alone.
 
         Their methods, rates and latencies are equal, which do not depend on sizes.
         """

@@ -1,4 +1,4 @@
-"""Best-first order of layouts by lower bounds, which are tightened as late as possible, and the ranking of results."""
+"""Best-first order of layouts by lower bounds, tightened as late as possible, and the ranking of results."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class BoundCache:
         return self._wrong[name]
 
     def most(self, number: int) -> float:
-        """Return the planned bytes on a layout's fullest GPU."""
+        """Return the planned bytes on the fullest GPU of a layout."""
         layout = self.layouts[number]
         return self.judge(layout).memory.most(layout)
 
@@ -94,7 +94,7 @@ class BoundCache:
             return False
 
     def narrower(self, number: int) -> float:
-        """Return the memory limit (bytes) for the next point of the front after this layout."""
+        """Return the memory limit (bytes) of the next point of the memory front after this layout."""
         return _NARROWER * self.most(number)
 
 
@@ -151,7 +151,7 @@ class Frontier:
 
 
 class Ranking:
-    """Ranking of simulated layouts by score; of several with one program, the first number is shown.
+    """Ranking of simulated layouts by score; of several layouts of one program, the first number is shown.
 
     ``top`` of them are wanted, with scores below ``below``.
     """
@@ -186,7 +186,7 @@ class Ranking:
 
 
 def rivals(layouts: Sequence[Layout], scores: Mapping[int, float], winner: int, *, next_too: bool) -> list[int]:
-    """Return the best layouts whose tp, or whose pp, differs from the winner's, by number.
+    """Return the numbers of the best layouts whose tp, or whose pp, differs from the winner's.
 
     With ``next_too`` the best of another program than the winner's comes before them. ``scores`` are those of the
     layouts that had to be simulated.

@@ -49,7 +49,7 @@ class Layout(NamedTuple):
     etp: int | None = None
 
     def values(self) -> dict[str, Any]:
-        """Return the layout as changes of a scenario, by dotted path."""
+        """Return the layout's values as changes of a scenario, by dotted path."""
         return {path: list(self.order) if name == "order" else getattr(self, name) for name, path in _PATHS.items()}
 
     def on(self, base: Scenario) -> Scenario:
@@ -94,7 +94,7 @@ def same_program(one: Layout | None, other: Layout) -> bool:
 
 
 def overrides(base: Scenario, layout: Layout) -> dict[str, Any]:
-    """Return the changes that give the scenario this layout: values that differ, and always tp, pp and dp."""
+    """Return the changes that give a scenario this layout: values that differ, and always tp, pp and dp."""
     document = base.document()
     found = {}
     for path, value in layout.values().items():
@@ -106,7 +106,7 @@ def overrides(base: Scenario, layout: Layout) -> dict[str, Any]:
 
 
 def written(value: object) -> str:
-    """Return a value as text for the command line."""
+    """Return a layout's value as text for the command line."""
     if isinstance(value, list):
         return f"[{','.join(map(str, value))}]"
     return str(value).lower() if isinstance(value, bool) else str(value)

@@ -45,7 +45,7 @@ class LayoutMemory:
         )
 
     def most(self, layout: Layout) -> float:
-        """Return the planned bytes on the fullest GPU, with data that may wait between stages.
+        """Return the planned bytes on the fullest GPU, including data that may wait between stages.
 
         InputError if the schedule cannot be made.
         """
@@ -87,6 +87,6 @@ class LayoutMemory:
 
 
 def _alive(layout: Layout, stage: int, many: int) -> int:
-    """Return how many slices' forwards precede the first backward of a stage in its schedule."""
+    """Return the number of slices' forwards before the first backward of a stage in its schedule."""
     first_forwards = SCHEDULES[layout.schedule].first_forwards
     return first_forwards(layout.pp, many, layout.chunks, stage) if first_forwards else 1

@@ -1,4 +1,4 @@
-"""The scenario's own layout in a search, and the memory ladder of layouts from one GPU up."""
+"""The scenario's own layout in a search, and the memory of ever larger layouts from one GPU up."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class OwnLayout:
 
 
 def own_layout(base: Scenario, row: Row, score: Callable[[int, float], float]) -> OwnLayout:
-    """Return the evaluated layout of the scenario itself, given its ``row``.
+    """Return the evaluation of the scenario's own layout from its simulated ``row``.
 
     ``score`` returns the score of a number of GPUs and the seconds of a step. Raises the InputError of the evaluation.
     """
@@ -51,7 +51,7 @@ class Rung:
 
 
 def ladder(base: Scenario) -> tuple[Rung, ...]:
-    """Return the memory of the fullest GPU for ever larger layouts: ZeRO over dp, tp within a node, pp across nodes.
+    """Return the memory of ever larger layouts: ZeRO over dp, then tp within a node, then pp across nodes.
 
     The micro batch is 1. The first that fits is the simplest layout that does.
     """

@@ -1,4 +1,4 @@
-"""Least seconds of a microbatch's passes: planned compute, and communication alone on free links.
+"""Least times of a microbatch's passes: planned compute, and communication alone on free links.
 
 A pass is cut into its parts: layers, embedding, LM head. Ops that overlap with the main lane of a part are joined
 before its last op, so a pass takes at least the sum of its parts, and a part its longest path, with computation
@@ -38,7 +38,7 @@ Sums = Mapping[Kind, float]
 
 
 class LayerShape(NamedTuple):
-    """The values of a layout that determine the passes of a layer."""
+    """Values of a layout that determine the passes of a layer."""
 
     micro_batch: int
     sequence_parallel: bool
@@ -50,7 +50,7 @@ class LayerShape(NamedTuple):
 
 
 class PassPart(NamedTuple):
-    """A part of a pass: embedding, LM head or a layer, which may recompute (``again``) and have experts."""
+    """Part of a pass: embedding, LM head or a layer, which may recompute (``again``) and have experts."""
 
     name: str
     again: bool = False
@@ -62,7 +62,7 @@ EMBEDDING, LM_HEAD, BOUNDARY = PassPart("embedding"), PassPart("lm_head"), PassP
 
 @dataclass(frozen=True)
 class PassParts:
-    """Segments of the parts of a pass, by part and kind.
+    """Op segments that make up a forward or backward pass, keyed by (part of the model, kind of pass).
 
     Each rank sends ``send_bytes`` across a stage boundary. ``gathered``: they are split over tp, so that a pass begins
     with gathering them.
@@ -76,14 +76,14 @@ class PassParts:
 
     @cached_property
     def calls(self) -> list[Collective]:
-        """Distinct collectives of all segments."""
+        """Distinct collectives of all op segments."""
         ops = (op.work for segment in self.segments.values() for op in segment.ops)
         return list(dict.fromkeys(work for work in ops if isinstance(work, Collective)))
 
 
 @dataclass(frozen=True)
 class LeastPassTimes:
-    """Least seconds of the ``parts`` of a pass, by part and kind."""
+    """Least time (s) of each part of the model in each kind of pass."""
 
     made_of: PassParts
     parts: Mapping[PassPart, Sums]
@@ -91,11 +91,11 @@ class LeastPassTimes:
 
     @property
     def boundary(self) -> Sums:
-        """Seconds to gather an input that is split over tp, by kind of pass."""
+        """Time (s) to gather an input that is split over tp, by kind of pass."""
         return self.parts[BOUNDARY]
 
     def of(self, layers: range, *, embedding: bool, lm_head: bool) -> Sums:
-        """Return the least seconds of a model slice with these layers, by kind of pass."""
+        """Return the least time (s) of a model slice with these layers, by kind of pass."""
         name = layers.start, layers.stop, embedding, lm_head
         if name not in self._known:
             shape, model = self.made_of.shape, self.made_of.model
@@ -106,13 +106,13 @@ class LeastPassTimes:
         return self._known[name]
 
     def of_slices(self, pipeline: PipelineRoute) -> list[Sums]:
-        """Return the least seconds of each slice of a pipeline, by kind of pass."""
+        """Return the least time (s) of each slice of a pipeline, by kind of pass."""
         last = len(pipeline.counts) - 1
         each = enumerate(pipeline.layers)
         return [self.of(layers, embedding=not number, lm_head=number == last) for number, layers in each]
 
     def stages(self, pipeline: PipelineRoute, many: int, *, split: bool) -> list[Stage]:
-        """Return each stage's outline of a step of ``many`` microbatches; ``split``: the backward is split."""
+        """Return each stage's outline of a step of ``many`` microbatches; ``split``: backwards are split in I and W."""
         slices = self.of_slices(pipeline)
         forward = [each["F"] for each in slices]
         backward = [min(each["B"], each["I"] + each["W"]) if split else each["B"] for each in slices]
@@ -130,7 +130,7 @@ def shape_of_layout(layout: Layout) -> LayerShape:
 
 
 def parts_of(base: Scenario, layout: Layout) -> PassParts:
-    """Return the parts of the passes of all layouts with the same GPUs, tp ranks and layer shape."""
+    """Return the op segments of passes, equal for all layouts with the same GPUs, tp ranks and layer shape."""
     replicas = layout.gpus // (layout.tp * layout.cp)
     probe = layout._replace(pp=1, dp=replicas, schedule="1f1b", chunks=1).on(base)  # one stage, one microbatch
     training = probe.training.model_copy(update={"global_batch": replicas * layout.micro_batch})
@@ -143,7 +143,7 @@ def parts_of(base: Scenario, layout: Layout) -> PassParts:
 
 
 def times_of(base: Scenario, parts: PassParts, least: Mapping[Collective, float]) -> LeastPassTimes:
-    """Return the least times of passes, given the ``least`` seconds of their collectives."""
+    """Return the least times of passes, given the ``least`` times (s) of their collectives."""
     attention = mean_attention(base.faults, base.seed, batch_of(base), base.dp)
     found = {name: least_segment_seconds(segment, least, attention) for name, segment in parts.segments.items()}
     names = dict.fromkeys((*(part for part, _ in found), BOUNDARY))
@@ -174,7 +174,7 @@ def least_segment_seconds(segment: Segment, least: Mapping[Collective, float], a
 
 
 def least_over_tp(base: Scenario, layout: Layout, calls: Sequence[Collective]) -> dict[Collective, float]:
-    """Return the least seconds of the calls over tp, among all tp groups of the job."""
+    """Return the least times (s) of collectives over tp, in the fastest tp group of the job."""
     wanted = [call for call in dict.fromkeys(calls) if call.axis == "tp"]
     if not wanted:
         return {}
@@ -185,7 +185,7 @@ def least_over_tp(base: Scenario, layout: Layout, calls: Sequence[Collective]) -
 
 
 def near_of(layout: Layout) -> object:
-    """Return a key of a layout that determines its tp groups and which ranks share its layers."""
+    """Return a key of a layout that is equal for layouts with the same tp groups and the same ranks per layer."""
     order = () if _tp_is_fastest(layout) else (layout.pp, layout.order)
     return layout.gpus, layout.tp, order, layout[11:]
 
@@ -197,7 +197,7 @@ def _tp_is_fastest(layout: Layout) -> bool:
 
 
 def _segments(job: Job, shape: RankShape) -> dict[tuple[PassPart, Kind], Segment]:
-    """Return the segments of the parts of a pass, by part and kind."""
+    """Return the op segments of passes, keyed by (part of the model, kind of pass)."""
     parts = {EMBEDDING: Pass((), embedding=True, begins=False), LM_HEAD: Pass((), lm_head=True, begins=False)}
     for layer in range(job.model.layers):
         kind_of = PassPart("layer", shape.recomputes(layer), job.model.has_experts(layer))
@@ -216,7 +216,7 @@ def _segments(job: Job, shape: RankShape) -> dict[tuple[PassPart, Kind], Segment
 
 
 def _after_another_op(segment: Segment) -> Segment:
-    """Return the segment of a part that follows another op, for which an op of no time is inserted.
+    """Return the segment of a model part with an op of zero time before it, which represents the previous part.
 
     A ring's first copy overlaps with the first piece of its matmul, and the second piece waits for the copy.
     """

@@ -1,4 +1,4 @@
-"""Stages of a layout before its schedule is made: their part of the model, reductions and gathers."""
+"""Stages of a layout before its schedule is made: their layers, dp reductions and gathers."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Calls = tuple[Collective, ...]
 
 
 class Holdings(NamedTuple):
-    """A stage's part of the model: its layers, how many have experts, and whether it has the model's ends."""
+    """A stage's part of the model: its number of layers, those with experts, and whether it has the model's ends."""
 
     layers: int
     mixtures: int
@@ -111,7 +111,7 @@ Turns = Mapping[tuple[int, int], int]
 
 
 def turns_of(schedule: Schedule) -> Turns:
-    """Return how often each stage turns from a forward to a backward of the same chunk."""
+    """Return how often each stage of a schedule turns from a forward to a backward of the same chunk."""
     found = {(stage, chunk): 0 for stage in range(len(schedule.rows)) for chunk in range(schedule.num_chunks)}
     for stage, row in enumerate(schedule.rows):
         passes = [action for action in row if action.kind != "W"]
@@ -159,7 +159,7 @@ class StageCalls:
         return found
 
     def update(self, held: Holdings) -> tuple[float, float]:
-        """Return the seconds of gradient norm and optimizer of a stage's ranks."""
+        """Return the times (s) of gradient norm and optimizer of a stage's ranks."""
         if held not in self._updates:
             own, on_gpu = self.of(held), self.base.memory.offload.optimizer == "none"
             updated = own.common / self.shards + own.experts / self.expert_shards if self.zero else own.total
@@ -168,7 +168,7 @@ class StageCalls:
         return self._updates[held]
 
     def tail(self, held: Holdings) -> tuple[Calls, Calls]:
-        """Return the blocking collectives after the pipeline (reductions) and after the optimizer (gathers)."""
+        """Return a stage's blocking collectives: reductions after the pipeline, and gathers after the optimizer."""
         overlap, data, own = self.base.overlap, self.data, self.of(held)
         reduced = gathered = ()  # type: Calls
         if self.zero < 2 and not overlap.grad_reduce:

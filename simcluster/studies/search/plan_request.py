@@ -1,4 +1,4 @@
-"""The request of a plan: its checks, the parts of a scenario that it ignores, and errors without a result."""
+"""Request of a plan: its checks, the parts of a scenario that it ignores, and errors without a result."""
 
 from __future__ import annotations
 
@@ -54,14 +54,14 @@ def check_request(base: Scenario, counts: Sequence[int], objective: str, price: 
 
 
 def alone(scenario: Scenario) -> Scenario:
-    """Return the scenario as it is planned for: one step, no faults, collectives as flows."""
+    """Return the scenario that a plan searches: one step, no faults, collectives as flows."""
     flows = scenario.collectives.model_copy(update={"detail": "flow"})
     updates = {"steps": 1, "replicas": 1, "collectives": flows, "measured": None}
     return scenario.without_faults().model_copy(update=updates)
 
 
 class Ignored(NamedTuple):
-    """The parts of a scenario that a plan ignores: kinds of ``faults`` and other ``keys``, sorted."""
+    """Parts of a scenario that a plan ignores: kinds of ``faults`` and other ``keys``, sorted."""
 
     faults: tuple[str, ...]
     keys: tuple[str, ...]

@@ -1,4 +1,4 @@
-"""The space of a plan: all layouts of a job, and why some of them are illegal.
+"""Space of a plan: all layouts of a job, and why some of them are illegal.
 
 Rules are the scenario's own, asked about a few values at a time: tp about the model's widths, the schedule about stages
 and chunks. A layout that passes them all is checked as a whole before it is simulated.
@@ -72,7 +72,7 @@ AXES = (
 
 @dataclass(frozen=True)
 class Space:
-    """The layouts of a scenario on ``gpus`` GPUs: values ``tried`` by path; the user named those of ``varied``."""
+    """Layouts of a scenario on ``gpus`` GPUs: values ``tried`` by path; the user named those of ``varied``."""
 
     base: Scenario
     gpus: int
@@ -140,7 +140,7 @@ class Space:
                         yield from self._inner(rules, layout)
 
     def _inner(self, rules: LayoutRules, outer: Layout) -> Iterator[tuple[Layout | None, str, int]]:
-        """Yield the layouts of given sizes: every recomputation, schedule, ZeRO stage and order."""
+        """Yield the layouts of these sizes: every recomputation, schedule, ZeRO stage and order of ranks."""
         orders, sharded = self.tried["parallel.order"], self._sharded(rules, outer)
         grids: dict[tuple[str, ...], tuple[str, ...]] = {}  # orders by their axes of several ranks
         for order in orders:

@@ -19,7 +19,7 @@ NOT_REACHED = "not reached: the search was stopped"
 
 
 class Tally:
-    """Counts of the layouts of a search: those that had to be simulated (``asked``), and all others by reason."""
+    """Counts of a search's layouts: those that had to be simulated (``asked``), and all others by reason."""
 
     def __init__(self, search: AnytimeSearch) -> None:
         self._search, self._known, self._limit = search, search.known, search.ranking.limit
@@ -36,7 +36,7 @@ class Tally:
         return sorted(others, key=lambda number: (self._search.score(number), number))
 
     def same(self, number: int) -> list[int]:
-        """Return the other layouts that are the same program as this one."""
+        """Return the other layouts that are the same program as the layout with this number."""
         return [other for other in self._programs.get(self._program(number), []) if other != number]
 
     def counts(self, spaces: Sequence[Space]) -> dict[str, int]:
@@ -97,7 +97,7 @@ class Tally:
                 yield number
 
     def _of_front(self) -> Iterator[int]:
-        """Yield the layouts that had to be simulated for the front, its points included."""
+        """Yield the layouts that had to be simulated for the memory front, including its points."""
         search, known = self._search, self._known
         for before, point in pairwise(search.points):
             room, score = known.narrower(before), search.score(point)

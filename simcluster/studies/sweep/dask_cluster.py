@@ -34,12 +34,12 @@ _REMEDY = "restart the workers in the environment of this command"
 
 
 def digest_there() -> str:
-    """Return the digest of the simulator's sources in the worker that runs this."""
+    """Return the digest of the simulator's sources in the Dask worker that runs this function."""
     return sources_digest()
 
 
 def play_checked(digest: str, measure: Measure, chunk: Sequence[Numbered]) -> tuple[list[Finished], float]:
-    """Simulate a chunk of tasks if the simulator's sources have this digest; else raise InputError."""
+    """Simulate a chunk of tasks if the worker's simulator has this source digest; else raise InputError."""
     if sources_digest() != digest:
         raise InputError(f"a worker of the Dask cluster {_OTHER}: {_REMEDY}")
     return play_chunk(measure, chunk)
@@ -71,7 +71,7 @@ def within(seconds: float, call: Callable[[], Answer]) -> Answer:
 
 @contextmanager
 def on_dask(address: str) -> Iterator[tuple[Executor, int, Lookout]]:
-    """Yield an executor on a Dask cluster, its number of workers, and an object that watches them.
+    """Yield an executor on a Dask cluster, its number of workers, and a monitor of the cluster.
 
     InputError if no scheduler answers there, it has no workers, or one of them has another simulator.
     """
@@ -106,7 +106,7 @@ def on_dask(address: str) -> Iterator[tuple[Executor, int, Lookout]]:
 
 @dataclass
 class _Cluster(Lookout):
-    """A Dask cluster at an address, watched while it answers."""
+    """A Dask cluster at an address, with checks of its workers and of the connection."""
 
     address: str
     client: Client

@@ -1,4 +1,4 @@
-"""Work split of a sweep: each process gets variants that share most, so that little is computed twice.
+"""Split a sweep over processes: variants that share most intermediate results go to the same process.
 
 A variant takes some milliseconds because most of its parts are cached by others: the network of its layout (50 ms), the
 order of its schedule, its passes. So each process has a separate range of all variants, ordered by that; a process that
@@ -39,7 +39,7 @@ Key = tuple[str, ...]
 
 
 class Deal:
-    """Ranges of a task list that processes own; neighbours in the list share as much as their keys do."""
+    """Ranges of a task list, one per process; neighbours in the list share as much work as their keys."""
 
     def __init__(self, keys: Sequence[Key], members: int) -> None:
         self._keys = keys
@@ -47,7 +47,7 @@ class Deal:
         self._seconds = [math.inf] * members  # per task of the last that a member has done
 
     def take(self, member: int) -> range:
-        """Return the next tasks of a process; empty if no remaining work is worth moving."""
+        """Return the next tasks of a process; empty if no remaining work is worth moving to it."""
         if not self._parts[member]:
             self._take_over(member)
         part = self._parts[member]
@@ -56,11 +56,11 @@ class Deal:
         return part[:count]
 
     def took(self, member: int, seconds: float) -> None:
-        """Record the seconds per task of a process's last tasks."""
+        """Record the mean time (s) of a process's last tasks."""
         self._seconds[member] = seconds
 
     def _take_over(self, member: int) -> None:
-        """Move the second half of the longest remaining range to this process."""
+        """Move the second half of the longest remaining range to a process."""
         other = max(range(len(self._parts)), key=lambda each: len(self._parts[each]))
         part = self._parts[other]
         if not part or len(part) * self._seconds[other] < _WORTH_SECONDS:
@@ -71,7 +71,7 @@ class Deal:
         self._parts[other], self._parts[member] = range(part.start, cut), range(cut, part.stop)
 
     def _alike(self, at: int) -> int:
-        """Return the number of leading keys that a task shares with the previous one."""
+        """Return the number of leading key entries that a task shares with the previous task."""
         pairs = enumerate(zip(self._keys[at - 1], self._keys[at], strict=True))
         return next((place for place, (one, other) in pairs if one != other), len(self._keys[at]))
 
@@ -79,7 +79,7 @@ class Deal:
 def play_dealt(
     variants: Sequence[Numbered], keys: Sequence[Key], workers: int, measure: Measure
 ) -> Iterator[list[Finished]]:
-    """Simulate variants in separate processes; yield rows as they are finished.
+    """Simulate variants in separate processes; yield lists of finished rows.
 
     Where a process dies, its variants are simulated again, each alone with nothing concurrent; one that kills its
     process again is a failed row. InputError if a variant cannot be sent.
@@ -125,7 +125,7 @@ def play_dealt(
 
 @dataclass(frozen=True)
 class Players:
-    """Executor of a sweep: a number of ``processes``, an ``executor``, or by default this process.
+    """Executor of a sweep: a number of ``processes``, an ``executor`` of the caller, or by default this process.
 
     An ``executor`` works on ``at_once`` tasks at a time, watched by ``lookout``.
     """
@@ -136,7 +136,7 @@ class Players:
     lookout: Lookout | None = None
 
     def play(self, tasks: Iterable[Numbered], keys: Sequence[Key], measure: Measure) -> Iterator[list[Finished]]:
-        """Simulate tasks and yield rows as they are finished; neighbours with equal ``keys`` share work."""
+        """Simulate tasks and yield lists of finished rows; neighbours with equal ``keys`` share work."""
         if self.executor is not None:
             return play_on(self.executor, self.at_once, tasks, measure, self.lookout)
         if self.processes is not None:

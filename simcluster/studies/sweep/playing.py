@@ -1,4 +1,4 @@
-"""Simulation of a sweep's variants: one to its row of numbers, or many on any executor."""
+"""Simulation of a sweep's variants, each to a row of numbers, on any executor."""
 
 from __future__ import annotations
 
@@ -48,13 +48,13 @@ def measured(variant: Variant) -> Row:
 
 
 def play_serially(variants: Iterable[Numbered], measure: Measure = measured) -> Iterator[list[Finished]]:
-    """Simulate variants one after the other in this process; yield their rows."""
+    """Simulate variants one after the other in this process; yield lists of finished rows."""
     for number, variant in variants:
         yield [(number, measure(variant))]
 
 
 class Lookout(Protocol):
-    """Monitor of an executor that may be lost; by default, one that reports it."""
+    """Monitor of an executor that may be lost during a sweep."""
 
     def task(self) -> Callable[..., Chunk]:
         """Return the function that simulates a chunk of tasks on the executor."""
@@ -82,7 +82,7 @@ def play_on(
     executor: Executor, workers: int, variants: Iterable[Numbered], measure: Measure = measured,
     lookout: Lookout | None = None,
 ) -> Iterator[list[Finished]]:  # fmt: skip
-    """Simulate variants on an executor; yield rows as they are finished.
+    """Simulate variants on an executor; yield lists of finished rows.
 
     A few tasks are submitted ahead for each worker. A chunk that kills its process is simulated again, each variant
     alone; one that does so again is a failed row. InputError if a variant cannot be sent there, or the executor is
@@ -139,7 +139,7 @@ def _without_time_limit(play: Callable[..., Chunk], measure: Measure, chunk: Seq
 
 
 def play_chunk(measure: Measure, chunk: Sequence[Numbered]) -> Chunk:
-    """Simulate the variants of one chunk; return their rows and the seconds that they took."""
+    """Simulate the variants of one chunk; return their rows and the time (s) that they took."""
     begun = time.perf_counter()
     with pause_gc():  # between variants it would traverse all that they share
         rows = [(number, measure(variant)) for number, variant in chunk]

@@ -1,4 +1,4 @@
-"""Quick step times of a sweep's variants, equal to full runs to the bit, from costs that variants share.
+"""Fast path of sweeps: step times of variants, equal to full runs to the bit, from costs that variants share.
 
 Where ranks of a stage are equal (no faults, a regular cluster), one rank per stage is simulated, with one op for a
 chunk's pass. Kernels, collectives and links are those of a full run, kept between variants: passes by model, split and
@@ -61,7 +61,7 @@ MOST_SECONDS = 512.0
 
 
 class _Timed(NamedTuple):
-    """A step of which only the time is known."""
+    """A step of which only the time (s) and the job's facts are known."""
 
     step_time: float
     facts: Facts
@@ -86,24 +86,24 @@ def quick_numbers(scenario: Scenario, step_time: float) -> dict[str, float]:
 
 
 class QuickSteps:
-    """Calculator of quick step times that caches all that variants share."""
+    """Calculator of quick step times, with caches of all that variants share."""
 
     def __init__(self) -> None:
         self._clusters, self._orders, self._templates = LruCache(8), LruCache(64), LruCache(16)
 
     def _shared(self, cluster: ClusterSpec) -> _OnCluster:
-        """Return the cache of the variants on this cluster, which also keeps the cluster, whose id is the key."""
+        """Return the cache for variants on this cluster; it keeps the cluster, whose id is the key, alive."""
         return self._clusters.fetch(id(cluster), lambda: _OnCluster(cluster, LruCache(1024)))
 
     def facts_of(self, scenario: Scenario) -> Facts:
-        """Return the cached facts from which MFU and throughput of a scenario are computed."""
+        """Return the cached job facts (FLOPs, tokens) from which MFU and throughput of a scenario are computed."""
         batch = scenario.training, scenario.data, scenario.seed  # its real tokens are drawn
         name = "facts", scenario.model, batch, scenario.gpus, scenario.software
         return self._shared(scenario.cluster).kept.fetch(name, lambda: facts_of(scenario, scenario.cluster.device))
 
     @pause_gc()
     def step(self, scenario: Scenario) -> float:
-        """Return the step time (s) of a scenario; see ``quick_step``."""
+        """Return the step time (s) of a scenario; raise NotQuickError if it needs a full run."""
         if why := QUICK.obstacle(scenario):
             raise NotQuickError(why)
         overlap, stages, shared = scenario.overlap, scenario.parallel.pp, self._shared(scenario.cluster)
@@ -137,7 +137,7 @@ class _OnCluster(NamedTuple):
     kept: LruCache
 
     def passes(self, scenario: Scenario) -> _PassCosts:
-        """Return the cached pass costs of the scenario's model split and microbatch size."""
+        """Return the cached costs of passes for the scenario's model split and microbatch size."""
         overlap, training = scenario.overlap, scenario.training
         name = (
             scenario.model, scenario.software, overlap.interference, overlap.tensor, overlap.tensor_pieces,
@@ -146,7 +146,7 @@ class _OnCluster(NamedTuple):
         return self.kept.fetch(name, lambda: _PassCosts(scenario))
 
     def stages(self, scenario: Scenario, order: _Order, passes: _PassCosts) -> tuple[_Stages, RepresentativeCalls]:
-        """Return the stages of the layout, and the network calls of its step routed over the links."""
+        """Return the stages of a layout, and the network calls of its step routed over the links."""
         parallel = scenario.parallel
         grid = tuple([value for axis, value in parallel if axis not in ("zero", "sequence_parallel")])
         name = scenario.gpus, grid, scenario.collectives, scenario.overlap.interference, order.hops, order.copies
@@ -178,7 +178,7 @@ class _OnCluster(NamedTuple):
 
 
 class _Order(NamedTuple):
-    """The order of a schedule's items, and its ``hops``: all sends between stages, for any number of chunks."""
+    """Order of a schedule's actions and sends, and its ``hops``: all sends between stages, for any number of chunks."""
 
     schedule: str
     hops: tuple[Sent, ...]
@@ -189,7 +189,7 @@ class _Order(NamedTuple):
 
 
 def _order_of(schedule: Schedule, *, overlap: bool, casts: bool) -> _Order:
-    """Return the order of a schedule's items; NotQuickError if it has chunks on two routes."""
+    """Return the order of a schedule's actions and sends; NotQuickError if chunks are on two routes."""
     stages, routes = schedule.num_stages, schedule.routes
     if len({*chain.from_iterable(routes)}) < sum(map(len, routes)):
         raise NotQuickError(f"{schedule.name} has chunks that are on two routes")
@@ -204,7 +204,7 @@ def _order_of(schedule: Schedule, *, overlap: bool, casts: bool) -> _Order:
 
 
 class _Parts(NamedTuple):
-    """The actions of a schedule with their layers, of which only the ``first`` of equal ones (``number``) is timed."""
+    """Actions of a schedule with their layers, of which only the ``first`` of equal ones (same ``number``) is timed."""
 
     actions: list[tuple[ActionWork, Pass]]
     number: list[int]
@@ -212,7 +212,7 @@ class _Parts(NamedTuple):
 
 
 class _PassCosts:
-    """Costs of passes for one split of a model and one microbatch size.
+    """Costs of forward and backward passes for one split of a model and one microbatch size.
 
     ``repeats``: every layer after the second takes as long as the second.
     """
@@ -228,17 +228,17 @@ class _PassCosts:
         self.collectives, self.alone = cache(self._collectives), cache(self._alone)
 
     def _collectives(self, kinds: Iterable[str]) -> tuple[Collective, ...]:
-        """Return the collectives of passes of these kinds; NotQuickError for unproved kinds of work."""
+        """Return the distinct collectives of passes of these kinds; NotQuickError for unproved kinds of work."""
         ops = [op for kind in kinds for op in self.passes.segment(kind, self._whole_pass).ops]
         proved(ops)
         return tuple(dict.fromkeys(op.work for op in ops if isinstance(op.work, Collective)))
 
     def _alone(self, collectives: tuple[Collective, ...], drawn: RepresentativeCalls) -> tuple[int, ...]:
-        """Return for each stage an integer that identifies the times of its collectives alone."""
+        """Return an integer per stage, equal for stages whose collectives take equally long alone."""
         return tuple([self._numbers.setdefault(each, len(self._numbers)) for each in drawn.alone(collectives)])
 
     def of(self, parts: _Parts, alone: Sequence[int], drawn: RepresentativeCalls, *, whole: bool) -> list[Costs]:
-        """Return the costs of actions, given the times of their stage's collectives ``alone``.
+        """Return the costs of actions; ``alone`` has the integer per stage of its collectives' times alone.
 
         An action is one op if it may be ``whole`` and its duration depends on nothing outside it; else all of its ops.
         """
@@ -253,7 +253,7 @@ class _PassCosts:
         return self._known[name]
 
     def _whole(self, work: ActionWork, part: Pass, alone: Sequence[int], drawn: RepresentativeCalls) -> Costs:
-        """Return a pass as one op; no ops if its duration depends on others."""
+        """Return the cost of a pass as a single op; no ops if its duration depends on other stages."""
         name = *_name_of(work, part, repeats=self.repeats), alone[work.stage]
         found = self._known.get(name)
         if found is None:
@@ -274,13 +274,13 @@ class _PassCosts:
 
 
 def _name_of(work: ActionWork, part: Pass, *, repeats: bool) -> tuple[Hashable, ...]:
-    """Return the key that determines the duration of an action, apart from its stage's collectives."""
+    """Return the key of an action's duration; the times of its stage's collectives are not part of it."""
     layers = len(part.layers) if repeats else part.layers
     return work.kind, layers, part.embedding, part.lm_head, part.boundary, part.casts
 
 
 class _Stages:
-    """The layers of a layout's stages, and their ops after the last action, for any number of microbatches."""
+    """Layers of a layout's stages, and their ops after the last action of a step, for any number of microbatches."""
 
     def __init__(self, job: Job, hops: Sequence[Sent]) -> None:
         self._job, self._hops, self._ops = job, hops, _ends(job)
@@ -288,7 +288,7 @@ class _Stages:
         self.ends = cache(self._ends)
 
     def parts(self, works: Sequence[Work], alone: Sequence[int], *, repeats: bool) -> _Parts:
-        """Return the actions of a schedule with their layers."""
+        """Return the actions of a schedule with the layers of their stages and chunks."""
         job, numbers, number = self._job, dict[Hashable, int](), list[int]()
         actions = []
         for work in works:
@@ -301,26 +301,26 @@ class _Stages:
         return _Parts(actions, number, [*map(number.index, range(len(numbers)))])
 
     def calls(self) -> Iterator[StageOp]:
-        """Yield a step's network calls outside passes."""
+        """Yield the network calls of a step outside forward and backward passes."""
         for hop in self._hops:
             lane = hop.lane(overlap=self._job.overlap_sends)
             yield hop.stage, Op(Transfer(hop.target, self._job.send_bytes), "", "", "", lane=lane)
         yield from ((stage, op) for stage, ops in enumerate(self._ops) for _, op in ops if op.work.traffic_kind)
 
     def _ends(self, drawn: RepresentativeCalls) -> list[Costs]:
-        """Return the ops of stages after their last action, with their costs on these links."""
+        """Return the ops of every stage after its last action, with their costs on these links."""
         return [tuple([drawn.end(stage, *each) for each in ops]) for stage, ops in enumerate(self._ops)]
 
 
 def proved(ops: Iterable[Op]) -> None:
-    """Raise NotQuickError for ops whose kind of work the quick step is not proved for."""
+    """Raise NotQuickError for ops of a kind of work that quick steps are not proved for."""
     for op in ops:
         if type(op.work) not in (Compute, Collective, HostWork):
             raise NotQuickError(f"quick steps are not proved for {type(op.work).__name__}")
 
 
 def _ends(job: Job) -> list[list[tuple[Hashable, Op]]]:
-    """Return each stage's ops after its last action, with the keys under which stages meet."""
+    """Return every stage's ops after its last action, with keys that are equal for ops of stages that meet."""
     known: dict[Hashable, list[tuple[Hashable, Op]]] = {}  # stages that hold as much have equal ends
     found = []
     for stage in range(job.plan.pp):

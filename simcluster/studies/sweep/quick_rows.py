@@ -1,4 +1,4 @@
-"""Rows of a sweep by quick steps, or by full runs where these are not exact; ``how`` states which."""
+"""Rows of a sweep by quick steps, or by full runs where quick steps are not exact; column ``how`` states which."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ SECTIONS = ("parallel", "pipeline", "training", "overlap")
 
 
 class _BaseRead(NamedTuple):
-    """A base scenario file as it was read.
+    """A base scenario file of a sweep as it was read.
 
     In its ``sections`` dp is left open where the file omits it, so that it follows from the others. ``texts`` are the
     documents of ``SECTIONS``, units as text, to be read again; ``written`` is the file's document.
@@ -45,7 +45,7 @@ class _BaseRead(NamedTuple):
     made: LruCache
 
     def section(self, name: str, changes: Mapping[str, Any]) -> Any:
-        """Return a section with these changes, one object for all variants that have the same changes."""
+        """Return a section of the scenario with changes; variants with equal changes share one object."""
         section = type(self.sections[name])
         return self.made.fetch((name, repr(changes)), lambda: section(**{**self.texts[name], **changes}))
 
@@ -54,7 +54,7 @@ _BASES = LruCache(4)
 
 
 def quickly(variant: Variant) -> Row:
-    """Return a variant's row with its exact step time; ``how`` is quick, or full for a full run."""
+    """Return a variant's row with its exact step time; column ``how`` is "quick", or "full" after a full run."""
     try:
         scenario = changed(variant)
         step_time = quick_step(scenario)
@@ -68,7 +68,7 @@ def quickly(variant: Variant) -> Row:
 
 
 def changed(variant: Variant) -> Scenario:
-    """Return the variant's scenario; if it changes only values of sections, its base is read once for all."""
+    """Return a variant's scenario; the base file is read once if variants change only values of sections."""
     paths = [path.split(".") for path, _ in variant.changes]
     schedules = [value for path, value in variant.changes if path == "pipeline.schedule"]
     plain = all(isinstance(value, str) and value in SCHEDULES for value in schedules)
@@ -96,7 +96,7 @@ def _changed(base: _BaseRead, given: list[tuple[str, Any]]) -> Scenario:
 
 
 def _base(what: str) -> _BaseRead:
-    """Return a base file, read again when it or a file that it names has changed.
+    """Return a base scenario file, read again if it or a file that it names has changed.
 
     Notebooks and the workers of a Dask cluster outlive an edit.
     """
@@ -124,7 +124,7 @@ _MOST_PLANNED = 300  # rows whose memory is planned, 10 ms each
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """A row's variant and the bytes of its fullest GPU, with the mark of its headroom (``headroom.mark``).
+    """Variant and memory (bytes on the fullest GPU) of a row, with the mark of its headroom (``headroom.mark``).
 
     ``note`` names the frameworks that can launch it, if few can.
     """
@@ -137,7 +137,7 @@ class Room:
 
 @dataclass(frozen=True, slots=True)
 class Fastest:
-    """The fastest rows that leave the ``headroom``, and those ``ahead``: faster, but not recommended."""
+    """The fastest rows that leave the ``headroom`` of memory, and faster ones (``ahead``) that do not."""
 
     headroom: float
     rows: tuple[Room, ...]

@@ -1,4 +1,4 @@
-"""The network of a job whose ranks are equal within each stage: one representative rank per stage.
+"""Network of a job whose ranks are equal within each stage, with one representative rank per stage.
 
 It is made once for a layout and then serves any sizes: the algorithm of a collective depends on its size, its load on
 links only on the algorithm. The folding and the communicators of a full run decide which ranks are equal.
@@ -55,7 +55,7 @@ Alone = tuple[tuple[float | None, float], ...]
 
 
 class RepresentativeCalls:
-    """The communication of the stages' representatives on a cluster without faults.
+    """Communication of the stages' representative ranks on a cluster without faults.
 
     ``ranks`` are the stages' representatives, ``capacity`` B/s of every class of links.
     """
@@ -72,25 +72,25 @@ class RepresentativeCalls:
         self.alone, self.sends = cache(self._find_alone), cache(self._find_sends)
 
     def ops(self, stage: int, segment: Segment) -> Costs:
-        """Return each op of a segment with its cost."""
+        """Return the ops of a segment on a stage with their costs."""
         return tuple([self._timed(stage, op, segment.ops[0].lane)[1] for op in segment.ops])
 
     def end(self, stage: int, key: Hashable, op: Op) -> TimedOp:
-        """Return an op at the end of a stage with its cost; its key joins it with the ops of other stages."""
+        """Return an op at the end of a stage with its cost; equal keys mark ops of stages that meet."""
         timed = self._timed(stage, op, op.lane)[1]
         if timed.communication is None:
             return timed
         return timed._replace(meeting=(self.communication(stage, op)[0], key))
 
     def _find_sends(self, hops: tuple[Sent, ...], size: float, overlap: bool) -> tuple[list[Costs], bool]:
-        """Return the costs of sends, and whether none interferes with computation."""
+        """Return the costs of sends between stages, and whether none of them slows down computation."""
         ops = [Op(Transfer(hop.target, size), "pp", "", "", lane=hop.lane(overlap=overlap)) for hop in hops]
         costs = [self.ops(hop.stage, Segment((op,))) for hop, op in zip(hops, ops, strict=True)]
         kinds = [kind for (op,) in costs if (kind := op.communication)]
         return costs, not any(kind.pressure or kind.drag for kind in kinds)
 
     def seconds(self, stage: int, segment: Segment) -> float | None:
-        """Return the duration (s) of an otherwise undisturbed segment; None if it depends on other stages."""
+        """Return the duration (s) of a segment alone; None if it depends on other stages."""
         lane = segment.ops[0].lane
         timed = [self._timed(stage, op, lane) for op in segment.ops]
         if any(seconds is None for seconds, _ in timed):
@@ -108,7 +108,7 @@ class RepresentativeCalls:
         return max(over)
 
     def _timed(self, stage: int, op: Op, own_lane: str) -> tuple[float | None, TimedOp]:
-        """Return an op's duration in a segment that begins on this lane (None: it depends on others), and its cost."""
+        """Return an op's duration (None: depends on other stages) and cost, in a segment that begins on this lane."""
         work = op.work
         group = work.group(stage)
         if group is None:
@@ -124,7 +124,7 @@ class RepresentativeCalls:
         return alone, TimedOp(alone, -1.0, None, op.lane, op.after)
 
     def _find_alone(self, works: tuple[Collective, ...]) -> list[Alone]:
-        """Return for each stage the times of collectives over tp alone, on the main lane and on another."""
+        """Return for each stage the times (s) of tp collectives alone, on the main lane and on another lane."""
         ops = [Op(work, "tp", work.kind, "", lane=lane) for work in works for lane in (MAIN, "tp")]
         return [
             tuple([(self._timed(stage, op, op.lane)[0], self.communication(stage, op)[1].pressure) for op in ops])
@@ -132,7 +132,7 @@ class RepresentativeCalls:
         ]
 
     def communication(self, stage: int, op: Op) -> tuple[int, CommunicationKind]:
-        """Return the class of an op's communicator, and its communication, whose ranks are stages."""
+        """Return the class of an op's communicator, and its kind of communication with stages as ranks."""
         work = op.work
         presses, number = work.slows_compute(op.lane), self._number(work.group(stage), self._ranks[stage])
         group = self._class_of[number]
@@ -145,7 +145,7 @@ class RepresentativeCalls:
 
 
 class RepresentativeNetwork:
-    """The links under a layout on a cluster without faults, to which network calls are added as they become known."""
+    """Links under a layout on a cluster without faults; network calls are routed as they become known."""
 
     def __init__(self, plan: Plan, cluster: Cluster, choices: CollectiveOptions) -> None:
         self._plan, self._cluster, self._choices = plan, cluster, choices
@@ -158,7 +158,7 @@ class RepresentativeNetwork:
         self._drawn: RepresentativeCalls | None = None
 
     def learn(self, calls: Mapping[Hashable, Callable[[], Iterable[StageOp]]]) -> RepresentativeCalls:
-        """Route these calls over the links; return all calls known so far.
+        """Route new network calls over the links; return all calls known so far.
 
         NotQuickError if ranks of a stage differ. Calls of a name are listed once. New ones are routed together, unless
         equal ones have been.
@@ -174,7 +174,7 @@ class RepresentativeNetwork:
         return self._drawn
 
     def _name(self, stage: int, op: Op) -> Hashable:
-        """Return a key that is equal for calls with equal loads on the links."""
+        """Return a key of a stage's network call, equal for calls with equal loads on the links."""
         work = op.work
         if isinstance(work, Transfer):
             return stage, work.to_stage, op.lane
@@ -186,7 +186,7 @@ class RepresentativeNetwork:
         )
 
     def _find_form(self, stage: int, axis: str) -> int:
-        """Return the number of the form of the group over an axis that has a stage's first rank."""
+        """Return the form number of the group over an axis to which a stage's first rank belongs."""
         table = self._groups(axis)
         ranks = table[int((table == self._stage_ranks[stage][0]).any(axis=1).argmax())]
         group = self._group_of(tuple(ranks.tolist()))
@@ -210,7 +210,7 @@ class RepresentativeNetwork:
 
 
 class _AnySize(Communicators):
-    """Communicators that also serve sizes absent from the programs, by the same algorithms.
+    """Communicators that also serve message sizes absent from the programs, by the same algorithms.
 
     ``group_of`` makes the group of ranks.
     """
@@ -219,7 +219,7 @@ class _AnySize(Communicators):
     planned: dict[Hashable, tuple[Method, tuple[Part, ...]]]
 
     def alike(self) -> bool:
-        """Return whether groups of one kind and stage have one form, so that all sizes treat them equally."""
+        """Return whether all groups of an axis on a stage have one form, so that every size treats them equally."""
         forms, found = np.array(self._form_of), set[tuple[Hashable, int]]()
         many = len(self._forms)
         for kind in self.kinds:
@@ -229,7 +229,7 @@ class _AnySize(Communicators):
         return len(found) == len({(name, each // many) for name, each in found})
 
     def method(self, number: int, kind: str, size: float) -> Method:
-        """Return the method of this group for a collective of any size."""
+        """Return how a group runs a collective of any size."""
         return self._planned(number, kind, size)[0]
 
     def traffics(self, number: int, kind: str, size: float, usages: Sequence[Usage]) -> tuple[Traffic, ...]:
@@ -238,7 +238,7 @@ class _AnySize(Communicators):
         return make_activities(patterns_of(parts, usages), size, method)
 
     def _planned(self, number: int, kind: str, size: float) -> tuple[Method, tuple[Part, ...]]:
-        """Return the method of this group for a collective of any size, and its parts, which depend on the form."""
+        """Return how a group runs a collective of any size, and its link patterns, which depend on the group's form."""
         form = self._form(number)
         name = id(form), kind, size
         if name not in self.planned:
@@ -251,7 +251,7 @@ class _AnySize(Communicators):
 
 
 def _programs(num_stages: int, calls: Sequence[StageOp]) -> list[StageProgram]:
-    """Return programs in which every stage makes its calls once, and receivers wait for their sends."""
+    """Return stage programs in which every stage makes its network calls once, and receivers wait for sends."""
     programs, sends = [], [(stage, op.work.to_stage, op) for stage, op in calls if isinstance(op.work, Transfer)]
     for stage in range(num_stages):
         rest = [op for caller, op in calls if caller == stage and not isinstance(op.work, Transfer)]

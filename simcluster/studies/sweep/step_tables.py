@@ -1,4 +1,4 @@
-"""Columns of a schedule's actions and sends without durations, and the engine tables of its step.
+"""Columns of a schedule's actions and sends without durations, and the engine's tables of a quick step.
 
 They do not depend on costs, so all variants of one schedule share them. There are up to 150,000, of few kinds.
 """
@@ -31,7 +31,7 @@ from simcluster.schedules import Action, Schedule
 
 
 class ActionWork(NamedTuple):
-    """The work of an action: its kind (F, B, I or W), stage and chunk.
+    """Work of a schedule's action: its kind (F, B, I or W), stage and chunk.
 
     ``arrives``: its input comes from another stage; ``casts``: it casts the weights.
     """
@@ -44,14 +44,14 @@ class ActionWork(NamedTuple):
 
 
 class Sent(NamedTuple):
-    """The content of a send: an activation (of F) or a gradient, from one stage to another."""
+    """A send between stages of an activation (kind F) or its gradient (kind B)."""
 
     kind: str
     stage: int
     target: int
 
     def lane(self, *, overlap: bool) -> str:
-        """Return the lane of the sending stage that it uses."""
+        """Return the name of the lane on the sending stage that a send uses."""
         return f"send {self.kind}" if overlap else MAIN
 
 
@@ -59,7 +59,7 @@ Work: TypeAlias = ActionWork | Sent
 
 
 class Items(NamedTuple):
-    """Columns of actions and sends, stage by stage in program order, then the ends of all stages.
+    """Columns of a schedule's actions and sends, stage by stage in program order, then the ends of all stages.
 
     ``works`` are those of actions, then of sends; ``work`` has the number of each item among them and the stages' ends;
     each ``waiting`` item waits for the ``awaited`` one besides the item before it on its lane.
@@ -72,7 +72,7 @@ class Items(NamedTuple):
 
 
 def schedule_items(schedule: Schedule, *, overlap: bool, casts: bool) -> Items:
-    """Return the items of a schedule whose chunks are on one route; an action's send directly follows it.
+    """Return a schedule's actions and sends in columns; an action's send directly follows it.
 
     A fused pair waits for the inputs of both of its actions, and its sends follow the second one. Sends are on the main
     lane of their stage, or on separate lanes (``overlap``). ``casts``: the first F of each chunk casts its weights.
@@ -103,7 +103,7 @@ def schedule_items(schedule: Schedule, *, overlap: bool, casts: bool) -> Items:
 
 
 def _columns(schedule: Schedule, numbers: dict[Work, int], *, casts: bool) -> Ints:
-    """Return columns of all actions: the numbers of their work, their send, the output needed and the output made.
+    """Return columns of all actions: the numbers of work, send, needed output and made output.
 
     The number of a missing send is -1; outputs count from 1, and 0 is none.
     """
@@ -132,7 +132,7 @@ def _columns(schedule: Schedule, numbers: dict[Work, int], *, casts: bool) -> In
 
 
 def _role(schedule: Schedule, stage: int, action: Action) -> tuple[ActionWork, Sent | None, int, int]:
-    """Return an action's work and send, equal for all of its kind on a chunk, and the outputs of microbatch 0."""
+    """Return an action's work and send, and the numbers of the outputs that it needs and makes for microbatch 0."""
     here, forward = (action.microbatch, stage, action.chunk), action.kind == "F"
     ends = schedule.previous_hop(*here), schedule.next_hop(*here)
     source, target = (None, None) if action.kind == "W" else ends if forward else reversed(ends)
@@ -145,7 +145,7 @@ def _role(schedule: Schedule, stage: int, action: Action) -> tuple[ActionWork, S
 
 
 class TimedOp(NamedTuple):
-    """An op and its cost: ``seconds`` at full speed, or a ``communication``.
+    """An op of a quick step with its cost: ``seconds`` at full speed, or a ``communication``.
 
     ``after`` lists earlier ops of the same work that it waits for, besides the one before it on its ``lane``. Ops at
     the ends of stages meet those of the same ``meeting``; without a name, each op is a meeting.
@@ -166,7 +166,7 @@ Shape = tuple[tuple[str, tuple[int, ...], int], ...]
 
 
 def shapes_of(costs: Sequence[Costs]) -> tuple[tuple[Shape, ...], list[CommunicationKind]]:
-    """Return the shapes of works, on which a step template depends, and their kinds of communication."""
+    """Return the shapes of works (lanes, waits, communication numbers), and their kinds of communication."""
     numbers, kinds = dict[Hashable, int](), list[CommunicationKind]()
 
     def kind_of(op: TimedOp) -> int:
@@ -221,7 +221,7 @@ class StepTemplate:
 
     @cached_property
     def ops(self) -> object:
-        """Ops in the engine's form, for a step in which nothing slows them down."""
+        """The template's ops in the engine's form, for a step in which nothing slows computation down."""
         return TemplateOps(self.templates, self.instances)
 
 
@@ -229,7 +229,7 @@ def step_seconds(
     template: StepTemplate, costs: Sequence[Costs], kinds: Sequence[CommunicationKind], capacity: Sequence[float],
     kept: LruCache,
 ) -> float:  # fmt: skip
-    """Simulate a step whose works have these costs and return its time (s); ``kept`` caches communication tables."""
+    """Simulate a step with these op costs and return its time (s); ``kept`` caches communication tables."""
     ops = [*chain.from_iterable(costs)]
     templates, read = template.templates, None
     if any(kind.pressure or kind.drag for kind in kinds):

@@ -56,7 +56,7 @@ Values = Annotated[tuple[Any, ...], Field(min_length=1)]
 
 
 def _dotted(varied: Any) -> Any:
-    """Return ``{parallel.tp: [1, 2]}`` for ``{parallel: {tp: [1, 2]}}``: values are lists, and a mapping a section."""
+    """Return nested mappings as dotted paths: ``{parallel: {tp: [1, 2]}}`` becomes ``{parallel.tp: [1, 2]}``."""
     if not isinstance(varied, Mapping):
         return varied
     found: dict[Any, Any] = {}
@@ -118,7 +118,7 @@ class Sweep:
         return {**dict(self.rows[rest]), **dict(reversed(found.items()))}
 
     def variant(self, number: int) -> Variant:
-        """Return the variant with this number."""
+        """Return the variant with this number in the grid."""
         return Variant(self.base, (*self.fixed, *self.values(number).items()))
 
     def variants(self) -> Iterator[tuple[int, Variant]]:
@@ -163,7 +163,7 @@ def make_sweep(
 
 
 def in_order(made: Sweep, numbers: Iterable[int]) -> dict[int, Key]:
-    """Order the variants so that neighbours share most work; return their sort keys by number."""
+    """Order variants so that neighbours share most work; return their sort keys by number."""
     changes = {number: dict(made.variant(number).changes) for number in numbers}
 
     def rank(path: str) -> int:
@@ -205,7 +205,7 @@ def load_sweep(
 
 
 def _base(what: Mapping[str, Any] | str, document: Document) -> Mapping[str, Any] | str:
-    """Return a study's base scenario as a document or a path; InputError for a missing file."""
+    """Return the base scenario of a study as a document or a path; InputError for a missing file."""
     if not isinstance(what, str):
         return what
     is_path = "/" in what or what.endswith((".yaml", ".yml"))
@@ -216,7 +216,7 @@ def _base(what: Mapping[str, Any] | str, document: Document) -> Mapping[str, Any
 
 
 def _rows_of(path: Path, columns: Mapping[str, str]) -> list[dict[str, Any]]:
-    """Return the changes in each row of a CSV file; an empty cell is no change."""
+    """Return the changes in each row of a CSV file; an empty cell means no change."""
     if not path.is_file():
         raise InputError(f"file {path} does not exist; write its path relative to the study")
     found = read_csv(path)
@@ -236,7 +236,7 @@ Progress = Callable[[int, int, int], object]
 
 @dataclass(frozen=True)
 class Swept:
-    """A finished sweep: ``rows`` in the order of its variants, of which ``played`` were simulated by this call."""
+    """A finished sweep: ``rows`` in the order of its variants, of which this call simulated ``played``."""
 
     sweep: Sweep
     rows: list[Row]
@@ -321,7 +321,7 @@ def run_sweep(
 
 
 def _identity(measure: Measure) -> list[str]:
-    """Return a key of a measuring function that changes when its file is edited."""
+    """Return a key of a measuring function that changes if its source file is edited."""
     home = measure.__module__
     name = f"{home}.{getattr(measure, '__qualname__', measure)}"
     if home.partition(".")[0] == "simcluster":

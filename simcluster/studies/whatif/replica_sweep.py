@@ -75,7 +75,7 @@ class StageSeconds(NamedTuple):
     sort: Ints
 
     def of(self, op: int) -> Floats:
-        """Return the seconds of an op [place], or one number for all places."""
+        """Return the durations (s) of an op by place, or one number for all places."""
         return np.asarray(self.seconds[op] if self.seconds.shape[1] == 1 else self.seconds[op][self.sort])
 
 
@@ -91,7 +91,7 @@ def planned_seconds(base: Result, sweep: StageSweep) -> list[StageSeconds]:
 
 @dataclass(frozen=True)
 class _Job:
-    """Data to simulate any block of replicas, small enough to be passed to another process.
+    """Data to simulate any block of replicas, small enough to send to another process.
 
     ``together`` neighbours of a stage are a worker: the tp and cp ranks of a replica's stage. ``attention`` returns the
     load of core attention in one replica's microbatches [step, dp rank, microbatch], 1 being one document per sequence,
@@ -111,7 +111,7 @@ class _Job:
 
     @cached_property
     def names(self) -> list[dict[str, Sequence[object]]]:
-        """Names that seed each op's draws, for each ``per`` of a jitter, independent of order and stage."""
+        """Keys that seed each op's random draws, for each ``per`` of a jitter, independent of op order."""
         found = []
         for stage, ops in enumerate(self.sweep.ops):
             seen: dict[tuple[object, ...], int] = {}
@@ -166,7 +166,7 @@ class _Block:
         return math.prod(slower, start=found if more is None else found + more)
 
     def _uneven(self, item: Item, work: Work) -> Floats:
-        """Return the factor on the planned seconds of an op whose microbatch has other documents."""
+        """Return the factor on an op's planned time if its microbatch has other documents."""
         assert self._attention is not None
         assert self._job.planned_attention is not None
         planned = self._job.planned_attention[item.step]
@@ -175,7 +175,7 @@ class _Block:
         return np.repeat(1.0 + more * (work.attention / seconds), self._job.together, axis=1)
 
     def _draw(self, fault: Jitter, stage: int, number: int) -> Floats:
-        """Return a draw for every replica and place of a stage, whether the fault affects it or not."""
+        """Return a random factor per replica and place of a stage, whether the fault affects it or not."""
         job = self._job
         generator = self._streams(job.seed, self._number, fault.seed, job.names[stage][fault.per][number])
         size = job.together if fault.shared_by == "worker" else 1
