@@ -282,11 +282,11 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[chromium.Brows
 @pytest.fixture
 def in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a sweep plays on processes of its own is played here: for tests of something else, at a second a process."""
-    from simcluster.studies.sweep.playing import play_serially
+    from simcluster.studies.sweep.playing import simulate_serially
 
     monkeypatch.setattr(
-        "simcluster.studies.sweep.players.play_dealt",
-        lambda variants, keys, workers, measure: play_serially(variants, measure),
+        "simcluster.studies.sweep.players.simulate_in_processes",
+        lambda variants, keys, workers, measure: simulate_serially(variants, measure),
     )
 
 

@@ -19,9 +19,9 @@ from simcluster.scenario.scenario import Scenario
 from simcluster.step.simulate import simulate, simulate_scenario
 from simcluster.symmetry.communicators import Communicators
 from simcluster.symmetry.folding import Symmetry
-from simcluster.symmetry.orbits import Irregularities, cells_of
+from simcluster.symmetry.orbits import Irregularities, make_cells
 from simcluster.symmetry.quotient import Quotient
-from simcluster.symmetry.turns import link_images
+from simcluster.symmetry.turns import find_link_images
 
 JOB = {"gpus": 32, "parallel": {"tp": 2, "dp": 16, "zero": 1}, "training": {"global_batch": 32}}
 
@@ -89,11 +89,11 @@ def cells_seen(scenario: Scenario) -> tuple[Quotient, Communicators]:
     found: list[tuple[Quotient, Communicators]] = []
 
     def kept(*arguments: Any) -> tuple[Quotient, Communicators]:
-        found.append(cells_of(*arguments))
+        found.append(make_cells(*arguments))
         return found[-1]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("simcluster.symmetry.folding.cells_of", kept)
+        patch.setattr("simcluster.symmetry.folding.make_cells", kept)
         seen, whole = both(scenario)
     assert_same(seen, whole)
     assert seen.folding.communicators is found[-1][1]
@@ -200,7 +200,7 @@ def test_owners_are_turned_with_their_links(nodes: int, rails: int) -> None:
     cluster = load_cluster("dgx_h100", [("nodes", nodes), ("fabric", {"nodes_per_unit": 4})])
     gpus, shift, turn = np.arange(8 * nodes), 32, 8 // rails
     steps = [(gpus + shift) % len(gpus), gpus - gpus % 8 + (gpus % 8 + turn) % 8][: 1 + (rails > 1)]
-    turned = link_images(cluster, steps, gpus % shift // 8 * 8 + gpus % turn, nodes // 4 * rails)
+    turned = find_link_images(cluster, steps, gpus % shift // 8 * 8 + gpus % turn, nodes // 4 * rails)
     assert turned is not None
     times = [gpus // shift, gpus % 8 // turn]
     used = np.flatnonzero(turned.become.all >= 0)

@@ -21,7 +21,7 @@ from simcluster.results.span_states import EXPOSED
 from simcluster.scenario.scenario import Scenario
 from simcluster.step.simulate import simulate, simulate_scenario
 from simcluster.studies.scopes import PLAN, QUICK
-from simcluster.studies.search.space import COMMS
+from simcluster.studies.search.space import CP_COMMS
 
 every_axis = pytest.mark.parametrize("axis", COMMUNICATORS)
 every_method = pytest.mark.parametrize("method", CONTEXT_METHODS)
@@ -141,7 +141,7 @@ def test_heads_that_cannot_be_traded_are_refused(method: str) -> None:
 @every_method
 def test_a_fast_path_knows_a_method_or_refuses_it(method: str) -> None:
     assert QUICK.obstacle(job(method))
-    assert (method in COMMS) == (PLAN.obstacle(job(method)) == "")
+    assert (method in CP_COMMS) == (PLAN.obstacle(job(method)) == "")
 
 
 def test_a_method_that_names_none_is_refused() -> None:

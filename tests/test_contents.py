@@ -24,7 +24,7 @@ from simcluster.scenario.contents import Contents, VariantKeys
 from simcluster.scenario.scenario import Base, Variant, load
 from simcluster.studies.search.evaluation import LayoutPlayer
 from simcluster.studies.sweep.playing import Row
-from simcluster.studies.sweep.quick_rows import quickly
+from simcluster.studies.sweep.quick_rows import measure_quickly
 from simcluster.studies.sweep.sweep import make_sweep, run_sweep
 
 HERE = Path(__file__).parent
@@ -261,13 +261,13 @@ def test_rows_by_the_short_way_follow_an_edited_base(tmp_path: Path) -> None:
     text = json.dumps({**TINY, "cluster": {"topology": "net.yaml", "gpus": 8}})
     (tmp_path / "base.yaml").write_text(text)
     variant = Variant(Base(str(tmp_path / "base.yaml")), (("training.micro_batch", 1),))
-    first = quickly(variant)
-    assert quickly(variant) == first
+    first = measure_quickly(variant)
+    assert measure_quickly(variant) == first
     (tmp_path / "net.yaml").write_text(FLAT.replace("GB/s", "MB/s"))
-    second = quickly(variant)
+    second = measure_quickly(variant)
     assert second["step_time_s"] > first["step_time_s"]
     (tmp_path / "base.yaml").write_text(text.replace('"layers": 4', '"layers": 8'))
-    assert quickly(variant)["step_time_s"] > second["step_time_s"]
+    assert measure_quickly(variant)["step_time_s"] > second["step_time_s"]
 
 
 @pytest.mark.parametrize("text", ["", "x" * 100_000, "a\0b", ".", "/", "..", "\n", "nowhere.py:f", ":"])

@@ -15,14 +15,14 @@ import pytest
 
 from simcluster.base.errors import InputError
 from simcluster.studies.sweep import dask_cluster
-from simcluster.studies.sweep.dask_cluster import within
+from simcluster.studies.sweep.dask_cluster import call_within
 
 ASKING = """
 from simcluster import InputError
 from simcluster.studies.sweep import dask_cluster
-dask_cluster._CONNECT_SECONDS, dask_cluster._MORE_SECONDS = 1.0, 0.5
+dask_cluster._CONNECT_SECONDS, dask_cluster._GRACE_SECONDS = 1.0, 0.5
 try:
-    with dask_cluster.on_dask({address!r}):
+    with dask_cluster.connect_to_dask({address!r}):
         pass
 except InputError as problem:
     print(problem)
@@ -43,17 +43,17 @@ def test_a_scheduler_that_takes_a_connection_and_says_nothing_is_none() -> None:
 
 def test_a_broken_connection_is_told_as_one() -> None:
     """While Dask tries to connect again, its client says that it is connecting, which says nothing to a reader."""
-    cluster = dask_cluster._Cluster("dask://h:1", cast("Any", SimpleNamespace(status="connecting")))
+    cluster = dask_cluster._DaskCluster("dask://h:1", cast("Any", SimpleNamespace(status="connecting")))
     with pytest.raises(InputError, match=r"is lost \(the connection to its scheduler broke\); .*run the same command"):
         cluster.look()
 
 
 def test_what_is_asked_ends_at_its_limit() -> None:
-    assert within(5.0, lambda: 3) == 3
+    assert call_within(5.0, lambda: 3) == 3
     with pytest.raises(TimeoutError, match=r"nothing came in 0\.05 s"):
-        within(0.05, lambda: time.sleep(0.2))
+        call_within(0.05, lambda: time.sleep(0.2))
     for thread in threading.enumerate():
         if thread.name == "asks Dask":
             thread.join()
     with pytest.raises(KeyError):
-        within(5.0, lambda: {}["x"])
+        call_within(5.0, lambda: {}["x"])

@@ -36,7 +36,7 @@ from simcluster.schedules import SCHEDULES, make_schedule
 from simcluster.step.simulate import simulate
 from simcluster.studies.bench.collective import collective_times
 from simcluster.studies.search.plan import plan
-from simcluster.studies.sweep.quick_rows import quickly
+from simcluster.studies.sweep.quick_rows import measure_quickly
 from simcluster.topology import TOPOLOGIES, parse_topology
 
 SCHEDULE = '''
@@ -325,7 +325,7 @@ def test_a_schedule(added: Added, tiny: Tiny, capsys: pytest.CaptureFixture[str]
     scenario = tiny(cluster={"topology": "flat", "gpus": 8}, parallel={"pp": 4, "dp": 2}, pipeline=pipeline,
                     training={"global_batch": 16})  # fmt: skip
     assert simulate(scenario).step_time == simulate(scenario, engine="reference").step_time
-    quick = quickly(Variant(Base("gpt3_175b_64xa100"), (("pipeline.schedule", "eager-1f1b"),)))
+    quick = measure_quickly(Variant(Base("gpt3_175b_64xa100"), (("pipeline.schedule", "eager-1f1b"),)))
     assert quick["how"] == "quick"
     full = simulate(simcluster.scenario("gpt3_175b_64xa100", {"pipeline.schedule": "eager-1f1b"}))
     assert quick["step_time_s"] == full.step_time

@@ -25,7 +25,7 @@ from simcluster.studies.multi_job import PlacedJob, simulate_jobs
 from simcluster.studies.sweep.quick import quick_step
 from simcluster.studies.sweep.stage_network import NotQuickError
 from simcluster.studies.whatif.montecarlo import monte_carlo, remove_randomness
-from simcluster.studies.whatif.replica_sweep import seed_of
+from simcluster.studies.whatif.replica_sweep import replica_seed
 
 HOT: dict[str, Any] = {"kind": "expert_imbalance", "tokens": {"kind": "fractions", "values": [0.3, *[0.1] * 7]}}
 ZIPF: dict[str, Any] = {"kind": "expert_imbalance", "tokens": {"kind": "zipf", "exponent": 1.0}}
@@ -220,7 +220,7 @@ def test_replicas_draw_the_tokens_of_every_pass_anew() -> None:
     assert found.method == "events"
     assert len({*found.step_times.tolist()}) == 3
     for number, seconds in enumerate(found.step_times.tolist()):
-        own = drawn.model_copy(update={"seed": seed_of(drawn.seed, number), "replicas": 1})
+        own = drawn.model_copy(update={"seed": replica_seed(drawn.seed, number), "replicas": 1})
         assert simulate(own.model_copy(update={"faults": placed(own.faults)})).step_time == seconds
     with pytest.raises(InputError, match="replicas of one sweep all have the same tokens; use auto"):
         monte_carlo(drawn, method="sweep")

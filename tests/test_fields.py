@@ -14,7 +14,7 @@ import simcluster
 from simcluster.base.errors import InputError
 from simcluster.scenario.effects import CONDITIONS, idle_field_notes
 from simcluster.scenario.scenario import Base, Variant, from_document
-from simcluster.studies.sweep.quick_rows import changed as changed_quickly
+from simcluster.studies.sweep.quick_rows import make_changed_scenario as changed_quickly
 
 BELOW: dict[str, tuple[str, ...]] = {
     "plain": (),

@@ -18,7 +18,7 @@ from simcluster.scenario.scenario import Scenario
 from simcluster.scenario.sections import Engine
 from simcluster.step import simulation
 from simcluster.step.simulate import simulate, simulate_scenario
-from simcluster.symmetry.classes import Classes, find_classes, find_shared, unfolded
+from simcluster.symmetry.classes import Classes, find_classes, find_shared, trivial_classes
 from simcluster.symmetry.folding import Symmetry
 from simcluster.symmetry.quotient import Quotient
 
@@ -310,7 +310,7 @@ def test_classes_do_not_depend_on_the_order_of_communicators(
 @given(graph=graphs())
 def test_unfolded_is_everybody_alone(graph: tuple[list[int], list[Communicator], list[float]]) -> None:
     colours, found, links = graph
-    plain = unfolded(len(colours), bindings_of(found), len(links))
+    plain = trivial_classes(len(colours), bindings_of(found), len(links))
     assert tuple(plain.of_rank) == plain.rank_representatives == tuple(range(len(colours)))
     assert plain.multiplicity() == [1] * len(colours)
     assert tuple(plain.quotient) == tuple(each.usages for each in found)
@@ -336,7 +336,7 @@ def pair(kind: Any, ranks: tuple[int, ...], *, blocking: bool) -> Communicator:
 )
 def test_who_may_meet_on_a_link(one: Communicator, other: Communicator, shared: bool) -> None:
     found = bindings_of([one, other])
-    assert find_shared(unfolded(4, found, 1), found) == (shared, shared)
+    assert find_shared(trivial_classes(4, found, 1), found) == (shared, shared)
 
 
 def test_colours_that_meet_by_chance_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,7 +24,7 @@ from simcluster.planning.owned_parameters import OwnedParameters
 from simcluster.planning.parallel import Plan
 from simcluster.scenario.scenario import load
 from simcluster.studies.search.memory import LayoutMemory
-from simcluster.studies.search.space import space_of
+from simcluster.studies.search.space import make_space
 
 H100 = load_device("h100")
 MODELS = ("llama3-8b", "mixtral-8x7b", "qwen3-30b-a3b", "deepseek-v2-lite", "deepseek-v3")
@@ -170,7 +170,7 @@ def test_bounds_of_a_search_are_below_what_layouts_hold() -> None:
     base = tiny(**{"model.sequence_length": 256})
     memory = LayoutMemory(base)
     vary = {"parallel.zero": (0, 1), "training.recompute": ("none",), "training.micro_batch": (1,)}
-    legal = space_of(base, 8, {**vary, "pipeline.schedule": ("1f1b",)}).found[0]
+    legal = make_space(base, 8, {**vary, "pipeline.schedule": ("1f1b",)}).found[0]
     assert len(legal) > 10
     for layout in legal:
         assert memory.floor(layout) <= memory.most(layout)

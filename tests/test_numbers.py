@@ -18,7 +18,7 @@ from simcluster.results.result import Result
 from simcluster.scenario.scenario import Base, Variant
 from simcluster.show.cells import UNKNOWN, column_headings, format_row
 from simcluster.studies.search.plan import plan
-from simcluster.studies.sweep.quick_rows import quickly
+from simcluster.studies.sweep.quick_rows import measure_quickly
 
 SMALL = {"training.global_batch": 8}
 
@@ -88,7 +88,7 @@ def test_a_saved_result_without_it_says_so(
 
 def test_what_follows_from_the_step_time_is_in_quick_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(METRICS, "seconds_per_sample", timed("s", lambda step: step.step_time / step.facts.samples))
-    row = quickly(Variant(Base("gpt3_175b_64xa100"), (("overlap.interference", "none"),)))
+    row = measure_quickly(Variant(Base("gpt3_175b_64xa100"), (("overlap.interference", "none"),)))
     assert row["how"] == "quick"
     assert row["seconds_per_sample"] == pytest.approx(1 / row["samples_per_s"])
     assert set(row) - {"status", "error", "how"} == {name for name, metric in METRICS.items() if metric.timed}

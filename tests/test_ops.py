@@ -24,7 +24,7 @@ from simcluster.scenario.scenario import Scenario
 from simcluster.step.planned import plan_step
 from simcluster.step.simulate import simulate_scenario
 from simcluster.studies.search.pass_times import least_segment_seconds
-from simcluster.studies.sweep.quick import proved
+from simcluster.studies.sweep.quick import require_proved
 
 every_kind = pytest.mark.parametrize("work", WORKS.values(), ids=lambda work: type(work).__name__)
 lanes = pytest.mark.parametrize("lane", [MAIN, "beside"])
@@ -162,7 +162,7 @@ def test_the_sweep_of_replicas_plays_every_kind_or_refuses_it(work: Work) -> Non
 @every_kind
 def test_shortcuts_know_what_passes_are_made_of(work: Work) -> None:
     op = Op(work, stream(work), "mine", "mine")
-    refused = refuses(work, lambda: proved([op]))
+    refused = refuses(work, lambda: require_proved([op]))
     least: Any = {work: 1.0}
     assert refuses(work, lambda: least_segment_seconds(Segment((op,)), least, 1.0)) == refused
 

@@ -11,7 +11,7 @@ from simcluster import load_cluster
 from simcluster.collectives import ALGORITHMS, Group
 from simcluster.collectives.description import HopList
 from simcluster.collectives.tree import ChainedTrees
-from simcluster.symmetry.quotient import layouts
+from simcluster.symmetry.quotient import number_layouts
 from simcluster.topology import Cluster
 from simcluster.topology.regular import PROVED, Regular
 from simcluster.topology.wiring import find_link_kinds
@@ -80,7 +80,7 @@ def test_a_picture_of_many_groups_is_that_of_each(name: str, kind: str, algorith
     width = len(cluster.gpus) // 4
     grid = np.arange(len(cluster.gpus)).reshape(4, width)
     table = grid.T.copy() if kind != "send" else grid[:2].T.copy()
-    layout = layouts(cluster, table)
+    layout = number_layouts(cluster, table)
     table = table[layout == layout[0]]
     phases = ALGORITHMS[kind][algorithm](group_of(cluster, table[0].tolist()))
     together = usage_at_once(cluster, table, phases)

@@ -26,11 +26,11 @@ from simcluster.show.plan_answer import (
 )
 from simcluster.step.simulate import simulate_scenario
 from simcluster.studies.search.evaluation import SearchState
-from simcluster.studies.search.layout import Layout, own_layout
+from simcluster.studies.search.layout import Layout, layout_of_scenario
 from simcluster.studies.search.memory import LayoutMemory
-from simcluster.studies.search.own import ladder
-from simcluster.studies.search.plan import LISTED, Found, Ranked, alone, plan
-from simcluster.studies.search.space import broken_keys, space_of
+from simcluster.studies.search.own import memory_ladder
+from simcluster.studies.search.plan import MAX_LISTED, Found, Ranked, alone, plan
+from simcluster.studies.search.space import find_broken_keys, make_space
 
 SMALL = {
     "training.micro_batch": (1, 2),
@@ -80,8 +80,8 @@ def test_it_finds_what_playing_everything_finds(changes: dict[str, Any], gigabyt
     if gigabytes < 80:
         vary["training.recompute"] = ("none", "full")
     memory, steps, tight = LayoutMemory(base), [], 0
-    for layout in space_of(base, 8, vary).found[0]:
-        if broken_keys(layout.on(base)):
+    for layout in make_space(base, 8, vary).found[0]:
+        if find_broken_keys(layout.on(base)):
             continue
         if memory.most(layout) > gigabytes * 1e9:
             tight += 1
@@ -103,7 +103,7 @@ def few() -> list[tuple[float, float, Layout]]:
     """Step, bytes and layout of all that is legal among the few."""
     base = alone(tiny())
     memory = LayoutMemory(base)
-    legal = [each for each in space_of(base, 8, FEW).found[0] if not broken_keys(each.on(base))]
+    legal = [each for each in make_space(base, 8, FEW).found[0] if not find_broken_keys(each.on(base))]
     return [(simulate_scenario(each.on(base)).step_time, memory.most(each), each) for each in legal]
 
 
@@ -200,7 +200,7 @@ def test_one_is_proven_unless_more_are_asked_for_and_the_next_that_had_to_be_pla
     assert any(each.behind for each in behind)
     for each in behind:
         listed = (*each.best, *each.behind)
-        assert len(listed) <= LISTED
+        assert len(listed) <= MAX_LISTED
         assert [one.score for one in listed] == sorted(one.score for one in listed)
         programs = {(one.score, one.layout._replace(order=())) for one in listed}
         assert len(programs) == len(listed), "an order of the same program is listed by itself"
@@ -225,7 +225,7 @@ def test_cost_weighs_several_numbers_of_gpus() -> None:
 
 def test_equal_programs_are_one_layout() -> None:
     """Without replicas ZeRO has nothing to share, and with one stage the order of dp and pp says nothing."""
-    legal, counts = space_of(alone(tiny()), 8, {"parallel.zero": (0, 1, 2, 3)}).found
+    legal, counts = make_space(alone(tiny()), 8, {"parallel.zero": (0, 1, 2, 3)}).found
     assert {layout.zero for layout in legal if layout.dp == 1} == {0}
     assert len({layout.order for layout in legal if layout.pp == 1}) == 1
     assert counts["the same program as another layout"]
@@ -394,8 +394,8 @@ def test_ones_own_layout_is_simulated_first_and_may_win_with_values_that_no_axis
     vary = {"training.micro_batch": (1,), "training.recompute": ("none",), "parallel.zero": (1,), "parallel.tp": (2,)}
     own = tiny().with_({"pipeline.schedule": "gpipe"})
     found = plan(own, 8, vary=vary, progress=states.append)
-    layout = own_layout(found.base)
-    assert layout not in space_of(found.base, 4, vary).found[0]
+    layout = layout_of_scenario(found.base)
+    assert layout not in make_space(found.base, 4, vary).found[0]
     assert next((state.own, state.layout) for state in states if state.played) == (True, layout)
     assert found.own is not None
     assert found.own.step_time == simcluster.simulate(alone(own)).step_time >= found.best[0].step_time
@@ -415,7 +415,7 @@ def test_the_winner_as_ones_own_is_as_fast_and_other_numbers_of_gpus_have_none(f
 
 def test_the_second_stage_of_zero_keeps_no_whole_gradients() -> None:
     """A job that reduces gradients at the end would: its ladder reduces them as they come."""
-    held = {rung.words: rung.memory or 0.0 for rung in ladder(simcluster.scenario("gpt3_175b_64xa100"))}
+    held = {rung.words: rung.memory or 0.0 for rung in memory_ladder(simcluster.scenario("gpt3_175b_64xa100"))}
     gone = held["dp 64, ZeRO 1"] - held["dp 64, ZeRO 2"]
     assert gone == pytest.approx(4 * 174.6e9, rel=0.06)  # 4 bytes a parameter, but for shards and a unit under way
 

@@ -333,10 +333,10 @@ def test_a_line_of_a_search_has_the_name_and_the_time_of_its_command_once(
 def test_what_is_played_in_full_for_the_best_is_not_played_again_for_its_account() -> None:
     scenario = alone(tiny()).with_({"parallel.zero": 3, "pipeline.schedule": "1f1b"})
     text = json.dumps(scenario.document())
-    row = evaluation.measured(text, None, math.inf)
+    row = evaluation.measure_layout(text, None, math.inf)
     step = row["step_time_s"]
-    assert row == evaluation.accounted(text, None)
-    slower = evaluation.measured(text, None, 0.99 * step)
+    assert row == evaluation.measure_with_account(text, None)
+    slower = evaluation.measure_layout(text, None, 0.99 * step)
     assert "account" not in slower
     assert slower["step_time_s"] == step
 

@@ -18,11 +18,11 @@ from simcluster.scenario.scenario import Scenario
 from simcluster.schedules import SCHEDULES
 from simcluster.step.simulate import simulate_scenario
 from simcluster.studies.search.bound import Bounds
-from simcluster.studies.search.layout import Layout, own_layout
+from simcluster.studies.search.layout import Layout, layout_of_scenario
 from simcluster.studies.search.memory import LayoutMemory
 from simcluster.studies.search.pass_times import least_segment_seconds
 from simcluster.studies.search.plan import alone
-from simcluster.studies.search.space import broken_keys, space_of
+from simcluster.studies.search.space import find_broken_keys, make_space
 
 ENDS = 1e-12
 
@@ -73,11 +73,11 @@ def test_no_bound_is_above_what_is_played(flags: dict[str, Any], data: st.DataOb
     if flags["training.recompute_every"] > 1:
         values["training.recompute"] = "full"
     scenario = base(**{path.replace(".", "__"): value for path, value in {**flags, **values}.items()})
-    layouts = space_of(scenario, 8, vary).found[0]
+    layouts = make_space(scenario, 8, vary).found[0]
     if not layouts:
         return
     layout = data.draw(st.sampled_from(layouts))
-    if broken_keys(layout.on(scenario)):
+    if find_broken_keys(layout.on(scenario)):
         return
     try:
         step = step_of(scenario, layout)
@@ -128,9 +128,9 @@ def test_no_bound_is_above_what_is_played_with_cp_and_experts(
     vary: dict[str, Any] = {"parallel.cp": (1, 2) if experts else (2, 4), "parallel.zero": (zero,),
                             "parallel.cp_comm": ("ring", "all_gather", "all_to_all"),
                             "pipeline.schedule": ("1f1b", "interleaved", "zb-v")}  # fmt: skip
-    layouts = space_of(scenario, 8, vary).found[0]
+    layouts = make_space(scenario, 8, vary).found[0]
     layout = data.draw(st.sampled_from(layouts))
-    if not broken_keys(layout.on(scenario)):
+    if not find_broken_keys(layout.on(scenario)):
         assert_bounds(scenario, layout, [layout], step_of(scenario, layout))
 
 
@@ -145,7 +145,7 @@ def test_a_segment_takes_its_longest_path() -> None:
 def test_a_stage_sends_its_gradient_on_before_it_reduces_its_own_under_zero_2() -> None:
     """The stage before goes on meanwhile: its backward does not wait for the reduction."""
     scenario = base(parallel__zero=1, parallel__dp=2, overlap__grad_reduce=False, cluster__nodes=4)
-    layouts = space_of(scenario, 8, {"parallel.zero": (2,), "pipeline.schedule": ("1f1b",)}).found[0]
+    layouts = make_space(scenario, 8, {"parallel.zero": (2,), "pipeline.schedule": ("1f1b",)}).found[0]
     layout = next(each for each in layouts if each.pp == 2 and each.tp == 1 and each.micro_batch == 2)
     bounds = Bounds(scenario, layouts)
     assert bounds.with_ends(layout) <= bounds.with_schedule(layout) <= step_of(scenario, layout)
@@ -154,7 +154,7 @@ def test_a_stage_sends_its_gradient_on_before_it_reduces_its_own_under_zero_2() 
 def test_a_stage_reduces_its_gradients_while_the_stages_before_it_drain() -> None:
     scenario = base(pipeline__layers_per_stage=[1, 3], pipeline__schedule="gpipe", overlap__grad_reduce=False,
                     parallel={"tp": 2, "pp": 2, "dp": 2}, training__global_batch=4)  # fmt: skip
-    layout = own_layout(scenario)
+    layout = layout_of_scenario(scenario)
     assert layout is not None
     bounds = Bounds(scenario, [layout])
     for bound in (bounds.outline, bounds.with_ends, bounds.with_schedule):
@@ -221,7 +221,7 @@ def test_a_ring_of_copies_overlaps_from_its_first_copy_on(pieces: int) -> None:
         overlap__tensor=True, overlap__tensor_pieces=pieces, overlap__interference="none", model__gated_mlp=True,
         model__ffn_hidden_size=2048, pipeline__schedule="1f1b",
     )  # fmt: skip
-    layout = own_layout(scenario)
+    layout = layout_of_scenario(scenario)
     assert layout is not None
     step, bound = step_of(scenario, layout), Bounds(scenario, [layout]).with_schedule(layout)
     assert bound <= step < 1.002 * bound
@@ -236,7 +236,7 @@ def test_the_space_is_what_the_rules_say(changes: dict[str, Any]) -> None:
         "parallel.tp": (1, 2, 3, 4),
         "pipeline.schedule": ("1f1b", "interleaved", "zb-v"),
     }
-    space = space_of(scenario, 8, vary)
+    space = make_space(scenario, 8, vary)
     legal, counts = space.found
     tried = space.tried
     total = 1
@@ -256,13 +256,13 @@ def test_the_space_is_what_the_rules_say(changes: dict[str, Any]) -> None:
         twin = (layout.dp == 1 and zero > min(tried["parallel.zero"])) or (
             recompute == "selective" and scenario.training.attention == "fused"
         )
-        if not twin and not broken_keys(layout.on(scenario)):
+        if not twin and not find_broken_keys(layout.on(scenario)):
             assert layout._replace(order=()) in found, layout
 
 
 def test_memory_is_between_its_floor_and_its_most() -> None:
     scenario = base(training__attention="unfused")
-    layouts = space_of(scenario, 8, {}).found[0]
+    layouts = make_space(scenario, 8, {}).found[0]
     memory = LayoutMemory(scenario)
     for layout in layouts[:: max(1, len(layouts) // 60)]:
         most = memory.most(layout)

@@ -12,7 +12,7 @@ import pytest
 import simcluster
 from simcluster import cli
 from simcluster.scenario.scenario import from_document
-from simcluster.studies.search.layout import overrides
+from simcluster.studies.search.layout import layout_changes
 
 VARY: dict[str, Any] = {
     "parallel.tp": (1, 2),
@@ -63,7 +63,7 @@ def test_a_winner_simulated_again_is_equal_or_the_answer_names_what_is_left_out(
     assert set(said["faults_left_out"]) == kinds
     keys = {"steps": given.steps > 1, "collectives.detail": given.collectives.detail != "flow"}
     assert set(said["keys_left_out"]) == {key for key, named in keys.items() if named}
-    again = simcluster.simulate(given.with_(overrides(found.base, found.best[0].layout)))
+    again = simcluster.simulate(given.with_(layout_changes(found.base, found.best[0].layout)))
     if seed % 2 == 0:
         assert not said["faults_left_out"] + said["keys_left_out"]
         assert again.step_time == found.best[0].step_time

@@ -27,7 +27,7 @@ from simcluster.scenario.scenario import Base, Scenario, Variant, load
 from simcluster.schedules import SCHEDULES
 from simcluster.studies.sweep import step_tables
 from simcluster.studies.sweep.quick import quick_numbers, quick_step
-from simcluster.studies.sweep.quick_rows import changed, quickly
+from simcluster.studies.sweep.quick_rows import make_changed_scenario, measure_quickly
 from simcluster.studies.sweep.stage_network import NotQuickError
 from simcluster.traffic.traffic import Traffic
 
@@ -236,10 +236,10 @@ def test_an_algorithm_that_the_scenario_does_not_use_refuses_nothing() -> None:
             "collectives.reduce_scatter": "halving_doubling", "collectives.nccl": "none",
             "parallel.sequence_parallel": False}  # fmt: skip
     made = Variant(Base("gpt3_175b_64xa100"), tuple({**SMALL, **base, "parallel.zero": 0}.items()))
-    row = quickly(made)
+    row = measure_quickly(made)
     assert (row["status"], row["step_time_s"]) == ("ok", simulate(made.scenario()).step_time)
     sharded = Variant(made.base, (*made.changes, ("parallel.zero", 1)))
-    assert "needs a power of two of ranks" in quickly(sharded)["error"]
+    assert "needs a power of two of ranks" in measure_quickly(sharded)["error"]
 
 
 def test_more_clusters_than_are_kept() -> None:
@@ -267,7 +267,7 @@ CHANGES = [
 @pytest.mark.parametrize("change", CHANGES)
 def test_changed_sections_are_the_scenario_as_read(change: dict[str, Any]) -> None:
     variant = Variant(Base("gpt3_175b_64xa100"), tuple(change.items()))
-    assert changed(variant) == variant.scenario()
+    assert make_changed_scenario(variant) == variant.scenario()
 
 
 @pytest.mark.parametrize("name", builtin_names("scenarios"))
@@ -279,20 +279,20 @@ def test_a_shipped_base_is_read_once_for_all_variants(name: str, monkeypatch: py
     variant = Variant(Base(name), tuple(kept.items()))
     expected = variant.scenario()
     monkeypatch.setattr(Variant, "scenario", lambda self: pytest.fail(f"{self.base.what} is read for each variant"))
-    assert changed(variant) == expected
-    assert changed(variant).cluster is changed(variant).cluster
+    assert make_changed_scenario(variant) == expected
+    assert make_changed_scenario(variant).cluster is make_changed_scenario(variant).cluster
 
 
 def test_a_variant_that_cannot_be_says_what_the_full_one_says() -> None:
     variant = Variant(Base("gpt3_175b_64xa100"), (("parallel.tp", 7),))
     with pytest.raises(InputError) as plain:
         variant.scenario()
-    assert quickly(variant) == {"status": "refused", "error": str(plain.value)}
+    assert measure_quickly(variant) == {"status": "refused", "error": str(plain.value)}
 
 
 def test_numbers_are_those_of_the_result() -> None:
     variant = Variant(Base("gpt3_175b_64xa100"), (("training.global_batch", 16), ("overlap.interference", "none")))
-    row = quickly(variant)
+    row = measure_quickly(variant)
     full = simulate(variant.scenario()).to_dict()
     assert row["how"] == "quick"
     numbers = {name: value for name, value in row.items() if name not in ("status", "error", "how")}

@@ -53,7 +53,7 @@ def test_ranks_of_tables_are_those_of_all_ops(scenario: str, changes: dict[str, 
 
 def test_times_that_are_not_kept_are_simulated_again(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = compiled("tiny_3d", {"faults": [SPEEDS]})
-    monkeypatch.setattr(job_record, "_KEPT", 0)
+    monkeypatch.setattr(job_record, "_MAX_KEPT_OPS", 0)
     assert compiled("tiny_3d", {"faults": [SPEEDS]}).to_dict() == whole.to_dict()
 
 

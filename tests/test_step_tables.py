@@ -17,11 +17,11 @@ from simcluster.studies.sweep.step_tables import (
     ActionWork,
     Costs,
     Items,
-    Sent,
+    SendWork,
     StepTemplate,
     TimedOp,
+    find_shapes,
     schedule_items,
-    shapes_of,
     step_seconds,
 )
 from simcluster.traffic.traffic import Traffic
@@ -35,11 +35,11 @@ def fixed(seconds: float) -> CommunicationKind:
 
 
 def simulated(items: Items, costs: list[Costs], stages: int) -> float:
-    shapes, kinds = shapes_of(costs)
+    shapes, kinds = find_shapes(costs)
     return step_seconds(StepTemplate(items, shapes, stages), costs, kinds, [], LruCache(1))
 
 
-def longest_path(schedule: Schedule, seconds: dict[ActionWork | Sent, float], *, overlap: bool) -> list[float]:
+def longest_path(schedule: Schedule, seconds: dict[ActionWork | SendWork, float], *, overlap: bool) -> list[float]:
     """When stages are over with their actions and sends, found action by action until nothing changes."""
     at, free = [0] * schedule.num_stages, [0.0] * schedule.num_stages
     lanes: dict[object, float] = {}
@@ -59,7 +59,7 @@ def longest_path(schedule: Schedule, seconds: dict[ActionWork | Sent, float], *,
                 begin = max(free[stage], arrived[name]) if arrives else free[stage]
                 free[stage] = begin + seconds[ActionWork(action.kind, stage, action.chunk, arrives)]
                 if target is not None and target[0] != stage:
-                    sent = Sent("F" if forward else "B", stage, target[0])
+                    sent = SendWork("F" if forward else "B", stage, target[0])
                     lane = (stage, sent.kind) if overlap else stage
                     over = max(free[stage], lanes.get(lane, 0.0)) + seconds[sent]
                     lanes[lane] = arrived[forward, action.microbatch, *target] = over
@@ -83,9 +83,9 @@ def test_a_step_is_the_longest_path_of_its_schedule(
     items = schedule_items(schedule, overlap=overlap, casts=False)
     seconds, costs = {}, list[Costs]()
     for work in items.works:
-        draw = st.integers(0, 40) if isinstance(work, Sent) else st.integers(9, 30)
+        draw = st.integers(0, 40) if isinstance(work, SendWork) else st.integers(9, 30)
         seconds[work] = round_to_tick(data.draw(draw) / 100)  # steps beyond 512 s are on a coarser grid
-        if isinstance(work, Sent):
+        if isinstance(work, SendWork):
             lane = f"send {work.kind}" if overlap else MAIN
             costs.append((TimedOp(communication=fixed(seconds[work]), lane=lane),))
         elif form == "whole":

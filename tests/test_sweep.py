@@ -29,7 +29,7 @@ from simcluster.cli.sweep import ProgressBar
 from simcluster.results.result import VERSION
 from simcluster.scenario.scenario import Base, Variant
 from simcluster.studies.sweep import dask_cluster
-from simcluster.studies.sweep.playing import Row, play_on
+from simcluster.studies.sweep.playing import Row, simulate_on_executor
 from simcluster.studies.sweep.sweep import MAX_VARIANTS, load_sweep, make_sweep, run_sweep, sweep
 
 VARY: dict[str, list[Any]] = {"parallel.tp": [1, 2], "parallel.pp": [1, 2], "parallel.sequence_parallel": [True, False]}
@@ -146,7 +146,7 @@ class Watched:
         self._killed = killed
 
     def task(self) -> Any:
-        return partial(dask_cluster.play_checked, sources_digest())
+        return partial(dask_cluster.simulate_checked, sources_digest())
 
     def look(self) -> None:
         raise AssertionError
@@ -159,7 +159,7 @@ class Watched:
 
 def test_a_task_that_kills_who_plays_it_is_a_row_and_its_neighbours_are_played() -> None:
     tasks = [(number, Variant(Base("tiny_dp"), (("seed", number),))) for number in range(6)]
-    rows = play_on(Unlucky(RuntimeError("gone")), 1, tasks, cheap, Watched(killed=True))
+    rows = simulate_on_executor(Unlucky(RuntimeError("gone")), 1, tasks, cheap, Watched(killed=True))
     found = {number: row["status"] for chunk in rows for number, row in chunk}
     assert found == {number: "failed" if number == 3 else "ok" for number in range(6)}
 
@@ -169,9 +169,9 @@ def test_an_executor_that_is_lost_is_one_message(problem: Exception, tmp_path: P
     made = make_sweep(Base("tiny_dp"), seeds(6))
     tasks = [(number, variant) for number, variant in made.variants()]
     with pytest.raises(InputError, match="lost"):
-        list(play_on(Unlucky(problem), 1, tasks, cheap, Watched(killed=False)))
+        list(simulate_on_executor(Unlucky(problem), 1, tasks, cheap, Watched(killed=False)))
     with pytest.raises(InputError, match="lost"):
-        list(play_on(Closed(problem), 1, tasks, cheap, Watched(killed=False)))
+        list(simulate_on_executor(Closed(problem), 1, tasks, cheap, Watched(killed=False)))
     with pytest.raises(InputError, match=r"the executor is broken .*with a new one"):
         run_sweep(made, executor=Closed(BrokenExecutor("x")), measure=cheap)
     with pytest.raises(InputError, match=r"the executor is broken .*with a new one"):
@@ -183,7 +183,7 @@ def test_an_executor_that_is_lost_is_one_message(problem: Exception, tmp_path: P
 def test_who_plays_begins_what_the_command_was_asked_to_begin(asked: bool, most: float) -> None:
     """--yes goes with a task: other threads, as other machines, know nothing of it."""
     with no_time_limit(asked), ThreadPoolExecutor(1) as executor:
-        rows = list(play_on(executor, 1, [(0, None)], how_long))
+        rows = list(simulate_on_executor(executor, 1, [(0, None)], how_long))
     assert rows == [[(0, {"most_s": most})]]
 
 
@@ -193,7 +193,7 @@ def how_long(_: object) -> dict[str, float]:
 
 def test_a_worker_with_another_simulator_plays_nothing() -> None:
     with pytest.raises(InputError, match="a worker of the Dask cluster has another simcluster"):
-        dask_cluster.play_checked("another simulator", cheap, [])
+        dask_cluster.simulate_checked("another simulator", cheap, [])
 
 
 # --- nothing is lost --------------------------------------------------------------------------------------------------

@@ -20,9 +20,9 @@ from hypothesis import strategies as st
 from simcluster.base.errors import InputError
 from simcluster.base.processes import WorkerPool, process_context
 from simcluster.scenario.scenario import Base, Variant
-from simcluster.studies.sweep.players import Deal
+from simcluster.studies.sweep.players import WorkSplit
 from simcluster.studies.sweep.playing import Row
-from simcluster.studies.sweep.sweep import in_order, make_sweep, sweep
+from simcluster.studies.sweep.sweep import make_sweep, order_variants, sweep
 
 VARY = {"parallel.zero": [0, 1], "training.micro_batch": [1, 2], "parallel.tp": [1, 2], "parallel.pp": [1, 2]}
 
@@ -32,7 +32,7 @@ VARY = {"parallel.zero": [0, 1], "training.micro_batch": [1, 2], "parallel.tp": 
     turns=st.lists(st.tuples(st.integers(0, 3), st.sampled_from([0.0, 0.001, 0.05, 1.0])), max_size=200),
 )
 def test_each_is_taken_once_whoever_comes_next(keys: list[tuple[str, str]], turns: list[tuple[int, float]]) -> None:
-    deal = Deal(sorted(keys), 4)
+    deal = WorkSplit(sorted(keys), 4)
     taken: list[int] = []
     for member, seconds in turns:
         part = deal.take(member)
@@ -48,12 +48,12 @@ def test_each_is_taken_once_whoever_comes_next(keys: list[tuple[str, str]], turn
 
 def test_neighbours_share_most_and_a_part_is_cut_where_they_share_least() -> None:
     made = make_sweep(Base("tiny_3d"), VARY)
-    keys = in_order(made, made.numbers)
+    keys = order_variants(made, made.numbers)
     assert sorted(keys) == list(made.numbers)
     layouts = [(made.values(number)["parallel.pp"], made.values(number)["parallel.tp"]) for number in keys]
     assert layouts == [(pp, tp) for pp in (1, 2) for tp in (1, 2) for _ in range(4)]
     assert [made.values(number)["parallel.zero"] for number in keys] == [0, 1] * 8
-    deal = Deal(list(keys.values()), 3)
+    deal = WorkSplit(list(keys.values()), 3)
     assert deal.take(0) == range(1)
     assert deal.take(1) == range(8, 9)  # from the other pp on
     assert deal.take(2).start in (4, 12)  # from another tp on

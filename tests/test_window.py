@@ -23,7 +23,7 @@ from simcluster.step.planned import fold_step, plan_step, tabulate_step
 from simcluster.step.simulate import simulate, simulate_scenario
 from simcluster.symmetry.folding import Folding
 from simcluster.symmetry.quotient import Quotient
-from simcluster.symmetry.turns import link_images
+from simcluster.symmetry.turns import find_link_images
 from simcluster.traffic.link_usage import usage_at_once
 from simcluster.traffic.traffic import group_of
 
@@ -102,10 +102,10 @@ def both(scenario: Scenario) -> tuple[Quotient | None, SeenJob, SeenJob]:
             yield each
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("simcluster.symmetry.folding.windows_of", kept)
+        patch.setattr("simcluster.symmetry.folding.find_windows", kept)
         PLANNED.clear()
         seen = seen_job(scenario)
-        patch.setattr("simcluster.symmetry.folding.windows_of", lambda *_: ())
+        patch.setattr("simcluster.symmetry.folding.find_windows", lambda *_: ())
         PLANNED.clear()
         return found[-1], seen, seen_job(scenario)
 
@@ -207,7 +207,7 @@ def test_links_are_turned_as_routes_are(nodes: int, unit: int, kind: str, rails:
     gpus, shift, turn = np.arange(8 * nodes), 8 * unit, 8 // rails
     count = nodes // unit * rails
     steps = [(gpus + shift) % len(gpus), gpus - gpus % 8 + (gpus % 8 + turn) % 8][: 1 + (rails > 1)]
-    turned = link_images(cluster, steps, gpus % shift // 8 * 8 + gpus % turn, count)
+    turned = find_link_images(cluster, steps, gpus % shift // 8 * 8 + gpus % turn, count)
     assert turned is not None
     used = np.flatnonzero(turned.become.all >= 0)
     assert np.array_equal(
@@ -228,13 +228,15 @@ def test_links_are_turned_as_routes_are(nodes: int, unit: int, kind: str, rails:
 def test_what_takes_no_turn() -> None:
     cluster = load_cluster("dgx_h100", [("nodes", 16), ("fabric.nodes_per_unit", 2)])
     gpus = np.arange(128)
-    assert link_images(cluster, [(gpus + 16) % 128], gpus % 16, 8) is not None
-    assert link_images(cluster, [(gpus + 8) % 128], gpus % 8, 16) is None  # machines of a unit come to different leaves
-    assert link_images(cluster, [(gpus + 4) % 128], gpus % 4, 32) is None  # half a machine
-    assert link_images(cluster, [gpus ^ 1, (gpus + 16) % 128], gpus % 16 & ~1, 16) is not None  # rails in pairs
-    assert link_images(cluster, [gpus ^ 1, (gpus + 16) % 128], gpus % 16 & ~3, 32) is None  # which are not four
+    assert find_link_images(cluster, [(gpus + 16) % 128], gpus % 16, 8) is not None
+    assert (
+        find_link_images(cluster, [(gpus + 8) % 128], gpus % 8, 16) is None
+    )  # machines of a unit come to different leaves
+    assert find_link_images(cluster, [(gpus + 4) % 128], gpus % 4, 32) is None  # half a machine
+    assert find_link_images(cluster, [gpus ^ 1, (gpus + 16) % 128], gpus % 16 & ~1, 16) is not None  # rails in pairs
+    assert find_link_images(cluster, [gpus ^ 1, (gpus + 16) % 128], gpus % 16 & ~3, 32) is None  # which are not four
     slower = cluster.scaled([("node3.gpu1", "node3.nic1", 0.5)])
-    turned, healthy = (link_images(each, [(gpus + 16) % 128], gpus % 16, 8) for each in (slower, cluster))
+    turned, healthy = (find_link_images(each, [(gpus + 16) % 128], gpus % 16, 8) for each in (slower, cluster))
     assert turned is not None  # routes are, and links as they are wired
     assert healthy is not None
     assert np.array_equal(turned.become.all, healthy.become.all)
@@ -245,7 +247,7 @@ def test_rails_of_one_leaf_take_no_turn() -> None:
     """All NICs of a machine on one leaf: what one rail sends up is not what another does."""
     cluster = load_cluster("fat_tree_3level")
     gpus = np.arange(len(cluster.gpus))
-    assert link_images(cluster, [gpus - gpus % 8 + (gpus + 1) % 8], gpus - gpus % 8, 8) is None
+    assert find_link_images(cluster, [gpus - gpus % 8 + (gpus + 1) % 8], gpus - gpus % 8, 8) is None
 
 
 @pytest.mark.parametrize("kind", ["static", "adaptive"])

@@ -17,9 +17,9 @@ from simcluster.documents.overrides import expand_vary
 from simcluster.scenario.memory_plan import parse_headroom
 from simcluster.show.blocks import Block, Lines, TableBlock
 from simcluster.show.cells import column_headings, format_row
-from simcluster.studies.sweep.playing import measured
-from simcluster.studies.sweep.quick_rows import Fastest, Room, fastest, quickly
-from simcluster.studies.sweep.sweep import Swept, load_sweep, run_sweep
+from simcluster.studies.sweep.playing import measure_variant
+from simcluster.studies.sweep.quick_rows import FastestRows, RowMemory, find_fastest_rows, measure_quickly
+from simcluster.studies.sweep.sweep import SweepResult, load_sweep, run_sweep
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -40,7 +40,8 @@ def run(args: argparse.Namespace) -> None:
         sample=args.sample,
         seed=args.seed,
     )
-    measure = measured if args.quick is None else quickly  # "bounds" is an old spelling: exact steps cost no more
+    # "bounds" is an old spelling: exact steps cost no more
+    measure = measure_variant if args.quick is None else measure_quickly
     store = output.with_name(output.name + ROWS)
     bar = ProgressBar()
 
@@ -65,7 +66,7 @@ def run(args: argparse.Namespace) -> None:
     set_progress()
     table = swept.frame()
     write_table(output, table)
-    best = fastest(swept, table, headroom, _BEST)
+    best = find_fastest_rows(swept, table, headroom, _BEST)
     summary = {**_summary(swept, table), **_rank_document(best)}
     common.require_results(
         args,
@@ -108,7 +109,7 @@ def _format_clock(seconds: float) -> str:
     return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
 
 
-def _summary(swept: Swept, table: pd.DataFrame) -> dict[str, Any]:
+def _summary(swept: SweepResult, table: pd.DataFrame) -> dict[str, Any]:
     counts = table["status"].value_counts()
     errors = table.loc[table["status"] != "ok", "error"].value_counts()
     how = (
@@ -125,7 +126,7 @@ def _summary(swept: Swept, table: pd.DataFrame) -> dict[str, Any]:
     }
 
 
-def _rank_document(best: Fastest) -> dict[str, object]:
+def _rank_document(best: FastestRows) -> dict[str, object]:
     both = (*best.ahead, *best.rows)
     return {
         "headroom": best.headroom,
@@ -137,7 +138,7 @@ def _rank_document(best: Fastest) -> dict[str, object]:
 
 
 def _blocks(
-    summary: dict[str, Any], table: pd.DataFrame, paths: list[str], output: Path, best: Fastest
+    summary: dict[str, Any], table: pd.DataFrame, paths: list[str], output: Path, best: FastestRows
 ) -> Iterator[Block]:
     yield Lines([
         f"{summary['variants']:,} variants: {summary['ok']:,} simulated, {summary['refused']:,} refused, "
@@ -164,7 +165,7 @@ _METHODS = {"quick": "by the fast path (exact)", "full": "in full (exact)"}
 
 
 def _variant_table(
-    shown: Sequence[Room], table: pd.DataFrame, paths: list[str], title: str, notes: Sequence[str]
+    shown: Sequence[RowMemory], table: pd.DataFrame, paths: list[str], title: str, notes: Sequence[str]
 ) -> TableBlock:
     rows = []
     for each in shown:

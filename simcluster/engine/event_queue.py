@@ -85,7 +85,7 @@ class EventQueue:
         if i == self._room:
             self._make_room(2 * i)
         while i > 0:
-            parent = (i - 1) >> 2
+            parent: cython.int = (i - 1) >> 2
             if self.chains[parent].time <= time:
                 break
             self.chains[i].time = self.chains[parent].time

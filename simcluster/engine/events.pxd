@@ -139,7 +139,7 @@ cdef class LinkActivities:
     cdef void set_drag(self, int activity, double drag) noexcept
     cdef void set_factor(self, int link, double factor) noexcept
     cdef void _release(self, int activity) noexcept
-    cdef double _seconds_of_round(self, int activity, double rate) noexcept
+    cdef double _round_seconds(self, int activity, double rate) noexcept
     cdef void _reckon(self, int activity) noexcept
     cdef void _make_room(self, int room) noexcept
 
@@ -386,6 +386,6 @@ cdef class Engine:
     cdef void _take_event(self) noexcept
     cdef void _begin(self, int lane) noexcept
     cdef void _arrive_in_rounds(self, int lane, int place, int kind) noexcept
-    cdef void _begin_meeting(self, int meeting) noexcept
+    cdef void _begin_if_all_arrived(self, int meeting) noexcept
     cdef void _advance_activity(self, int activity) noexcept
     cdef void _end_meeting(self, int meeting) noexcept

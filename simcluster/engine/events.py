@@ -146,10 +146,10 @@ class Engine:
             if self.links.state[key >> 1].due == time:
                 self._advance_activity(key >> 1)
         elif self.lanes.state[key >> 1].due == time:
-            meeting = self.lanes.state[key >> 1].meeting - 1
+            meeting: cython.int = self.lanes.state[key >> 1].meeting - 1
             if meeting >= 0:
                 if self.meetings.is_due(meeting):
-                    self._begin_meeting(meeting)
+                    self._begin_if_all_arrived(meeting)
             else:
                 self.ranks.end(key >> 1)
                 self.lanes.end_op(key >> 1)
@@ -169,10 +169,9 @@ class Engine:
             return
         self.meetings.join(lane)
         if self.meetings.is_full(meeting):
-            self._begin_meeting(meeting)
+            self._begin_if_all_arrived(meeting)
 
     def _arrive_in_rounds(self, lane: cython.int, place: cython.int, kind: cython.int) -> cython.void:
-        """Begin a member's part of a collective that goes round by round."""
         slot: cython.int = self.lanes.state[lane].instance * self._position_count + self.lanes.ops[place].slot
         meeting: cython.int = self.lanes.state[lane].meeting - 1
         self.meetings.note(lane, self.meetings.record[meeting].arrived == 1)
@@ -180,8 +179,7 @@ class Engine:
             self.meetings.record[meeting].head = -1 - self.rounds.allocate(self._in_rounds[kind])
         self.rounds.arrive(-1 - self.meetings.record[meeting].head, self._position[slot], lane)
 
-    def _begin_meeting(self, meeting: cython.int) -> cython.void:
-        """Begin a communication if all are there."""
+    def _begin_if_all_arrived(self, meeting: cython.int) -> cython.void:
         if not self.meetings.are_there(meeting):
             return
         kind: cython.int = self.meetings.record[meeting].kind - 1
@@ -217,7 +215,7 @@ class Engine:
     def _end_meeting(self, meeting: cython.int) -> cython.void:
         lane: cython.int = self.meetings.record[meeting].head - 1
         while lane >= 0:
-            after = self.lanes.following[lane] - 1
+            after: cython.int = self.lanes.following[lane] - 1
             if self.lanes.at[lane] <= self.lanes.state[lane].last:
                 self.ranks.end(lane)
                 self.lanes.at[lane] += 1

@@ -12,13 +12,13 @@ from simcluster.base.arrays import Floats, Int32s, Ints
 from simcluster.base.clock import bind_to_current_grid, round_all_to_tick
 from simcluster.engine.op_times import OpTimesReader
 from simcluster.engine.run import EngineRun, simulate_tables
-from simcluster.engine.tables import firsts, indices
+from simcluster.engine.tables import offsets, part_indices
 from simcluster.engine.tabulate import JobTables
 from simcluster.planning.ops import MAIN
 from simcluster.reference.record import Label, Ops, RankOps, RankRecord, RankTimes, Record, Waits
 
 
-def ops_of_ranks(job: JobTables) -> list[RankOps]:
+def template_rank_ops(job: JobTables) -> list[RankOps]:
     """Return for each template the ops of the ranks that run it."""
     columns, found = job.columns, []
     on_main = np.array([name == MAIN for name in columns.lane_names], dtype=bool)
@@ -32,26 +32,26 @@ def ops_of_ranks(job: JobTables) -> list[RankOps]:
     return found
 
 
-def lanes_of(job: JobTables) -> tuple[Int32s, Int32s]:
+def lane_ranks_and_stages(job: JobTables) -> tuple[Int32s, Int32s]:
     """Return the rank and the stage of every lane, in two arrays."""
     instances = job.tables.instances
     lanes = np.diff(instances.lane_first)
     return np.repeat(instances.number, lanes), np.repeat(job.columns.stages[instances.template], lanes)
 
 
-def ops_of(job: JobTables) -> Ops:
+def make_ops(job: JobTables) -> Ops:
     """Return all ops of the simulated ranks, numbered as the tables number them."""
     columns, instances, groups = job.columns, job.tables.instances, job.tables.groups
     instance = np.repeat(np.arange(len(instances.template)), np.diff(instances.op_first))
-    like = indices(columns.op_first, instances.template)
+    like = part_indices(columns.op_first, instances.template)
     meets = np.flatnonzero(columns.slot[like] >= 0)
     group = instances.group[instance[meets], columns.slot[like[meets]]]
     meeting = np.full(len(like), -1, dtype=np.int32)
     meeting[meets] = groups.place_first[group] + job.tables.templates.place[like[meets]]
     parties = np.ones(len(like), dtype=np.int32)
     parties[meets] = np.bincount(meeting[meets])[meeting[meets]]
-    labels, label = _labels(job, like, meets, group)
-    lane_rank, lane_stage = lanes_of(job)
+    labels, label = _op_labels(job, like, meets, group)
+    lane_rank, lane_stage = lane_ranks_and_stages(job)
     return Ops(
         labels=labels,
         label=label,
@@ -59,22 +59,21 @@ def ops_of(job: JobTables) -> Ops:
         step=columns.step[like],
         chunk=columns.chunk[like],
         microbatch=columns.microbatch[like],
-        seconds=_seconds(job, instance, like),
+        seconds=_op_seconds(job, instance, like),
         meeting=meeting,
         parties=parties,
-        receives=_awaited(job, instance, like, 0),
+        receives=_awaited_ops(job, instance, like, 0),
         lane_rank=lane_rank,
         lane_stage=lane_stage,
-        lane_name=[columns.lane_names[lane] for lane in indices(columns.lane_first, instances.template).tolist()],
+        lane_name=[columns.lane_names[lane] for lane in part_indices(columns.lane_first, instances.template).tolist()],
         speeds={int(instances.number[place]): profile for place, profile in job.tables.speeds.items()},
         make_waits=lambda: Waits(
-            firsts(np.diff(columns.wait_first)[like]).astype(np.int64), _awaited(job, instance, like)[0]
+            offsets(np.diff(columns.wait_first)[like]).astype(np.int64), _awaited_ops(job, instance, like)[0]
         ),
     )
 
 
-def _seconds(job: JobTables, instance: Ints, like: Ints) -> Floats:
-    """Return the durations (s) of ops on their ranks alone; 0 for communication."""
+def _op_seconds(job: JobTables, instance: Ints, like: Ints) -> Floats:
     columns, instances = job.columns, job.tables.instances
     seconds = columns.seconds[like]
     own = instances.own_seconds[instance] >= 0
@@ -82,7 +81,7 @@ def _seconds(job: JobTables, instance: Ints, like: Ints) -> Floats:
     return round_all_to_tick(seconds * np.where(columns.sensitivity[like] >= 0, instances.slowness[instance], 1.0))
 
 
-def _labels(job: JobTables, like: Ints, meets: Ints, group: Int32s) -> tuple[list[Label], Int32s]:
+def _op_labels(job: JobTables, like: Ints, meets: Ints, group: Int32s) -> tuple[list[Label], Int32s]:
     """Return the distinct labels, and the label number of every op.
 
     An op's code is what it shows, and the kind of communication if that moves something over links.
@@ -105,11 +104,11 @@ def _labels(job: JobTables, like: Ints, meets: Ints, group: Int32s) -> tuple[lis
     return labels, number[code]
 
 
-def _awaited(job: JobTables, instance: Ints, like: Ints, least: int = -1) -> tuple[Ints, Ints]:
+def _awaited_ops(job: JobTables, instance: Ints, like: Ints, least: int = -1) -> tuple[Ints, Ints]:
     """Return the awaited ops, and the op that waits for each; ``least`` 0 keeps only those of other instances."""
     columns, instances = job.columns, job.tables.instances
     waiting = np.repeat(np.arange(len(like)), np.diff(columns.wait_first)[like])
-    wait = indices(columns.wait_first, like)
+    wait = part_indices(columns.wait_first, like)
     there = columns.wait_peer[wait] >= least
     waiting, wait = waiting[there], wait[there]
     own, stage = instance[waiting], columns.wait_peer[wait]
@@ -117,7 +116,7 @@ def _awaited(job: JobTables, instance: Ints, like: Ints, least: int = -1) -> tup
     return instances.op_first[whose].astype(np.int64) + columns.wait_op[wait], waiting
 
 
-_KEPT = 250_000_000
+_MAX_KEPT_OPS = 250_000_000
 """The most ops whose times are kept (2 GB); those of larger jobs are simulated again when they are read."""
 
 
@@ -127,7 +126,7 @@ def simulate_job(job: JobTables, why: str = "", *, keeps_times: bool = True) -> 
     Times of ops that the record does not keep are simulated again once they are asked for.  Raises DeadlockError when
     ops are left that can never begin, and BeyondGridError when the clock leaves its grid.
     """
-    keeps_times = keeps_times and bool(job.tables.instances.op_first[-1] <= _KEPT)
+    keeps_times = keeps_times and bool(job.tables.instances.op_first[-1] <= _MAX_KEPT_OPS)
     found = simulate_tables(job.tables, job.describe, keeps_times=keeps_times)
 
     @cache
@@ -136,9 +135,9 @@ def simulate_job(job: JobTables, why: str = "", *, keeps_times: bool = True) -> 
 
     @cache
     def ops() -> list[RankOps]:
-        return ops_of_ranks(job)
+        return template_rank_ops(job)
 
-    rank, stage = lanes_of(job)
+    rank, stage = lane_ranks_and_stages(job)
     return Record(
         lane_rank=rank,
         lane_stage=stage,
@@ -146,13 +145,13 @@ def simulate_job(job: JobTables, why: str = "", *, keeps_times: bool = True) -> 
         events=found.events,
         engine="compiled",
         why=why,
-        make_ops=bind_to_current_grid(lambda: ops_of(job)),
+        make_ops=bind_to_current_grid(lambda: make_ops(job)),
         make_times=bind_to_current_grid(lambda: simulated().times),
-        make_ranks=bind_to_current_grid(lambda: _ranks(job, simulated(), ops())),
+        make_ranks=bind_to_current_grid(lambda: _read_ranks(job, simulated(), ops())),
     )
 
 
-def _ranks(job: JobTables, simulated: EngineRun, ops: Sequence[RankOps]) -> Iterator[RankRecord]:
+def _read_ranks(job: JobTables, simulated: EngineRun, ops: Sequence[RankOps]) -> Iterator[RankRecord]:
     """Generate the records of a job's ranks; times share memory, so each is valid until the next."""
     assert simulated.kept is not None
     instances = job.tables.instances

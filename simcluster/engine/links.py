@@ -90,7 +90,7 @@ class LinkActivities:
         if rate > 0.0:
             self.state[activity].phase = _RESERVED
             self.state[activity].updated = self.state[activity].due
-            self.state[activity].round_seconds = self._seconds_of_round(activity, rate)
+            self.state[activity].round_seconds = self._round_seconds(activity, rate)
             self.state[activity].due += self.state[activity].remaining * self.state[activity].round_seconds
         self.queue.put(self.state[activity].due, 2 * activity + 1)
 
@@ -175,14 +175,13 @@ class LinkActivities:
             self.state[activity].round_seconds = INFINITE
             self.state[activity].due = INFINITE
             return
-        seconds = self._seconds_of_round(activity, rate)
+        seconds = self._round_seconds(activity, rate)
         self.state[activity].round_seconds = seconds
         left = left * seconds if left == self._rounds[traffic] else self.queue.rounded(left * seconds)
         self.state[activity].due = self.queue.now + left
         self.queue.put(self.queue.now + left, 2 * activity + 1)
 
-    def _seconds_of_round(self, activity: cython.int, rate: cython.double) -> cython.double:
-        """Return the duration of a round at this rate and the present drag, on the clock's grid."""
+    def _round_seconds(self, activity: cython.int, rate: cython.double) -> cython.double:
         size: cython.double = self._bytes[self.state[activity].traffic]
         return self.queue.rounded(size / rate * self.state[activity].drag) if size != 0.0 else 0.0
 

@@ -215,7 +215,7 @@ class MaxMin:
             if not low <= self._want[i] <= high:
                 continue
             x = self._flows[i]
-            kept = 0
+            kept: cython.int = 0
             for j in range(partials):
                 y = self._partial[j]
                 if abs(x) < abs(y):

@@ -61,7 +61,7 @@ class Memberships:
         """Take a member out of all its containers."""
         if member >= self._members:
             return
-        entry = self.first[member] - 1
+        entry: cython.int = self.first[member] - 1
         self.first[member] = 0
         while entry >= 0:
             before = self.entry[entry].previous

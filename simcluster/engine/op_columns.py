@@ -11,7 +11,7 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 
 from simcluster.base.arrays import Floats, Int32s, Ints
-from simcluster.engine.tables import firsts, indices, int32s
+from simcluster.engine.tables import int32s, offsets, part_indices
 from simcluster.planning.ops import Group, Item, Op, Segment, StageProgram, Work
 from simcluster.planning.perturbations import Computations
 from simcluster.reference.record import Label
@@ -131,13 +131,13 @@ class OpColumns:
 
     def __init__(self, segments: Segments, programs: Ints) -> None:
         own = [segments.programs[number] for number in programs[:, 0].tolist()]
-        self.stages, self.item_first = int32s([each.stage for each in own]), firsts([len(each.items) for each in own])
+        self.stages, self.item_first = int32s([each.stage for each in own]), offsets([len(each.items) for each in own])
         self._items, which = (
             [*chain.from_iterable(each.items for each in own)],
             np.concatenate([each.segments for each in own]),
         )
         self._segment_first, ops = np.array(segments.first), np.array(segments.ops, dtype=np.int32)
-        place, begins = indices(self._segment_first, which), firsts(np.diff(self._segment_first)[which])
+        place, begins = part_indices(self._segment_first, which), offsets(np.diff(self._segment_first)[which])
         self.op_first, self.begins = begins[self.item_first], begins[:-1]
         self.program = np.repeat(np.arange(len(own), dtype=np.int32), np.diff(self.op_first))
         self.item = np.repeat(np.arange(len(which), dtype=np.int32), np.diff(begins))
@@ -174,16 +174,16 @@ class OpColumns:
         self.lane_first = int32s(np.searchsorted(self.program[first[lanes]], np.arange(len(self.stages) + 1)))
         order = np.argsort(self.lane, kind="stable")
         self.lane_op = int32s(order - self.op_first[self.program])
-        self.lane_op_first = firsts(np.bincount(self.lane, minlength=len(lanes)))
+        self.lane_op_first = offsets(np.bincount(self.lane, minlength=len(lanes)))
         self.lane_rank = np.zeros(len(lanes), dtype=np.int32)
 
     def _add_waits(self, segments: Segments, own: Sequence[ProgramItems], programs: Ints, shape: Int32s) -> None:
         """Add what ops wait for: others of their segments, then what their items need."""
         after = [others for *_, others in segments.shapes]
-        after_first = firsts([*map(len, after)])
+        after_first = offsets([*map(len, after)])
         waiting = np.flatnonzero(np.diff(after_first)[shape])
         op = np.repeat(waiting, np.diff(after_first)[shape[waiting]])
-        others = int32s([*chain.from_iterable(after)])[indices(after_first, shape[waiting])]
+        others = int32s([*chain.from_iterable(after)])[part_indices(after_first, shape[waiting])]
         others = self.begins[self.item[op]] + others
         items, every = self._items, np.arange(len(self._items))
         needing, named = (
@@ -204,14 +204,14 @@ class OpColumns:
         assert np.array_equal(codes[found], sought), "an item needs one that is not there"
         op = np.append(op, self.begins[needing])
         order = np.argsort(op, kind="stable")  # as ``reference.nodes``: needs in the order of the item
-        self.wait_first = firsts(np.bincount(op, minlength=len(self)))
+        self.wait_first = offsets(np.bincount(op, minlength=len(self)))
         self.awaited = np.append(others, np.append(self.begins, len(self))[ends[found] + 1] - 1)[order]
         self.wait_op = int32s(self.awaited - self.op_first[self.program[self.awaited]])
         self.wait_peer = int32s(np.append(np.full(len(others), -1), np.where(within, -1, stage))[order])
 
     def seconds_of(self, segments: Ints) -> Floats:
         """Return the seconds of the ops of a program with these segments."""
-        return self._seconds[indices(self._segment_first, segments)]
+        return self._seconds[part_indices(self._segment_first, segments)]
 
     def computations(self, program: int) -> tuple[Floats, Ints, Computations]:
         """Return the durations of a program's ops, which are computations, and their items' keys, steps and counts."""

@@ -127,7 +127,6 @@ class RankActivities:
             self.changed += 1
 
     def _settle_lanes(self, rank: cython.int) -> cython.void:
-        """Continue computations at their present speed."""
         pressure: cython.double = 0.0
         entry: cython.int = self.flights.head[rank]
         lane: cython.int = self._state[rank].lane - 1
@@ -139,7 +138,7 @@ class RankActivities:
             if self.lanes.state[lane].due <= self.lanes.queue.now:
                 pass  # it has arrived at its meeting
             else:
-                follower = self.lanes.state[lane].follower - 1
+                follower: cython.int = self.lanes.state[lane].follower - 1
                 due = self.lanes.state[follower].due if follower >= 0 else 0.0
                 if self.lanes.settle(lane, pressure, self._state[rank].speed):
                     if self.lanes.state[lane].meeting:

@@ -12,7 +12,7 @@ import cython
 import numpy as np
 
 from simcluster.base.arrays import Int32s
-from simcluster.engine.tables import Kinds, firsts, indices
+from simcluster.engine.tables import Kinds, offsets, part_indices
 
 if not cython.compiled:
     from simcluster.base.pointers import Buffers
@@ -39,12 +39,12 @@ class RoundsUnderWay:
         self.buffers = buffers = Buffers()
         self.links, self.meetings = links, meetings
         counts, in_rounds = np.array([*map(len, collectives)]), np.flatnonzero(kinds.rounds >= 0)
-        first_hop, own, members = firsts(counts), np.repeat(np.arange(len(counts)), counts), kinds.parties[in_rounds]
+        first_hop, own, members = offsets(counts), np.repeat(np.arange(len(counts)), counts), kinds.parties[in_rounds]
         block, repeats, source, target, channel = np.concatenate(collectives).T
         blocks, channels = np.ones((2, len(counts)), dtype=np.int64)
         np.maximum.at(blocks, own, block + 1)
         np.maximum.at(channels, own, channel + 1)
-        first_port = firsts(members * blocks * channels)
+        first_port = offsets(members * blocks * channels)
         ports = [first_port[own] + (block * members[own] + end) * channels[own] + channel for end in (source, target)]
         columns = {"members": members, "blocks": blocks, "channels": channels, "hops": counts}
         many = len(counts)
@@ -52,11 +52,11 @@ class RoundsUnderWay:
         records = buffers.given_records("collectives", columns)
         self._collectives = cython.cast(cython.pointer(Collective), records) if cython.compiled else records
         columns = {"block": block, "repeats": repeats, "source": source, "target": target, "source_port": ports[0]}
-        columns |= {"target_port": ports[1], "traffic": kinds.traffic[indices(kinds.traffic_first, in_rounds)]}
+        columns |= {"target_port": ports[1], "traffic": kinds.traffic[part_indices(kinds.traffic_first, in_rounds)]}
         records = buffers.given_records("hops", columns)
         self._hops = cython.cast(cython.pointer(Hop), records) if cython.compiled else records
         port = np.concatenate(ports)
-        self._port_first = buffers.given_ints("port_first", firsts(np.bincount(port, minlength=first_port.max())))
+        self._port_first = buffers.given_ints("port_first", offsets(np.bincount(port, minlength=first_port.max())))
         self._port_hop = buffers.given_ints("port_hop", np.argsort(port, kind="stable") % len(own))
         self._used = 0
         self._room = 1024

@@ -23,12 +23,12 @@ from simcluster.engine.op_times import KeptTimes, OpTimesReader
 from simcluster.engine.tables import Tables
 from simcluster.reference.record import OpTimes
 
-_SLICE = 100_000
+_EVENTS_PER_SLICE = 100_000
 """Events between two looks at the keyboard."""
-_CHANGES = 4096
+_CHANGES_PER_LOAD = 4096
 """Changes of links and speeds that are tabulated at a time."""
-_CHANGE = 4e-6  # processor seconds per change, about
-_SHOWN = 12
+_SECONDS_PER_CHANGE = 4e-6  # processor seconds per change, about
+_MAX_SHOWN = 12
 
 Change = tuple[float, int, float]
 """An instant (s); the link, or -1 minus the rank; and its factor from then on."""
@@ -68,13 +68,13 @@ def simulate_tables(tables: Tables, describe: Callable[[int], str], *, keeps_tim
     with report_phase(lambda: f"simulating, {engine.ops_over() / max(ops, 1):.0%} of ops done"):
         state = events.PAUSED
         while state in (events.PAUSED, events.NEEDS_CHANGES):
-            state = engine.run(_SLICE)
+            state = engine.run(_EVENTS_PER_SLICE)
             if state == events.NEEDS_CHANGES:
                 changes.load_next(engine)
     if state == events.BEYOND_GRID:
         raise BeyondGridError
     if state == events.STUCK:
-        raise _deadlock(tables, engine, describe)
+        raise _deadlock_error(tables, engine, describe)
     lane_end = engine.lanes.buffers.read("lane_end")[: engine.lanes.count]
     kept = engine.meetings.kept_times() if keeps_times else None
     return EngineRun(tables, lane_end, engine.events(), kept)
@@ -90,7 +90,7 @@ class _Changes:
     def _tabulate_from(self, instant: float) -> None:
         speeds = {-1 - rank: profile for rank, profile in self._tables.speeds.items()}
         profiles = {**self._tables.capacities, **speeds}.items()
-        self._to_come = merge(*(_changes_of(profile, number, instant) for number, profile in profiles))
+        self._to_come = merge(*(_profile_changes(profile, number, instant) for number, profile in profiles))
         self._loaded: list[Change] = []
 
     def load_next(self, engine: Engine) -> None:
@@ -106,12 +106,12 @@ class _Changes:
 
     def load(self, engine: Engine) -> None:
         """Give the engine the changes that it has not seen, and the next ones."""
-        more = list(islice(self._to_come, _CHANGES))
+        more = list(islice(self._to_come, _CHANGES_PER_LOAD))
         self._loaded = [*self._loaded[engine.change :], *more]
         self._count += len(more)
-        require_event_limit("changes of links and speeds by faults", self._count, _CHANGE, engine.queue.now)
+        require_event_limit("changes of links and speeds by faults", self._count, _SECONDS_PER_CHANGE, engine.queue.now)
         times, numbers, factors = zip(*self._loaded, strict=True) if self._loaded else ((), (), ())
-        engine.load_changes(times, numbers, factors, len(more) == _CHANGES)
+        engine.load_changes(times, numbers, factors, len(more) == _CHANGES_PER_LOAD)
 
     def _can_unblock(self, engine: Engine) -> bool:
         """Return whether the links of some blocked transfer will all be up at the same time."""
@@ -121,31 +121,31 @@ class _Changes:
         return any(first_nonzero_time(profiles, engine.queue.now) < math.inf for profiles in of_links)
 
 
-def _changes_of(profile: Profile, number: int, instant: float) -> Iterator[Change]:
+def _profile_changes(profile: Profile, number: int, instant: float) -> Iterator[Change]:
     while instant < math.inf:
         yield instant, number, profile.factor_at(instant)
         instant = profile.next_change(instant)
 
 
-def _deadlock(tables: Tables, engine: Engine, describe: Callable[[int], str]) -> Exception:
+def _deadlock_error(tables: Tables, engine: Engine, describe: Callable[[int], str]) -> Exception:
     """Return the error that states what every lane of a stuck engine waits for."""
     lines = []
     for lane in range(engine.lanes.count):
         op = engine.lanes.op_at(lane)
         if op >= 0:
-            what = _awaited(tables, engine, describe, op)
+            what = _describe_awaited(tables, engine, describe, op)
             if not what:  # it waits for nothing and never ends
                 return BeyondGridError()
             lines.append(f"  {describe(op)} waits for {what}")
-    shown = "\n".join(lines[:_SHOWN])
-    more = f"\n  ... and {len(lines) - _SHOWN} more" if len(lines) > _SHOWN else ""
+    shown = "\n".join(lines[:_MAX_SHOWN])
+    more = f"\n  ... and {len(lines) - _MAX_SHOWN} more" if len(lines) > _MAX_SHOWN else ""
     return DeadlockError(
         f"deadlock: {len(lines)} lanes wait for each other and nothing can happen any more\n{shown}{more}\n"
         "  Every send needs a receive, and all members of a group must run its collectives in the same order."
     )
 
 
-def _awaited(tables: Tables, engine: Engine, describe: Callable[[int], str], op: int) -> str:
+def _describe_awaited(tables: Tables, engine: Engine, describe: Callable[[int], str], op: int) -> str:
     """Return a description of what an op waits for; "" for nothing."""
     templates, instances, groups, kinds = tables[:4]
     instance = int(np.searchsorted(instances.op_first, op, side="right")) - 1

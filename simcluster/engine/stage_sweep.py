@@ -86,13 +86,12 @@ class StageSweep:
         return total
 
     def _ends(self, meeting: _Meeting, seconds: Seconds, ends: Sequence[Any], cases: int) -> Iterator[Floats]:
-        """Yield the end times of nodes that meet."""
         nodes = meeting.nodes
         ready = [[ends[other] for other in self._before[node]] or [np.zeros((cases, 1))] for node in nodes]
         if meeting.members is None:
             yield from [self._end(nodes[0], [each for own in ready for each in own], seconds)] * len(nodes)
         elif meeting.groups:
-            yield self._end(nodes[0], [_at_groups(each, meeting.groups) for each in ready[0]], seconds)
+            yield self._end(nodes[0], [_latest_of_groups(each, meeting.groups) for each in ready[0]], seconds)
         else:
             sizes = [len(self.stage_ranks[self._nodes[node][0]]) for node in nodes]
             wide = [_widen(_latest_of(own), size) for own, size in zip(ready, sizes, strict=True)]
@@ -199,7 +198,7 @@ def _latest_of(times: Sequence[Floats]) -> Floats:
     return reduce(np.maximum, [_widen(each, places) for each in times])
 
 
-def _at_groups(times: Floats, groups: int) -> Floats:
+def _latest_of_groups(times: Floats, groups: int) -> Floats:
     """Return the latest time of every group of neighbouring places; times already per group stay as they are."""
     places = math.lcm(times.shape[1], groups)
     return latest_per_group(_widen(times, places), groups) if places > groups else times

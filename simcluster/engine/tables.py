@@ -120,7 +120,7 @@ class Traffics(tuple[Traffic, ...]):
         numbers = [(each.round_bytes, each.rounds, each.latency_seconds, each.bound) for each in self]
         columns = np.array(numbers, dtype=np.float64).reshape(-1, 4).T
         return TrafficColumns(
-            firsts([len(each.usage) for each in self]), usage[:, 0].astype(np.int32), usage[:, 1].copy(), *columns
+            offsets([len(each.usage) for each in self]), usage[:, 0].astype(np.int32), usage[:, 1].copy(), *columns
         )
 
 
@@ -171,9 +171,9 @@ def communication_tables(kinds: Sequence[CommunicationKind]) -> tuple[Kinds, Tra
         parties=int32s([kind.parties for kind in kinds]),
         pressure=np.array([kind.pressure for kind in kinds], dtype=np.float64),
         drag=np.array([kind.drag for kind in kinds], dtype=np.float64),
-        traffic_first=firsts([len(kind.traffics) for kind in kinds]),
+        traffic_first=offsets([len(kind.traffics) for kind in kinds]),
         traffic=int32s([number[id(traffic)] for kind in kinds for traffic in kind.traffics]),
-        rank_first=firsts([len(kind.ranks) for kind in kinds]),
+        rank_first=offsets([len(kind.ranks) for kind in kinds]),
         rank=int32s([rank for kind in kinds for rank in kind.ranks]),
         rounds=int32s(np.where(in_rounds, np.cumsum(in_rounds) - 1, -1)),
     )
@@ -189,11 +189,11 @@ def one_template(
     """
     return Templates(
         op_first=int32s([0, len(lane)]),
-        wait_first=firsts(np.bincount(waiting, minlength=len(lane))),
+        wait_first=offsets(np.bincount(waiting, minlength=len(lane))),
         wait_op=int32s(awaited[np.argsort(waiting, kind="stable")]),
         wait_peer=np.full(len(awaited), -1, dtype=np.int32),
         lane_first=int32s([0, len(lane_rank)]),
-        lane_op_first=firsts(np.bincount(lane, minlength=len(lane_rank))),
+        lane_op_first=offsets(np.bincount(lane, minlength=len(lane_rank))),
         lane_op=int32s(np.argsort(lane, kind="stable")),
         lane_rank=int32s(lane_rank),
         **columns,
@@ -222,12 +222,12 @@ def int32s(values: Sequence[int] | Numbers) -> Int32s:
     return np.array(values, dtype=np.int32)
 
 
-def firsts(sizes: Sequence[int] | Numbers) -> Int32s:
+def offsets(sizes: Sequence[int] | Numbers) -> Int32s:
     """Return CSR offsets: the first index of each part, given the sizes of parts, and the total size."""
     return np.concatenate([[0], np.cumsum(np.asarray(sizes, dtype=np.int64))]).astype(np.int32)
 
 
-def indices(first: Numbers, parts: Numbers) -> Ints:
+def part_indices(first: Numbers, parts: Numbers) -> Ints:
     """Return the indices of all entries of some parts of a CSR layout, part by part."""
     counts = np.diff(first)[parts]
     ends = np.cumsum(counts, dtype=np.int64)

@@ -18,7 +18,7 @@ from simcluster.base.link_columns import LinkValues
 from simcluster.devices.interference import Interference
 from simcluster.engine.communication_kinds import CommunicationKinds
 from simcluster.engine.op_columns import GroupWork, OpColumns, Segments
-from simcluster.engine.tables import Groups, Instances, Tables, Templates, communication_tables, firsts, int32s
+from simcluster.engine.tables import Groups, Instances, Tables, Templates, communication_tables, int32s, offsets
 from simcluster.planning.ops import StageProgram
 from simcluster.planning.parallel import RankLayout
 from simcluster.planning.perturbations import UNDISTURBED, Disturbances, Retime
@@ -72,13 +72,13 @@ def tabulate(
     """
     classes, segments = folding.classes, Segments()
     ranks, links = classes.rank_representatives, classes.link_representatives
-    read = _read(segments, programs, folding, disturbances)
+    read = _read_programs(segments, programs, folding, disturbances)
     columns, template, peer = _columns(segments, np.array([number for number, _ in read.values()]), plan, folding)
     own_seconds = _own_seconds(columns, segments, read, template, disturbances.retime)
     own_first = np.full(len(ranks), -1, dtype=np.int32)
-    own_first[list(own_seconds)] = firsts([len(each) for each in own_seconds.values()])[:-1]
-    group, communicator = _groups(columns, template, folding)
-    groups, works = _meetings(columns, template, group)
+    own_first[list(own_seconds)] = offsets([len(each) for each in own_seconds.values()])[:-1]
+    group, communicator = _find_groups(columns, template, folding)
+    groups, works = _number_meetings(columns, template, group)
     kinds = CommunicationKinds(fabric, *folding, capacity, interference, in_steps=in_steps)
     made = [(communicator[each], work) for each, work in works]
     communications = communication_tables([kinds.kind(*each) for each in made])
@@ -87,8 +87,8 @@ def tabulate(
         group=group,
         peer=peer,
         position=_group_positions(group, communicator, folding) if communications[-1] else group,
-        op_first=firsts(np.diff(columns.op_first)[template]),
-        lane_first=firsts(np.diff(columns.lane_first)[template]),
+        op_first=offsets(np.diff(columns.op_first)[template]),
+        lane_first=offsets(np.diff(columns.lane_first)[template]),
         rank_first=int32s(range(len(ranks) + 1)),
         number=int32s(ranks),
         slowness=np.array([slowness[rank] for rank in ranks], dtype=np.float64),
@@ -107,7 +107,7 @@ def tabulate(
     return JobTables(tables, columns, [kinds.moved(*each) for each in made])
 
 
-def _read(
+def _read_programs(
     segments: Segments, programs: Sequence[StageProgram], folding: Folding, disturbances: Disturbances
 ) -> dict[int, tuple[int, Ints]]:
     """Return for every simulated rank the shape number of its program and the segments of its items."""
@@ -157,7 +157,7 @@ def _own_seconds(
     return found
 
 
-def _groups(columns: OpColumns, template: Int32s, folding: Folding) -> tuple[Int32s, list[int]]:
+def _find_groups(columns: OpColumns, template: Int32s, folding: Folding) -> tuple[Int32s, list[int]]:
     """Return every instance's group by kind of communicator, and a communicator that represents each group."""
     ranks = np.array(folding.classes.rank_representatives)
     uses = np.zeros((len(columns.stages), max(len(columns.groups), 1)), dtype=bool)
@@ -175,7 +175,7 @@ def _groups(columns: OpColumns, template: Int32s, folding: Folding) -> tuple[Int
     return group, number[there][first].tolist()
 
 
-def _meetings(columns: OpColumns, template: Int32s, group: Int32s) -> tuple[Groups, list[tuple[int, GroupWork]]]:
+def _number_meetings(columns: OpColumns, template: Int32s, group: Int32s) -> tuple[Groups, list[tuple[int, GroupWork]]]:
     """Return the groups and the work that each does; number the meetings of all ops in ``columns``.
 
     Programs that share groups of a kind, even through others, number the meetings there in the same way.
@@ -183,7 +183,7 @@ def _meetings(columns: OpColumns, template: Int32s, group: Int32s) -> tuple[Grou
     instance, kind = np.nonzero(group >= 0)
     kinds, own = group.shape[1], group[instance, kind]
     pair = template[instance] * kinds + kind  # a template and a kind of group
-    of_pair, of_group = _components(pair, own)
+    of_pair, of_group = _number_components(pair, own)
     meets = np.flatnonzero(columns.slot >= 0)
     pairs = columns.program[meets] * kinds + columns.slot[meets]
     names = columns.meeting_names(meets)
@@ -198,11 +198,11 @@ def _meetings(columns: OpColumns, template: Int32s, group: Int32s) -> tuple[Grou
     used[own[which], work] = True
     kind_of = dict(zip(own.tolist(), kind.tolist(), strict=True))
     rows = np.where(used.ravel(), np.cumsum(used) - 1, -1)
-    groups = Groups(firsts(np.diff(first)[of_group]), int32s(most * np.arange(len(used) + 1)), int32s(rows))
+    groups = Groups(offsets(np.diff(first)[of_group]), int32s(most * np.arange(len(used) + 1)), int32s(rows))
     return groups, [(number, columns.works[kind_of[number]][each]) for number, each in np.argwhere(used).tolist()]
 
 
-def _components(pair: Ints, group: Int32s) -> tuple[Ints, Ints]:
+def _number_components(pair: Ints, group: Int32s) -> tuple[Ints, Ints]:
     """Return component numbers of pairs and of groups, equal where they are connected."""
     of_pair = np.arange(int(pair.max(initial=-1)) + 1)
     while True:

@@ -10,9 +10,9 @@ from simcluster.results.account import Account
 from simcluster.scenario.memory_plan import fit_mark
 from simcluster.show.blocks import Answer, Lines, TableBar, TableBlock
 from simcluster.show.cells import UNKNOWN, column_headings, describe_layout, format_row
-from simcluster.studies.search.layout import Layout, overrides, own_layout, same_program, written
+from simcluster.studies.search.layout import Layout, layout_changes, layout_of_scenario, same_program, value_text
 from simcluster.studies.search.own import OwnLayout
-from simcluster.studies.search.plan import LISTED, Found, Ranked
+from simcluster.studies.search.plan import MAX_LISTED, Found, Ranked
 from simcluster.studies.search.tally import PRUNED
 from simcluster.studies.whatif.difference import Difference
 
@@ -51,7 +51,7 @@ _STOPPED_BY = {"time limit": "by the time limit", "interrupt": "by an interrupt"
 def describe_plan(found: Found, width: int | None = None) -> Answer:
     """Return the printed blocks about a layout search, for a terminal of ``width`` columns (None: any width)."""
     which = "the best" if found.gap == 0 else "the best so far"
-    options = overrides(found.base, found.best[0].layout).items()
+    options = layout_changes(found.base, found.best[0].layout).items()
     table = layout_table(found, width)
     key = [words for name, words in _KEY.items() if name in table.header]
     notes = [*([table.share] if table.share else []), *_join_in_lines(key), *_table_notes(found)]
@@ -66,7 +66,7 @@ def describe_plan(found: Found, width: int | None = None) -> Answer:
         ),
         Lines(memory_by_layout(found), "layout"),
         Lines(["combinations  reason, or simulated", *(f"{number:>12,}  {why}" for why, number in counts)], "layout"),
-        Lines([f"{best_layout_label(found)}: {' '.join(f'--{path} {written(value)}' for path, value in options)}"]),
+        Lines([f"{best_layout_label(found)}: {' '.join(f'--{path} {value_text(value)}' for path, value in options)}"]),
         Lines(found.left_out.in_words()),
     ]
 
@@ -161,14 +161,14 @@ def _table_notes(found: Found) -> Iterator[str]:
     part = found.limit.headroom
     of = f", {100 * part:.4g} % of {found.limit.whole / 1e9:.1f} GB left free (--headroom)" if part else ""
     yield f"memory: at most {found.capacity / 1e9:.1f} GB per GPU{of}"
-    if found.gap == 0 and len(found.best) < LISTED and (found.behind or PRUNED in found.counts):
+    if found.gap == 0 and len(found.best) < MAX_LISTED and (found.behind or PRUNED in found.counts):
         count = len(found.best)
         which = "1 is proven to be the best" if count == 1 else f"1 to {count} are proven to be the best"
         if found.behind:
             yield f"{which}; in brackets: also simulated (?: not broken down)"
-            yield f"others may lie between these: --top {LISTED} proves {LISTED}"
+            yield f"others may lie between these: --top {MAX_LISTED} proves {MAX_LISTED}"
         else:
-            yield f"{which}; --top {LISTED} proves the {LISTED} best"
+            yield f"{which}; --top {MAX_LISTED} proves the {MAX_LISTED} best"
     if found.tight:
         yield "~ ahead of the winner, but leaves less free: not recommended"
     notes = (each.note(found.base) for each in (*found.tight, *found.best, *found.behind))
@@ -283,7 +283,7 @@ def describe_own_layout(found: Found) -> list[str]:
         return [f"Yours is on {found.base.gpus:,} GPUs, which were not asked for."]
     yours, seconds = f"Yours ({describe_layout(found.base)})", format_seconds(own.step_time)
     room = "" if own.memory <= found.capacity else f", which needs {own.memory / 1e9:.1f} GB per GPU, above the limit"
-    if same_program(own_layout(found.base), winner.layout):
+    if same_program(layout_of_scenario(found.base), winner.layout):
         return [f"{yours}, {seconds} per step, is {best_layout_label(found)}."]
     if own.score > winner.score:
         longer = own.step_time - winner.step_time

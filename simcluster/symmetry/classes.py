@@ -41,7 +41,7 @@ Numbered = tuple[Ints, Ints]
 """The class of each of many, and the place of the first of each class."""
 
 
-def flow_sums(users: Ints, bindings: Bindings, times: Ints | None = None) -> Hashes:
+def hash_link_loads(users: Ints, bindings: Bindings, times: Ints | None = None) -> Hashes:
     """Return a hash of every used link's load: the flows of these ``users`` of usage rows, counted ``times`` times."""
     _, _, order, starts = bindings.on_links
     uses = users * int(bindings.places.max(initial=1)) + bindings.place
@@ -49,7 +49,7 @@ def flow_sums(users: Ints, bindings: Bindings, times: Ints | None = None) -> Has
     return sum_segments((flows if times is None else flows * times.astype(np.uint64))[order], starts)
 
 
-def refined(ranks: Ints, bindings: Bindings, of_links: Colours) -> tuple[Numbered, Numbered]:
+def refine_colours(ranks: Ints, bindings: Bindings, of_links: Colours) -> tuple[Numbered, Numbered]:
     """Refine initial colours into classes of ranks and of communicators until nothing splits any more.
 
     ``ranks`` and ``of_links`` are initial colours: whatever makes a rank or a link different by itself. Communicators
@@ -136,11 +136,11 @@ class Classes:
         return tuple(dict.fromkeys(own[run_starts(own)].tolist()))
 
 
-def unfolded(num_ranks: int, bindings: Bindings, num_links: int) -> Classes:
+def trivial_classes(num_ranks: int, bindings: Bindings, num_links: int) -> Classes:
     """Return the trivial partition, with every rank, group and link in a separate class."""
     return Classes(
-        of_rank=_in_array(np.arange(num_ranks)),
-        of_communicator=_in_array(np.arange(len(bindings))),
+        of_rank=_int_array(np.arange(num_ranks)),
+        of_communicator=_int_array(np.arange(len(bindings))),
         rank_representatives=tuple(range(num_ranks)),
         link_representatives=tuple(range(num_links)),
         quotient=[bindings.usages(number) for number in range(len(bindings))],
@@ -154,25 +154,24 @@ def find_classes(ranks: Ints, seen: Quotient, bindings: Bindings, colours: Colou
     ``ranks`` (of those seen) and ``colours`` (of links) are initial: whatever makes a rank or a link different by
     itself. ``bindings`` are the communicators that are ``seen``.
     """
-    of_rank, of_seen = refined(ranks, bindings, colours)
+    of_rank, of_seen = refine_colours(ranks, bindings, colours)
     become = seen.become or PerLink.uncompressed(np.arange(num_links, dtype=np.int32))
-    links, first = _of_links(bindings, of_seen[0], become, colours, _code(bindings.apart, num_links))
+    links, first = _classify_links(bindings, of_seen[0], become, colours, _code_apart_loads(bindings.apart, num_links))
     return Classes(
-        of_rank=_in_array(of_rank[0][seen.place[seen.rank]]),
-        of_communicator=_in_array(of_seen[0].astype(np.int32)[bindings.of_group]),
+        of_rank=_int_array(of_rank[0][seen.place[seen.rank]]),
+        of_communicator=_int_array(of_seen[0].astype(np.int32)[bindings.of_group]),
         rank_representatives=tuple(seen.ranks[of_rank[1]].tolist()),
         link_representatives=tuple(first.tolist()),
-        quotient=_usages(bindings, of_seen, _carried(first, become.of(first), bindings)),
+        quotient=_quotient_usages(bindings, of_seen, _link_contents(first, become.of(first), bindings)),
         links=links,
     )
 
 
-def _in_array(values: Numbers) -> array[int]:
-    """Return numbers as an array that yields Python ints."""
+def _int_array(values: Numbers) -> array[int]:
     return array("i", values.astype(np.intc).tobytes())
 
 
-def _of_links(
+def _classify_links(
     bindings: Bindings, of_group: Ints, become: PerLink, colours: Colours, code: PerLink | None
 ) -> tuple[PerLink, Ints]:
     """Return the class of each link, by the loads on its image in the window, and each class's first link.
@@ -186,7 +185,7 @@ def _of_links(
     window = window[become.of(window) == window]
     loads, idle = hash64(colours(window)), np.ones(len(window), dtype=bool)
     busy = np.searchsorted(window, there)
-    loads[busy] ^= flow_sums(of_group[bindings.user], bindings)
+    loads[busy] ^= hash_link_loads(of_group[bindings.user], bindings)
     idle[busy] = False
     of_load, one = renumber(loads)
     sort = np.append(of_load, len(one)).astype(np.int32)  # the last: of links that are not used
@@ -206,7 +205,7 @@ def _of_links(
     return kind.apply(number.take), first[kinds]
 
 
-def _code(apart: Mapping[int, Sequence[Load]], num_links: int) -> PerLink | None:
+def _code_apart_loads(apart: Mapping[int, Sequence[Load]], num_links: int) -> PerLink | None:
     """Return a number per link, equal for equal loads by the groups that are kept apart; 0 for no load."""
     code: PerLink | None = None
     for use in (use for uses in apart.values() for use in uses):
@@ -220,7 +219,7 @@ def _code(apart: Mapping[int, Sequence[Load]], num_links: int) -> PerLink | None
     return code
 
 
-def _carried(links: Ints, become: Numbers, bindings: Bindings) -> Carried:
+def _link_contents(links: Ints, become: Numbers, bindings: Bindings) -> Carried:
     used, _, order, starts = bindings.on_links
     at = np.searchsorted(used, become)
     there = np.flatnonzero(np.append(used, -1)[at] == become)
@@ -237,7 +236,7 @@ def _carried(links: Ints, become: Numbers, bindings: Bindings) -> Carried:
     return which[order], user[order], places[order], flows[order]
 
 
-def _usages(bindings: Bindings, of_group: Numbered, on_links: Carried) -> Sequence[tuple[Usage, ...]]:
+def _quotient_usages(bindings: Bindings, of_group: Numbered, on_links: Carried) -> Sequence[tuple[Usage, ...]]:
     number_of, user, place_of, flows_of = on_links
     width, size = int(bindings.places.max(initial=1)), int(number_of.max(initial=0)) + 1
     uses, which = np.unique((of_group[0][user] * width + place_of) * size + number_of, return_inverse=True)
@@ -267,7 +266,7 @@ def find_shared(classes: Classes, bindings: Bindings) -> tuple[bool, ...]:
         return frozenset(ranks.tolist() if bindings.blocking[number] else ())
 
     links = np.array(classes.link_representatives, dtype=np.int64)
-    which, user, *_ = _carried(links, links, replace(bindings, apart={}))
+    which, user, *_ = _link_contents(links, links, replace(bindings, apart={}))
     for numbers in np.split(user, np.searchsorted(which, np.arange(1, len(links)))):
         for one, other in combinations(dict.fromkeys(numbers.tolist()), 2):
             pair = of_group[one], of_group[other]

@@ -15,8 +15,8 @@ from simcluster.collectives import Group, Phase
 from simcluster.planning.ops import Group as Name
 from simcluster.planning.ops import StageProgram
 from simcluster.planning.parallel import RankLayout, Ranks
-from simcluster.symmetry.demand import Call, CommunicationDemand, is_alone
-from simcluster.symmetry.quotient import Counterparts, NotAlikeError, Quotient, layouts
+from simcluster.symmetry.demand import Call, CommunicationDemand, has_links_alone
+from simcluster.symmetry.quotient import Counterparts, NotAlikeError, Quotient, number_layouts
 from simcluster.traffic.fairness import Usage
 from simcluster.traffic.incidence import Bindings, join_bindings
 from simcluster.traffic.link_usage import PatternTable, WindowCut, tabulate_patterns, usage_at_once, usage_one_by_one
@@ -170,7 +170,7 @@ class Communicators:
     def traffics(self, number: int, kind: str, size: float, usages: Sequence[Usage]) -> tuple[Traffic, ...]:
         """Return a collective's activities on links, given the usage of the communicator or of its class."""
         method, parts = self._form(number)[kind, size]
-        return make_activities(patterns_of(parts, usages), size, method)
+        return make_activities(group_patterns(parts, usages), size, method)
 
     def _form(self, number: int) -> Form:
         kind = self.kind(number)
@@ -190,7 +190,7 @@ class Communicators:
             raise NotAlikeError
         for table in map(np.asarray, by_size):
             blocking, every = axis not in self._demand.overlapped, table.shape == (1, len(self.stage_of))
-            self._add([axis], [table], apart=every and blocking and is_alone(programs, axis))
+            self._add([axis], [table], apart=every and blocking and has_links_alone(programs, axis))
 
     def _add(
         self, names: Sequence[Name], tables: Sequence[Ranks], like: Counterparts | None = None, *, apart: bool = False
@@ -205,7 +205,7 @@ class Communicators:
             drawn.append(table[those.drawn])
         members = np.concatenate(drawn)
         shown = window.ranks[None] if apart else members[:, : those.cut or None]
-        stages, layout = self.stage_of[shown], layouts(self._fabric, shown)
+        stages, layout = self.stage_of[shown], number_layouts(self._fabric, shown)
         table_of = np.repeat(np.arange(len(names)), list(map(len, drawn)))
         row, first_of = renumber(hash_rows(stages) ^ hash64(table_of, 5))
         asked = [self._demand.of(names[table_of[place]], stages[place].tolist()) for place in first_of.tolist()]
@@ -301,6 +301,6 @@ class Communicators:
         return which + len(self._forms) - len(first), list(uses.values())
 
 
-def patterns_of(parts: Iterable[Part], usages: Sequence[Usage]) -> list[Pattern]:
+def group_patterns(parts: Iterable[Part], usages: Sequence[Usage]) -> list[Pattern]:
     """Return the link patterns of a group's call, given the group's usages of links."""
     return [Pattern(usages[use], share, rounds, latency) for use, share, rounds, latency in parts]

@@ -14,7 +14,7 @@ Bounds = dict[int, dict[Hashable, int]]
 """How many barriers have begun, by stage and key of an item."""
 
 
-def is_alone(programs: Sequence[StageProgram], axis: str) -> bool:
+def has_links_alone(programs: Sequence[StageProgram], axis: str) -> bool:
     """Return whether collectives of an axis with one group of all ranks always have all links to themselves."""
     main = {program.stage: program.lanes.get(MAIN, ()) for program in programs}
     others = [(program.stage, lane) for program in programs for name, lane in program.lanes.items() if name != MAIN]
@@ -35,15 +35,15 @@ def is_alone(programs: Sequence[StageProgram], axis: str) -> bool:
             begun[stage] |= dict.fromkeys((key, *also), count)
     for _ in range(_PASSES):
         for stage, lane in others:
-            _forward(lane, begun, begun[stage])
+            _raise_lower_bounds(lane, begun, begun[stage])
         for stage, lane in others:
-            _backward(lane, over, over[stage], counts[0])
+            _lower_upper_bounds(lane, over, over[stage], counts[0])
         if all(begun[stage][item.key] == over[stage][item.key] for stage, lane in others for item in lane):
             return True
     return False
 
 
-def _forward(lane: Sequence[Item], begun: Bounds, here: dict[Hashable, int]) -> None:
+def _raise_lower_bounds(lane: Sequence[Item], begun: Bounds, here: dict[Hashable, int]) -> None:
     """Raise the lower bounds of items on a lane: none begins before the items that it waits for end."""
     low = 0
     for item in lane:
@@ -53,7 +53,7 @@ def _forward(lane: Sequence[Item], begun: Bounds, here: dict[Hashable, int]) -> 
             here[key] = low
 
 
-def _backward(lane: Sequence[Item], over: Bounds, here: dict[Hashable, int], most: int) -> None:
+def _lower_upper_bounds(lane: Sequence[Item], over: Bounds, here: dict[Hashable, int], most: int) -> None:
     """Lower the upper bounds of items on a lane and of those that they wait for, from the lane's end on."""
     high = most
     for item in reversed(lane):

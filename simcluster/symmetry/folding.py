@@ -19,10 +19,10 @@ from simcluster.base.link_columns import LinkValues
 from simcluster.planning.ops import StageProgram
 from simcluster.planning.parallel import RankLayout
 from simcluster.planning.perturbations import UNDISTURBED, Disturbances
-from simcluster.symmetry.classes import Classes, find_classes, unfolded
+from simcluster.symmetry.classes import Classes, find_classes, trivial_classes
 from simcluster.symmetry.communicators import Communicators
-from simcluster.symmetry.orbits import Irregularities, cells_of
-from simcluster.symmetry.quotient import NotAlikeError, Quotient, windows_of
+from simcluster.symmetry.orbits import Irregularities, make_cells
+from simcluster.symmetry.quotient import NotAlikeError, Quotient, find_windows
 from simcluster.traffic.methods import Methods
 from simcluster.traffic.traffic import Fabric
 
@@ -42,7 +42,7 @@ class Symmetry:
 
     def __init__(self, programs: Sequence[StageProgram], plan: RankLayout, fabric: Fabric, methods: Methods) -> None:
         self._job = programs, plan, fabric, methods
-        self._left = windows_of(plan, fabric)
+        self._left = find_windows(plan, fabric)
         self._known: list[tuple[Quotient, Communicators]] = []
 
     def folding(
@@ -54,13 +54,13 @@ class Symmetry:
             assert window.links is not None
             odd = odd or Irregularities.of(window.links.wired, capacity, slowness, disturbances)
             with suppress(NotAlikeError):
-                return seen_by(communicators, window, odd)
+                return fold_window(communicators, window, odd)
         odd = odd or Irregularities.of(capacity, capacity, slowness, disturbances)
-        return seen_by(self.whole, Quotient.whole(len(slowness)), odd)
+        return fold_window(self.whole, Quotient.whole(len(slowness)), odd)
 
     def unfolded(self, num_links: int) -> Folding:
         """Return the trivial folding, with every rank, group and link in a separate class."""
-        return Folding(self.whole, unfolded(len(self.whole.stage_of), self.whole.seen, num_links))
+        return Folding(self.whole, trivial_classes(len(self.whole.stage_of), self.whole.seen, num_links))
 
     @cached_property
     def whole(self) -> Communicators:
@@ -77,9 +77,9 @@ class Symmetry:
             yield self._known[-1]
 
 
-def seen_by(communicators: Communicators, window: Quotient, odd: Irregularities) -> Folding:
+def fold_window(communicators: Communicators, window: Quotient, odd: Irregularities) -> Folding:
     """Return the classes of a job from its window, or from cells of the window if the job has irregularities."""
     if odd.something and window.shifts:
-        window, communicators = cells_of(window, communicators, odd)
+        window, communicators = make_cells(window, communicators, odd)
     ranks = communicators.stage_of[window.ranks] * (int(odd.ranks.max()) + 1) + odd.ranks[window.ranks]
     return Folding(communicators, find_classes(ranks, window, communicators.seen, odd.colours, len(odd.capacity)))

@@ -29,7 +29,7 @@ from simcluster.base.arrays import Ints, first_indices, hash64, position_of, ren
 from simcluster.base.clock import Profile
 from simcluster.base.link_columns import LinkValues, PerLink
 from simcluster.planning.perturbations import UNDISTURBED, Disturbances
-from simcluster.symmetry.classes import flow_sums
+from simcluster.symmetry.classes import hash_link_loads
 from simcluster.symmetry.communicators import Communicators
 from simcluster.symmetry.quotient import NotAlikeError, Quotient
 from simcluster.symmetry.turns import LinkImages
@@ -83,7 +83,7 @@ class Irregularities:
         return bool(len(self.links) or (self.ranks != self.ranks[0]).any())
 
 
-def cells_of(window: Quotient, communicators: Communicators, odd: Irregularities) -> tuple[Quotient, Communicators]:
+def make_cells(window: Quotient, communicators: Communicators, odd: Irregularities) -> tuple[Quotient, Communicators]:
     """Return the cells of a job with irregularities as a quotient, and the groups as seen there.
 
     NotAlikeError where there are no groups, or something is not turned as often as what it is seen with.
@@ -95,7 +95,7 @@ def cells_of(window: Quotient, communicators: Communicators, odd: Irregularities
     for kind, (shift, turn) in product(kinds, enumerate(turns)):
         if shift not in kind.those.turned and (turn[kind.table] != turn[kind.table[:, :1]]).any():
             raise NotAlikeError
-    cells = [_alike(axis, window, images, turns, odd) for axis in range(len(turns))]  # of every number of turns
+    cells = [_find_cells(axis, window, images, turns, odd) for axis in range(len(turns))]  # of every number of turns
     sizes = [np.bincount(each) for each in cells]
     shape = tuple(map(len, sizes))  # one copy of the window for each choice of a cell of every shift
     of_rank = np.stack([each[turn] for each, turn in zip(cells, turns, strict=True)])
@@ -114,18 +114,18 @@ def cells_of(window: Quotient, communicators: Communicators, odd: Irregularities
     # links that carry the same of the same groups and are equal in all copies are one
     colours = hash64(odd.colours(links.ravel())).reshape(links.shape) ^ hash64(np.arange(len(links)), 61)[:, None]
     load = hash64(colours, 67).sum(axis=0, dtype=np.uint64)
-    load[place_of[seen.on_links[0]]] ^= flow_sums(seen.user, seen)
+    load[place_of[seen.on_links[0]]] ^= hash_link_loads(seen.user, seen)
     which, one = renumber(load)
     equal = one[which]
     link = np.full(len(become), -1, dtype=np.int32)
     link[used] = links.ravel()[own + equal[place]]
     found = copy(communicators)
     ranks = position_of(code[first], count * len(window.ranks)).reshape(count, -1)
-    found.seen = _copied(communicators, sizes, of_rank, ranks, links, on, equal, odd)
+    found.seen = _copy_groups(communicators, sizes, of_rank, ranks, links, on, equal, odd)
     return Quotient(first, (), first[number], None, PerLink.uncompressed(link)), found
 
 
-def _alike(axis: int, window: Quotient, images: LinkImages, turns: Sequence[Ints], odd: Irregularities) -> Ints:
+def _find_cells(axis: int, window: Quotient, images: LinkImages, turns: Sequence[Ints], odd: Irregularities) -> Ints:
     """Return the cell number of every turn of a shift; turns with equal irregularities share a cell."""
     usual = int(np.bincount(odd.ranks).argmax())
     ranks = np.flatnonzero(odd.ranks != usual)
@@ -144,7 +144,7 @@ def _alike(axis: int, window: Quotient, images: LinkImages, turns: Sequence[Ints
     return renumber(found)[0]
 
 
-def _copied(
+def _copy_groups(
     communicators: Communicators, sizes: Sequence[Ints], of_rank: Ints, ranks: Ints, links: Ints, on: Ints,
     equal: Ints, odd: Irregularities,
 ) -> Bindings:  # fmt: skip
@@ -173,9 +173,9 @@ def _copied(
         moved[:, on[~whole[user]]] = True
         many *= np.where(whole[member], turns[cell], 1)
         times *= np.where(whole[user] & moved[:, on], turns[cell], 1)
-    of_member, rank, many = _by_group(group[:, member], ranks[:, seen.rank], many)
+    of_member, rank, many = _sort_by_group(group[:, member], ranks[:, seen.rank], many)
     columns = seen.place[rows], links[:, on], seen.flows[rows], times
-    of_row, place, link, flows, times = _by_group(group[:, user], *columns)
+    of_row, place, link, flows, times = _sort_by_group(group[:, user], *columns)
     bounds = np.arange(len(drawn) + 1)
     return Bindings(
         colour=seen.colour[drawn], ordered=seen.ordered[drawn], blocking=seen.blocking[drawn],
@@ -187,6 +187,6 @@ def _copied(
     )  # fmt: skip
 
 
-def _by_group(group: Ints, *columns: npt.NDArray[Any]) -> Iterator[npt.NDArray[Any]]:
+def _sort_by_group(group: Ints, *columns: npt.NDArray[Any]) -> Iterator[npt.NDArray[Any]]:
     order = sort_order(group.ravel())
     return (np.broadcast_to(column, group.shape).ravel()[order] for column in (group, *columns))

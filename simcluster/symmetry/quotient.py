@@ -25,7 +25,7 @@ import numpy as np
 from simcluster.base.arrays import Int32s, Ints, Numbers, hash64, hash_rows, position_of, renumber
 from simcluster.base.link_columns import PerLink
 from simcluster.planning.parallel import Plan, RankLayout, Ranks
-from simcluster.symmetry.turns import LinkImages, link_images, parts_onto
+from simcluster.symmetry.turns import LinkImages, find_link_images, map_parts
 from simcluster.topology.cluster import Cluster
 from simcluster.topology.regular import Regular
 from simcluster.traffic.traffic import Fabric
@@ -38,7 +38,7 @@ class NotAlikeError(Exception):
 
 
 @dataclass(frozen=True, eq=False)
-class Shift:
+class JobShift:
     """Symmetry of a job that moves every rank by ``step`` ranks: rank r takes the place of rank ``onto[r]``.
 
     After ``count`` times all are back; ``rank[r]`` is the representative that takes the place of r after ``turns[r]``
@@ -56,7 +56,7 @@ class Shift:
         return (np.arange(len(self.rank)) - self.rank) // self.step
 
     @classmethod
-    def along(cls, plan: Plan, axis: str, size: int, num_ranks: int) -> Shift:
+    def along(cls, plan: Plan, axis: str, size: int, num_ranks: int) -> JobShift:
         """Return the shift that moves every rank ``size`` positions along an axis."""
         ranks, count = np.arange(num_ranks, dtype=np.int32), getattr(plan, axis) // size
         step = size * math.prod(getattr(plan, other) for other in plan.order[: plan.order.index(axis)])
@@ -97,7 +97,7 @@ class Quotient:
     """
 
     ranks: Ints
-    shifts: tuple[Shift, ...]
+    shifts: tuple[JobShift, ...]
     rank: Numbers
     links: LinkImages | None
     become: PerLink | None
@@ -133,7 +133,7 @@ class Quotient:
         return Counterparts(found, cut, tuple(turned))
 
 
-def layouts(fabric: Fabric, table: Ints) -> Ints:
+def number_layouts(fabric: Fabric, table: Ints) -> Ints:
     """Return a number per group (row of ranks), equal where members share nodes, NICs and NVSwitches equally."""
     found = np.zeros(len(table), dtype=np.uint64)
     if len(table) < 2:
@@ -158,23 +158,23 @@ def _first_seen(table: Numbers, none: int | None) -> Ints:
     return place if none is None else np.where(table == none, -1, place)
 
 
-def windows_of(plan: RankLayout, fabric: Fabric) -> Iterator[Quotient]:
+def find_windows(plan: RankLayout, fabric: Fabric) -> Iterator[Quotient]:
     """Generate the possible windows of an undisturbed job, the smallest first."""
     if not isinstance(plan, Plan) or not isinstance(fabric, Cluster) or not isinstance(fabric.wiring, Regular):
         return
     few, leaf = min(_FEW, plan.num_ranks), fabric.wiring.ends.leaf
     for size in range(1, plan.dp // 2 + 1):
-        if plan.dp % size or parts_onto(leaf[:few], leaf[Shift.along(plan, "dp", size, few).onto]) is None:
+        if plan.dp % size or map_parts(leaf[:few], leaf[JobShift.along(plan, "dp", size, few).onto]) is None:
             continue
-        shifts = [Shift.along(plan, "dp", size, plan.num_ranks)]
+        shifts = [JobShift.along(plan, "dp", size, plan.num_ranks)]
         if plan.tp > 1:
-            shifts = [Shift.along(plan, "tp", 1, plan.num_ranks), *shifts]
+            shifts = [JobShift.along(plan, "tp", 1, plan.num_ranks), *shifts]
         for some in (shifts, shifts[1:]):
             rank: Numbers = np.arange(plan.num_ranks, dtype=np.int32)
             for shift in some:
                 rank = shift.rank[rank]
             count = math.prod(shift.count for shift in some)
-            links = link_images(fabric, [shift.onto for shift in some], rank, count) if some else None
+            links = find_link_images(fabric, [shift.onto for shift in some], rank, count) if some else None
             if links is not None:
                 ranks = np.flatnonzero(rank == np.arange(len(rank)))
                 yield Quotient(ranks, tuple(some), rank, links, links.become)

@@ -23,7 +23,7 @@ from simcluster.topology.regular import Regular
 _BY_DESTINATION = ("static", "shortest", "adaptive")
 
 
-class Step(NamedTuple):
+class Permutation(NamedTuple):
     """Permutation of GPUs by node and place: place p of node m moves to ``place[p]`` of node ``machine[m]``."""
 
     machine: Ints
@@ -41,7 +41,7 @@ class LinkImages:
     become: PerLink
     wired: LinkValues
     _ground: ClusterColumns
-    _window: Step
+    _window: Permutation
     _owner: Ints
 
     @property
@@ -79,7 +79,7 @@ class LinkImages:
         )
 
 
-def step_of(machines: Machines, gpus: Numbers) -> Step | None:
+def gpu_permutation(machines: Machines, gpus: Numbers) -> Permutation | None:
     """Return the permutation that moves used GPU i to ``gpus[i]``; None if that tears nodes or places apart."""
     size, used = machines.size, -(-len(gpus) // machines.size)
     machine, place = np.full(machines.count, -1, dtype=np.int64), np.full(size, -1, dtype=np.int64)
@@ -90,17 +90,17 @@ def step_of(machines: Machines, gpus: Numbers) -> Step | None:
     first, onto = (machine[:used, None] * size).astype(gpus.dtype), place.astype(gpus.dtype)
     if (full != first[:whole] + onto).any() or (rest != first[whole:] + onto[: len(rest)]).any():
         return None
-    return Step(machine, place)
+    return Permutation(machine, place)
 
 
-def parts_onto(part: Numbers, onto: Numbers) -> Ints | None:
+def map_parts(part: Numbers, onto: Numbers) -> Ints | None:
     """Return the part that each part is moved onto, -1 for absent parts; None if one part is moved onto several."""
     found = np.full(int(part.max(initial=-1)) + 1, -1, dtype=np.int64)
     found[part] = onto
     return found if (found[part] == onto).all() else None
 
 
-def link_images(cluster: Cluster, steps: Sequence[Numbers], window: Numbers, count: int) -> LinkImages | None:
+def find_link_images(cluster: Cluster, steps: Sequence[Numbers], window: Numbers, count: int) -> LinkImages | None:
     """Return the image of every link in the window under shifts of GPUs, or None if a shift changes routes.
 
     ``window[i]`` is the image of GPU i in the window, which has one of all ``count`` that take each other's places.
@@ -112,17 +112,17 @@ def link_images(cluster: Cluster, steps: Sequence[Numbers], window: Numbers, cou
     if not isinstance(regular, Regular) or not regular.one_fabric:
         return None
     policy, ground, per_host = regular.routing, regular.ground, regular.draft.per_host
-    known = [step for gpus in (*steps, window) if (step := step_of(regular.machines, gpus)) is not None]
+    known = [step for gpus in (*steps, window) if (step := gpu_permutation(regular.machines, gpus)) is not None]
     if len(known) <= len(steps) or policy.kind not in _BY_DESTINATION or policy.pxn:
         return None
     *those, into = known
     used = np.flatnonzero(into.machine >= 0)
-    if any(parts_onto(used // per_host, step.machine[used] // per_host) is None for step in those):
+    if any(map_parts(used // per_host, step.machine[used] // per_host) is None for step in those):
         return None
-    links, onto = _links_turned(regular, those, into), None
+    links, onto = _map_node_links(regular, those, into), None
     for step in known:  # the window comes last: there leaves meet
         own, there = ground.ends.leaves.moved(used, step.machine[used])
-        onto = parts_onto(own, there[:, step.place])
+        onto = map_parts(own, there[:, step.place])
         if onto is None or (step is not into and np.bincount(onto[onto >= 0]).max() > 1):
             return None
         if policy.kind == "static" and step is not into:
@@ -141,11 +141,15 @@ def link_images(cluster: Cluster, steps: Sequence[Numbers], window: Numbers, cou
         return None
     become, owner = links
     return LinkImages(
-        _become(ground, into.machine[used], become, used, below, near), regular.link_capacity, ground, into, owner
+        _link_columns(ground, into.machine[used], become, used, below, near),
+        regular.link_capacity,
+        ground,
+        into,
+        owner,
     )
 
 
-def _links_turned(regular: Regular, steps: Sequence[Step], window: Step) -> tuple[Ints, Ints] | None:
+def _map_node_links(regular: Regular, steps: Sequence[Permutation], window: Permutation) -> tuple[Ints, Ints] | None:
     """Return the image of each of a node's links in the window, and the place of the GPU that owns it.
 
     Links by which a GPU leaves move with it, everything else stays. None unless that brings links onto equal links, and
@@ -155,7 +159,7 @@ def _links_turned(regular: Regular, steps: Sequence[Step], window: Step) -> tupl
     columns = np.arange(machines.numbers.width)
     if all((step.place == np.arange(len(step.place))).all() for step in (*steps, window)):
         return columns, np.zeros_like(columns)
-    maps = [_columns(regular, step.place) for step in (*steps, window)]
+    maps = [_map_link_columns(regular, step.place) for step in (*steps, window)]
     links = machines.owned[0, np.stack([columns, machines.numbers.back[columns]])]
     kind = ground.kind[machines.numbers.sorts[links]]
     if any(to is None or (kind != kind[:, to]).any() for to in maps):
@@ -173,7 +177,7 @@ def _links_turned(regular: Regular, steps: Sequence[Step], window: Step) -> tupl
     return found, owner
 
 
-def _columns(regular: Regular, place: Ints) -> Ints | None:
+def _map_link_columns(regular: Regular, place: Ints) -> Ints | None:
     """Return the image of every link of a node if the GPUs move to these places; None if that is not a link."""
     width = regular.machines.numbers.width
     ends = np.transpose(regular.nodes(regular.machines.owned[0])).tolist()
@@ -189,7 +193,7 @@ def _columns(regular: Regular, place: Ints) -> Ints | None:
     return None if (found < 0).any() else found
 
 
-def _become(ground: ClusterColumns, machine: Ints, links: Ints, used: Ints, below: Ints, window: Ints) -> PerLink:
+def _link_columns(ground: ClusterColumns, machine: Ints, links: Ints, used: Ints, below: Ints, window: Ints) -> PerLink:
     """Return the images of the links of these nodes and leaves among those of the window."""
     rows, machines = ground.rows, ground.machines
     begin = machines.numbers.width

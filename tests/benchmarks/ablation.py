@@ -97,8 +97,8 @@ SWITCHES: dict[str, Switch] = {
     "all on": nullcontext,
     "symmetry: fold": _patched("symmetry.folding:Symmetry", "folding", _unfolded),
     "symmetry: quotient": _patched("symmetry.folding:Symmetry", "_through", lambda _: iter(())),
-    "symmetry: cells": _patched("symmetry.folding", "cells_of", _not_alike),
-    "symmetry: barriers": _patched("symmetry.communicators", "is_alone", lambda programs, axis: False),
+    "symmetry: cells": _patched("symmetry.folding", "make_cells", _not_alike),
+    "symmetry: barriers": _patched("symmetry.communicators", "has_links_alone", lambda programs, axis: False),
     "bulk: regular clusters": _all(
         *(_patched(f"topology.{where}", "cluster_of_draft", _graphs) for where in ("fabrics", "machines", "uniform"))
     ),

@@ -91,7 +91,7 @@ def command(scenario: str, changes: dict[str, Any]) -> Action:
 def layouts() -> Action:
     """Return an exact sweep of 1,000 layouts on two processes."""
     from simcluster.scenario.scenario import Base
-    from simcluster.studies.sweep.quick_rows import quickly
+    from simcluster.studies.sweep.quick_rows import measure_quickly
     from simcluster.studies.sweep.sweep import make_sweep, run_sweep
 
     document, grid = configurations()
@@ -101,7 +101,7 @@ def layouts() -> Action:
             path = Path(folder) / "base.yaml"
             path.write_text(json.dumps(document))
             made = make_sweep(Base(str(path)), {}, rows=grid)
-            rows = run_sweep(made, executor=2, store=Path(folder) / "rows", measure=quickly).rows
+            rows = run_sweep(made, executor=2, store=Path(folder) / "rows", measure=measure_quickly).rows
         return sum(row.get("step_time_s", 0.0) for row in rows)
 
     return action

@@ -309,7 +309,7 @@ def swept(processes: int = 1) -> Figures:
     """The 1,000 configurations, simulated in this process, or as a sweep on several with its store of rows."""
     from simcluster.base.gc_paused import pause_gc
     from simcluster.scenario.scenario import Base, Variant
-    from simcluster.studies.sweep.quick_rows import quickly
+    from simcluster.studies.sweep.quick_rows import measure_quickly
     from simcluster.studies.sweep.sweep import make_sweep, run_sweep
 
     document, grid = configurations()
@@ -318,10 +318,10 @@ def swept(processes: int = 1) -> Figures:
         path.write_text(json.dumps(document))
         with pause_gc(), Clock() as clock:
             if processes == 1:
-                rows = [quickly(Variant(Base(str(path)), tuple(changes.items()))) for changes in grid]
+                rows = [measure_quickly(Variant(Base(str(path)), tuple(changes.items()))) for changes in grid]
             else:
                 made = make_sweep(Base(str(path)), {}, rows=grid)
-                rows = run_sweep(made, executor=processes, store=Path(folder) / "rows", measure=quickly).rows
+                rows = run_sweep(made, executor=processes, store=Path(folder) / "rows", measure=measure_quickly).rows
     ways = Counter(row.get("how", row["status"]) for row in rows)
     said = ", ".join(f"{count} {way}" for way, count in sorted(ways.items()))
     children = resource.getrusage(resource.RUSAGE_CHILDREN)

@@ -18,8 +18,8 @@ from simcluster.scenario.scenario import Scenario
 from simcluster.step.simulate import simulate_scenario
 from simcluster.studies.scopes import PLAN, REPLICAS
 from simcluster.studies.search.bound import Bounds
-from simcluster.studies.search.layout import own_layout
-from simcluster.studies.search.plan_request import alone
+from simcluster.studies.search.layout import layout_of_scenario
+from simcluster.studies.search.plan_request import searchable_scenario
 from simcluster.studies.sweep.quick import quick_step
 from simcluster.studies.sweep.stage_network import NotQuickError
 from simcluster.studies.whatif.montecarlo import monte_carlo
@@ -173,12 +173,12 @@ def quickly(scenario: Scenario, meant: Meant) -> None:
 
 def bounded(scenario: Scenario, meant: Meant) -> None:
     """Check that the tightest bound of a layout search does not exceed the reference's step time."""
-    obstacle, layout = PLAN.obstacle(scenario), own_layout(scenario)
+    obstacle, layout = PLAN.obstacle(scenario), layout_of_scenario(scenario)
     if obstacle or scenario.faults:
         raise RefusedError(obstacle or "faults")
     if layout is None:
         raise RefusedError("a schedule with parameters")
-    least = Bounds(alone(scenario), [layout]).with_schedule(layout)
+    least = Bounds(searchable_scenario(scenario), [layout]).with_schedule(layout)
     assert 0 < least <= meant.step_time * (1 + 1e-12), f"bound {least!r}, reference {meant.step_time!r}"
 
 

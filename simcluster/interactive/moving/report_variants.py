@@ -15,9 +15,9 @@ from simcluster.scenario.paths import check_path
 from simcluster.scenario.scenario import Base, Scenario, Variant
 from simcluster.show.report import make_entry
 from simcluster.step.simulate import simulate_scenario
-from simcluster.studies.sweep.players import players_of
+from simcluster.studies.sweep.players import open_executor
 from simcluster.studies.sweep.playing import Row
-from simcluster.studies.sweep.sweep import Sweep, in_order, make_sweep
+from simcluster.studies.sweep.sweep import Sweep, make_sweep, order_variants
 
 MOST_STATES = 200
 """Of one page: more would take minutes to simulate and be too large to mail."""
@@ -62,10 +62,10 @@ def simulate_variants(
         )
     made = make_sweep(base, vary, fixed=fixed)
     measure = partial(_simulate_variant, ranks=ranks, origin=origin, most_spans=_MOST_SPANS // count)
-    keys = in_order(made, made.numbers)
+    keys = order_variants(made, made.numbers)
     rows: dict[int, Row] = {}
     workers = min(processes or count_cores(), count)
-    with players_of(workers if workers > 1 else None) as players:
+    with open_executor(workers if workers > 1 else None) as players:
         for finished in players.play([(number, made.variant(number)) for number in keys], list(keys.values()), measure):
             rows.update(finished)
             progress(len(rows), count, sum(row["status"] != "ok" for row in rows.values()))

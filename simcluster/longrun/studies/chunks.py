@@ -29,7 +29,7 @@ from simcluster.longrun.ending import check_simulation_size
 from simcluster.longrun.run import LongRun, OutcomeCollector, Outcomes
 from simcluster.longrun.simulation import simulate_runs
 from simcluster.results.result import VERSION
-from simcluster.studies.sweep.players import Players, players_of
+from simcluster.studies.sweep.players import SweepExecutor, open_executor
 from simcluster.studies.sweep.playing import Row
 from simcluster.studies.sweep.sweep import Progress
 
@@ -116,7 +116,7 @@ def simulate_chunk(chunk: Chunk) -> Row:
 class RunSimulator:
     """Simulator of long runs on ``players`` (default: in this process), with an optional ``store``."""
 
-    players: Players = field(default_factory=Players)
+    players: SweepExecutor = field(default_factory=SweepExecutor)
     store: Store | None = None
     progress: Progress = lambda done, total, wrong: None
 
@@ -180,7 +180,7 @@ def open_run_simulator(
     workers: Workers = 1, store: str | Path | None = None, progress: Progress = lambda done, total, wrong: None
 ) -> Iterator[RunSimulator]:
     """Yield a simulator of long runs on the given workers; InputError if workers or store file are invalid."""
-    with players_of(None if isinstance(workers, int) and workers == 1 else workers) as players:
+    with open_executor(None if isinstance(workers, int) and workers == 1 else workers) as players:
         if store is None:
             yield RunSimulator(players, None, progress)
             return

@@ -12,15 +12,15 @@ from functools import partial
 
 from simcluster.base.time_limit import Deadline
 from simcluster.studies.search.evaluation import LayoutPlayer, LayoutTask, Progress, Row, SearchState, Workers
-from simcluster.studies.search.first_layouts import first_layouts, own_number
-from simcluster.studies.search.frontier import BoundCache, Candidate, Frontier, Ranking, rivals
+from simcluster.studies.search.first_layouts import find_own_layout, first_layouts
+from simcluster.studies.search.frontier import BoundCache, Candidate, Frontier, Ranking, find_rivals
 from simcluster.studies.search.layout import Layout
 from simcluster.studies.search.plan_request import MemoryLimit
 
-MOST_TIGHT = 3
-_PATIENCE = 0.5  # seconds between reports of progress, unless a better layout was found
-_LOOK = 0.1  # seconds between looks at finished tasks while bounds are computed
-_OWN = -1  # the number of the scenario's own layout, where it is not in the space
+MAX_NEAR_MISSES = 3
+_REPORT_SECONDS = 0.5  # seconds between reports of progress, unless a better layout was found
+_POLL_SECONDS = 0.1  # seconds between looks at finished tasks while bounds are computed
+_OWN_LAYOUT = -1  # the number of the scenario's own layout, where it is not in the space
 
 
 class AnytimeSearch:
@@ -47,7 +47,7 @@ class AnytimeSearch:
         self._first: deque[int] = deque()
         self._running: dict[int, Candidate | None] = {}  # by number; None: it has not had its turn
         self._refused: dict[int, str] = {}  # why a layout could not be simulated
-        self._own_number = _OWN
+        self._own_number = _OWN_LAYOUT
         self._tried: tuple[Layout | None, float] = None, 0.0
         self._phase, self._began, self._reported, self._plays = "bounds", time.monotonic(), 0.0, 0
         self._looked = self._began
@@ -104,7 +104,7 @@ class AnytimeSearch:
             return
         self.settled = True
         if near_misses and self.limit.headroom:
-            ranking = Ranking(self.known.layouts, MOST_TIGHT, self.best[0][0])
+            ranking = Ranking(self.known.layouts, MAX_NEAR_MISSES, self.best[0][0])
             tight = Frontier(self.known, self.limit.whole, above=self.limit.usable)
             self._exhaust(tight, ranking, "less memory free")
             self.tight = [number for _, number in ranking.best]
@@ -130,16 +130,16 @@ class AnytimeSearch:
         while missing or self._running:
             while missing and self._workers.free:
                 self._begin(missing.popleft(), None, aside, account=True)
-            self._collect(_PATIENCE, None, aside)
+            self._collect(_REPORT_SECONDS, None, aside)
 
     def _begin_with_first(self, own: bool) -> None:
         """Simulate the scenario's own layout, or the nearest one that fits, then the usual layouts of practice."""
         known, capacity = self.known, self.limit.usable
-        found, fits = own_number(self.player.base, known, capacity) if own else (None, False)
+        found, fits = find_own_layout(self.player.base, known, capacity) if own else (None, False)
         if found is not None:
-            self._own_number = found if fits else _OWN
+            self._own_number = found if fits else _OWN_LAYOUT
             self._announce(found)
-            self._first.extend([found] if fits else [found, _OWN])
+            self._first.extend([found] if fits else [found, _OWN_LAYOUT])
         self._deal()
         self._collect(0.0)
         others = first_layouts(known, capacity, partial(self._meanwhile, None, self.ranking))
@@ -147,7 +147,7 @@ class AnytimeSearch:
             self._announce(others[0])
         self._first.extend(number for number in others if number != found)
         if own and found is None:
-            self._first.insert(1, _OWN)
+            self._first.insert(1, _OWN_LAYOUT)
         self._deal()
         self._collect(0.0)
 
@@ -175,11 +175,11 @@ class AnytimeSearch:
             elif not self._running and not self._first:
                 return
             else:
-                self._collect(_PATIENCE, frontier, ranking)
+                self._collect(_REPORT_SECONDS, frontier, ranking)
 
     def _meanwhile(self, frontier: Frontier | None, ranking: Ranking) -> None:
         """Record results of finished tasks at intervals while lower bounds are tightened."""
-        if time.monotonic() - self._looked < _LOOK:
+        if time.monotonic() - self._looked < _POLL_SECONDS:
             return
         self._looked = time.monotonic()
         if frontier is not None:
@@ -231,13 +231,13 @@ class AnytimeSearch:
         self._report()
 
     def _layout(self, number: int) -> Layout | None:
-        return None if number == _OWN else self.known.layouts[number]
+        return None if number == _OWN_LAYOUT else self.known.layouts[number]
 
     def _note(self, number: int, row: Row, frontier: Frontier | None, ranking: Ranking) -> None:
         candidate = self._running.pop(number)
         if number == self._own_number:
             self.own = row
-        if number == _OWN:
+        if number == _OWN_LAYOUT:
             return
         if row["status"] == "ok":
             self.player.rows[number] = row
@@ -260,11 +260,11 @@ class AnytimeSearch:
         """Return the numbers of the layouts with which the winner is compared in the explanation."""
         first = self.best[0][1]
         scores = {number: self.score(number) for number in (first, *self.asked())}
-        return rivals(self.known.layouts, scores, first, next_too=self.top == 1)
+        return find_rivals(self.known.layouts, scores, first, next_too=self.top == 1)
 
     def _report(self) -> None:
         best = self.best[:1]
-        if best != self._reported_best or self.seconds - self._reported >= _PATIENCE:
+        if best != self._reported_best or self.seconds - self._reported >= _REPORT_SECONDS:
             self._reported, self._reported_best = self.seconds, best
             self._tell(self.state())
 

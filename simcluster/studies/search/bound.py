@@ -32,19 +32,19 @@ from simcluster.scenario.scenario import Scenario
 from simcluster.scenario.schedule_plan import schedule_of
 from simcluster.schedules import SCHEDULES, time_actions
 from simcluster.schedules.actions import Kind
-from simcluster.studies.search.free_links import Call, Drawn, Least, Way
+from simcluster.studies.search.free_links import Call, FirstRankRoutes, LeastCallTimes, PatternCache
 from simcluster.studies.search.layout import Layout
 from simcluster.studies.search.pass_times import (
     LayerShape,
     LeastPassTimes,
     PassParts,
-    least_over_tp,
-    near_of,
-    parts_of,
-    shape_of_layout,
-    times_of,
+    layer_shape_of,
+    least_times,
+    least_tp_seconds,
+    make_pass_parts,
+    tp_groups_key,
 )
-from simcluster.studies.search.pipelines import PipelineRoute, Stage, StageCalls, Turns, pipeline_of, turns_of
+from simcluster.studies.search.pipelines import PipelineRoute, Stage, StageCalls, Turns, count_turns, pipeline_route
 
 ROUNDING = 1e-6
 Known = TypeVar("Known")
@@ -60,10 +60,10 @@ class Bounds:
         self.base = base
         self._methods = collective_methods(base)
         self._known: dict[object, Any] = {}
-        self._drawn: Drawn = {}
+        self._drawn: PatternCache = {}
         self._near: dict[object, dict[LayerShape, Layout]] = {}  # layouts of all shapes that share tp groups
         for layout in layouts:
-            self._near.setdefault(near_of(layout), {}).setdefault(shape_of_layout(layout), layout)
+            self._near.setdefault(tp_groups_key(layout), {}).setdefault(layer_shape_of(layout), layout)
 
     def _once(self, name: object, make: Callable[[], Known]) -> Known:
         if name not in self._known:
@@ -123,28 +123,28 @@ class Bounds:
 
         def times() -> LeastPassTimes:
             parts, of_stages = self._parts(layout), self._least(layout)
-            return times_of(self.base, parts, {call: min(each[call] for each in of_stages) for call in parts.calls})
+            return least_times(self.base, parts, {call: min(each[call] for each in of_stages) for call in parts.calls})
 
-        return self._once(("times", layout.grid, shape_of_layout(layout)), times)
+        return self._once(("times", layout.grid, layer_shape_of(layout)), times)
 
     def _near_times(self, layout: Layout) -> LeastPassTimes:
         """Return the least times (s) of a layout's passes without cp and ep communication, shared by many layouts."""
 
         def times() -> dict[LayerShape, LeastPassTimes]:  # of many calls together
-            parts = {shape: self._parts(each) for shape, each in self._near[near_of(layout)].items()}
+            parts = {shape: self._parts(each) for shape, each in self._near[tp_groups_key(layout)].items()}
             calls = [call for each in parts.values() for call in each.calls]
-            least = dict.fromkeys(calls, 0.0) | least_over_tp(self.base, layout, calls)
-            return {shape: times_of(self.base, each, least) for shape, each in parts.items()}
+            least = dict.fromkeys(calls, 0.0) | least_tp_seconds(self.base, layout, calls)
+            return {shape: least_times(self.base, each, least) for shape, each in parts.items()}
 
-        return self._once(("times", near_of(layout)), times)[shape_of_layout(layout)]
+        return self._once(("times", tp_groups_key(layout)), times)[layer_shape_of(layout)]
 
     def _parts(self, layout: Layout) -> PassParts:
-        name = "parts", layout.gpus, layout.tp, shape_of_layout(layout)
-        return self._once(name, lambda: parts_of(self.base, layout))
+        name = "parts", layout.gpus, layout.tp, layer_shape_of(layout)
+        return self._once(name, lambda: make_pass_parts(self.base, layout))
 
     def _pipeline(self, layout: Layout) -> PipelineRoute | None:
         name = layout.schedule, layout.pp, layout.chunks
-        return self._once(("pipeline", *name), lambda: pipeline_of(self.base, *name))
+        return self._once(("pipeline", *name), lambda: pipeline_route(self.base, *name))
 
     def _microbatches(self, layout: Layout) -> int:
         return self.base.training.global_batch // (layout.dp * layout.micro_batch)
@@ -216,12 +216,12 @@ class Bounds:
         pairs = [(here, there) for (here, _), (there, _) in pairwise(pipeline.route) if here != there]
         return [hop for here, there in pairs for hop in ((here, there), (there, here))]
 
-    def _least(self, layout: Layout) -> list[Least]:
+    def _least(self, layout: Layout) -> list[LeastCallTimes]:
         """Return per stage the least times (s) of calls over dp and between stages; equal for layouts on one grid."""
 
-        def stages() -> list[Least]:
-            way = Way(layout.plan, self.base.cluster.built, self._methods, self._drawn)
-            return [Least(way, stage) for stage in range(layout.pp)]
+        def stages() -> list[LeastCallTimes]:
+            way = FirstRankRoutes(layout.plan, self.base.cluster.built, self._methods, self._drawn)
+            return [LeastCallTimes(way, stage) for stage in range(layout.pp)]
 
         return self._once(("least", layout.grid), stages)
 
@@ -243,7 +243,7 @@ class Bounds:
         found = self._once(name, ends)
         if layout.zero < 3:
             return found
-        lanes = self._over_dp(layout, least, turns_of(schedule))
+        lanes = self._over_dp(layout, least, count_turns(schedule))
         return [max(end, lane) for end, (_, lane) in zip(found, lanes, strict=True)]
 
 

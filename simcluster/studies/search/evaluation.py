@@ -70,39 +70,39 @@ class LayoutTask(NamedTuple):
     def play(self) -> Row:
         """Simulate the layout and return its row of numbers."""
         if self.with_account:
-            return accounted(self.text, self.layout)
-        return measured(self.text, self.layout, self.account_within)
+            return measure_with_account(self.text, self.layout)
+        return measure_layout(self.text, self.layout, self.account_within)
 
 
-def measured(text: str, layout: Layout | None, account_within: float = 0.0) -> Row:
+def measure_layout(text: str, layout: Layout | None, account_within: float = 0.0) -> Row:
     """Return the numbers of a layout's step, from the quick step (``sweep.quick``) where that is exact.
 
     A step that is simulated in full and takes at most ``account_within`` seconds has its breakdown as well, so that it
     is not simulated again.
     """
     try:
-        scenario = _laid_out(text, layout)
+        scenario = _with_layout(text, layout)
         try:
             return {"status": "ok", "error": "", **quick_numbers(scenario, quick_step(scenario))}
         except NotQuickError:
             pass
         result = simulate_scenario(scenario)
-        account = details(result) if result.step_time <= account_within else {}
+        account = account_columns(result) if result.step_time <= account_within else {}
         return {"status": "ok", "error": "", **step_time_metrics(result), **account}
     except InputError as problem:
         return {"status": "refused", "error": str(problem)}
 
 
-def accounted(text: str, layout: Layout | None) -> Row:
+def measure_with_account(text: str, layout: Layout | None) -> Row:
     """Return the numbers of a valid layout's step with the breakdown of its time.
 
     For 1,024 ranks it takes ten times as long.
     """
-    result = simulate_scenario(_laid_out(text, layout))
-    return {"status": "ok", "error": "", **step_time_metrics(result), **details(result)}
+    result = simulate_scenario(_with_layout(text, layout))
+    return {"status": "ok", "error": "", **step_time_metrics(result), **account_columns(result)}
 
 
-def details(result: Result) -> Row:
+def account_columns(result: Result) -> Row:
     """Return the numbers that a timed row lacks: columns of a plan's table, and the time breakdown."""
     return {
         **{name: metric.of(result) for name, metric in table_metrics("plan").items()},
@@ -112,13 +112,13 @@ def details(result: Result) -> Row:
     }
 
 
-def _laid_out(text: str, layout: Layout | None) -> Scenario:
-    base = _base(text)
+def _with_layout(text: str, layout: Layout | None) -> Scenario:
+    base = _read_base(text)
     return layout.on(base) if layout else base
 
 
 @lru_cache(maxsize=1)
-def _base(text: str) -> Scenario:
+def _read_base(text: str) -> Scenario:
     """Return a base scenario, parsed once per process so that all its layouts share one cluster object."""
     return from_document(json.loads(text))
 
@@ -166,7 +166,7 @@ class Workers(Protocol):
         """Return finished tasks with their rows, after waiting at most ``seconds`` for one."""
 
 
-class InThisProcess:
+class LocalWorker:
     """Single worker in this process, which simulates its task when finished tasks are requested."""
 
     def __init__(self) -> None:
@@ -184,7 +184,7 @@ class InThisProcess:
         return [(task, task.play()) for task in tasks]
 
 
-class InProcesses:
+class ProcessWorkers:
     """Workers in separate processes, which are ended at once when the search ends."""
 
     def __init__(self, count: int) -> None:
@@ -215,7 +215,7 @@ class InProcesses:
         self._crew.close(now=True)
 
 
-class OnExecutor:
+class ExecutorWorkers:
     """Workers of a concurrent.futures.Executor that belongs to the caller."""
 
     def __init__(self, executor: Executor) -> None:
@@ -243,14 +243,14 @@ class OnExecutor:
 
 
 @contextmanager
-def workers_of(executor: Executor | int | None) -> Iterator[Workers]:
+def make_workers(executor: Executor | int | None) -> Iterator[Workers]:
     """Yield workers for a search: a number of processes, this process (None or 1), or an executor's."""
     if executor is None or executor == 1:
-        yield InThisProcess()
+        yield LocalWorker()
         return
     if isinstance(executor, int):
         require_processes(executor)
-    workers = InProcesses(executor) if isinstance(executor, int) else OnExecutor(executor)
+    workers = ProcessWorkers(executor) if isinstance(executor, int) else ExecutorWorkers(executor)
     try:
         yield workers
     finally:

@@ -13,12 +13,12 @@ from itertools import islice
 
 from simcluster.scenario.scenario import Scenario
 from simcluster.studies.search.frontier import BoundCache
-from simcluster.studies.search.layout import own_layout, same_program
+from simcluster.studies.search.layout import layout_of_scenario, same_program
 
-_TIGHTENED = 6
+_TIGHTENED_LAYOUTS = 6
 """How many of the layouts that fit get tighter bounds, by their outlines."""
 _LARGEST_MICRO_BATCH = 2
-_OUTLINED = 128
+_OUTLINED_LAYOUTS = 128
 """How many layouts are outlined at a time: of thousands, on ten thousand GPUs, that takes minutes."""
 
 
@@ -30,16 +30,16 @@ def first_layouts(known: BoundCache, capacity: float, between: Callable[[], None
     """
     staged: list[int] = []
     sharded: list[int] = []
-    for number in _usual(known):
+    for number in _usual_layouts(known):
         if known.floors[number] <= capacity:
             (sharded if known.layouts[number].zero == 3 else staged).append(number)
-    first, other = (_best(known, capacity, each, between) for each in (staged, sharded))
+    first, other = (_best_layout(known, capacity, each, between) for each in (staged, sharded))
     if first is not None and other is not None and known.bounds[other][0] >= known.bounds[first][0]:
         other = None
     return [number for number in (first, other) if number is not None]
 
 
-def _usual(known: BoundCache) -> Iterator[int]:
+def _usual_layouts(known: BoundCache) -> Iterator[int]:
     """Yield the numbers of the usual layouts of practice, each program once."""
     machines: dict[int, int] = {}
     seen: set[object] = set()
@@ -58,7 +58,7 @@ def _usual(known: BoundCache) -> Iterator[int]:
             yield number
 
 
-def _best(known: BoundCache, capacity: float, numbers: list[int], between: Callable[[], None]) -> int | None:
+def _best_layout(known: BoundCache, capacity: float, numbers: list[int], between: Callable[[], None]) -> int | None:
     """Return the layout with the lowest bound of the few with the lowest outlines that fit in memory.
 
     Those that split the model least come first, as Megatron-LM's guide has it ("the least that fits").
@@ -70,9 +70,9 @@ def _best(known: BoundCache, capacity: float, numbers: list[int], between: Calla
         return known.first(number)[0], number
 
     numbers = sorted(numbers, key=lambda number: (layouts[number].tp * layouts[number].pp * layouts[number].cp, number))
-    for begin in range(0, len(numbers), _OUTLINED):
-        some = sorted(numbers[begin : begin + _OUTLINED], key=outline)
-        fitting = [*islice((number for number in some if known.fits(number, capacity)), _TIGHTENED)]
+    for begin in range(0, len(numbers), _OUTLINED_LAYOUTS):
+        some = sorted(numbers[begin : begin + _OUTLINED_LAYOUTS], key=outline)
+        fitting = [*islice((number for number in some if known.fits(number, capacity)), _TIGHTENED_LAYOUTS)]
         for number in fitting:
             while known.bounds[number][1] < 2:
                 known.tighter(number)
@@ -81,12 +81,12 @@ def _best(known: BoundCache, capacity: float, numbers: list[int], between: Calla
     return None
 
 
-def own_number(base: Scenario, known: BoundCache, capacity: float) -> tuple[int | None, bool]:
+def find_own_layout(base: Scenario, known: BoundCache, capacity: float) -> tuple[int | None, bool]:
     """Return the number of the scenario's own layout and True if it is in the space and fits in memory.
 
     Otherwise, return the first that fits with its values and another recomputation, and False.
     """
-    own = own_layout(base)
+    own = layout_of_scenario(base)
     if own is None:
         return None, False
     layouts = known.layouts

@@ -18,7 +18,7 @@ from simcluster.traffic.methods import Methods, make_activities, phases_of
 from simcluster.traffic.traffic import Pattern, Traffic, group_of, patterns
 
 Call = Collective | Transfer
-Drawn = dict[Hashable, tuple[Pattern, ...]]
+PatternCache = dict[Hashable, tuple[Pattern, ...]]
 """Patterns of groups and pairs of one cluster on its links, by their ranks and what they do."""
 
 
@@ -31,7 +31,7 @@ def least_seconds(
         ops = [Op(call, call.axis or "pp", "call", "call") for call in dict.fromkeys(wanted)]
         programs.append(StageProgram(stage, {MAIN: [Item(Segment((op,)), place) for place, op in enumerate(ops)]}))
     communicators = Communicators(programs, plan, cluster, methods)
-    alone = _Alone(communicators, cluster.capacity.tolist())
+    alone = _ActivitiesAlone(communicators, cluster.capacity.tolist())
     found = []
     for stage, (wanted, ranks) in enumerate(zip(calls, plan.stage_ranks(), strict=True)):
         by_kind: dict[object, list[Call]] = {}
@@ -42,19 +42,21 @@ def least_seconds(
             numbers = dict.fromkeys(communicators.number(kind, rank) for rank in ranks.tolist())
             unequal = {alone.signature(number, those): number for number in numbers}
             for call in those:
-                least[call] = min(_alone(alone.traffics(number, call), alone.capacity) for number in unequal.values())
+                least[call] = min(
+                    _duration(alone.traffics(number, call), alone.capacity) for number in unequal.values()
+                )
         found.append(least)
     return found
 
 
-class Way:
+class FirstRankRoutes:
     """First rank of each stage, with the groups and pairs in which these ranks communicate, and their routes.
 
     The ops of these ranks in a run are a chain: a lower bound of this chain is one of the step. ``drawn`` is shared by
     layouts on the same cluster: all 1,024 ranks, of which every layout needs its norm, take 0.7 s to route.
     """
 
-    def __init__(self, plan: Plan, cluster: Cluster, methods: Methods, drawn: Drawn) -> None:
+    def __init__(self, plan: Plan, cluster: Cluster, methods: Methods, drawn: PatternCache) -> None:
         self._plan, self._cluster, self._methods, self._drawn = plan, cluster, methods, drawn
         self._capacity = cluster.capacity.tolist()
         self._ranks = [int(ranks[0]) for ranks in plan.stage_ranks()]
@@ -68,7 +70,7 @@ class Way:
         name = ranks, kind, method.algorithm, method.routes
         if name not in self._drawn:
             self._drawn[name] = patterns(self._cluster, ranks, phases_of(method, group, kind))
-        return _alone(make_activities(self._drawn[name], call.size, method), self._capacity)
+        return _duration(make_activities(self._drawn[name], call.size, method), self._capacity)
 
     def _members(self, call: Call, stage: int) -> tuple[int, ...]:
         """Return the ranks of a call's group or pair."""
@@ -82,10 +84,10 @@ class Way:
         return self._groups[name]
 
 
-class Least(dict[Call, float]):
+class LeastCallTimes(dict[Call, float]):
     """Least times (s) of one stage's dp calls and sends, computed on first use."""
 
-    def __init__(self, way: Way, stage: int) -> None:
+    def __init__(self, way: FirstRankRoutes, stage: int) -> None:
         super().__init__()
         self._way, self._stage = way, stage
 
@@ -94,13 +96,13 @@ class Least(dict[Call, float]):
         return self[call]
 
 
-def _alone(traffics: Sequence[Traffic], capacity: Sequence[float]) -> float:
+def _duration(traffics: Sequence[Traffic], capacity: Sequence[float]) -> float:
     return sum(
         each.alone_seconds(capacity) if each.round_bytes and each.usage else each.latency_seconds for each in traffics
     )
 
 
-class _Alone:
+class _ActivitiesAlone:
     """Network activities of groups and pairs, each timed alone."""
 
     def __init__(self, communicators: Communicators, capacity: Sequence[float]) -> None:

@@ -12,13 +12,13 @@ from simcluster.base.errors import InputError
 from simcluster.studies.search.bound import Bounds
 from simcluster.studies.search.layout import Layout
 from simcluster.studies.search.memory import LayoutMemory
-from simcluster.studies.search.space import CAUSE, broken_keys
+from simcluster.studies.search.space import CAUSE, find_broken_keys
 
 FULL = "too much memory: what its schedule keeps"
 ROOMY = "has been searched: it holds less"
 NO_ROOM = "too much memory: model state and the first forwards alone"
-_NARROWER = 0.95  # of the memory of a point of the front: the next one's
-_TIGHTEST = 2  # how often a bound can be tightened
+_FRONT_MEMORY_FACTOR = 0.95  # of the memory of a point of the front: the next one's
+_TIGHTEST_LEVEL = 2  # how often a bound can be tightened
 
 
 class Candidate(NamedTuple):
@@ -76,7 +76,7 @@ class BoundCache:
         """
         name = layout._replace(tp=0, sequence_parallel=False, recompute="", cp_comm="", order=())
         if name not in self._wrong:
-            key = next(iter(broken_keys(layout.on(self.judge(layout).bounds.base))), "")
+            key = next(iter(find_broken_keys(layout.on(self.judge(layout).bounds.base))), "")
             self._wrong[name] = CAUSE.get(key, key)
         return self._wrong[name]
 
@@ -95,7 +95,7 @@ class BoundCache:
 
     def narrower(self, number: int) -> float:
         """Return the memory limit (bytes) of the next point of the memory front after this layout."""
-        return _NARROWER * self.most(number)
+        return _FRONT_MEMORY_FACTOR * self.most(number)
 
 
 class Frontier:
@@ -124,7 +124,7 @@ class Frontier:
                     self.refused.append((bound, reason))
                     continue
                 self._possible.add(number)
-            if level == _TIGHTEST:
+            if level == _TIGHTEST_LEVEL:
                 return Candidate(number, known.layouts[number], bound)
             heapq.heappush(self._heap, (*known.tighter(number), number))
             between()
@@ -185,7 +185,7 @@ class Ranking:
         return self.best[-1][0] if len(self.best) == self._top else self._below
 
 
-def rivals(layouts: Sequence[Layout], scores: Mapping[int, float], winner: int, *, next_too: bool) -> list[int]:
+def find_rivals(layouts: Sequence[Layout], scores: Mapping[int, float], winner: int, *, next_too: bool) -> list[int]:
     """Return the numbers of the best layouts whose tp, or whose pp, differs from the winner's.
 
     With ``next_too`` the best of another program than the winner's comes before them. ``scores`` are those of the

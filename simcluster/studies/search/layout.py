@@ -78,7 +78,7 @@ class Layout(NamedTuple):
         return self._replace(order=())
 
 
-def own_layout(base: Scenario) -> Layout | None:
+def layout_of_scenario(base: Scenario) -> Layout | None:
     """Return the layout of a scenario; None if its schedule has parameters."""
     if not isinstance(base.pipeline.schedule, str):
         return None
@@ -93,7 +93,7 @@ def same_program(one: Layout | None, other: Layout) -> bool:
     return first == second
 
 
-def overrides(base: Scenario, layout: Layout) -> dict[str, Any]:
+def layout_changes(base: Scenario, layout: Layout) -> dict[str, Any]:
     """Return the changes that give a scenario this layout: values that differ, and always tp, pp and dp."""
     document = base.document()
     found = {}
@@ -105,7 +105,7 @@ def overrides(base: Scenario, layout: Layout) -> dict[str, Any]:
     return found
 
 
-def written(value: object) -> str:
+def value_text(value: object) -> str:
     """Return a layout's value as text for the command line."""
     if isinstance(value, list):
         return f"[{','.join(map(str, value))}]"

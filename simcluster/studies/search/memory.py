@@ -15,8 +15,8 @@ from simcluster.scenario.memory_plan import recipe_of, shape_of
 from simcluster.scenario.scenario import Scenario
 from simcluster.schedules import SCHEDULES
 from simcluster.studies.search.layout import Layout
-from simcluster.studies.search.pass_times import shape_of_layout
-from simcluster.studies.search.pipelines import Holdings, StageCalls, pipeline_of
+from simcluster.studies.search.pass_times import layer_shape_of
+from simcluster.studies.search.pipelines import StageCalls, StageContents, pipeline_route
 
 
 class LayoutMemory:
@@ -38,7 +38,7 @@ class LayoutMemory:
         kept, many = self._kept_of_layer(layout), self._base.training.global_batch // (layout.dp * layout.micro_batch)
         return max(
             (
-                self._state(layout, holdings) + kept * max(sum(slices), _alive(layout, stage, many) * min(slices))
+                self._state(layout, holdings) + kept * max(sum(slices), _live_slices(layout, stage, many) * min(slices))
                 for stage, slices, holdings in self._stages(layout.schedule, layout.pp, layout.chunks)
             ),
             default=0.0,
@@ -54,16 +54,16 @@ class LayoutMemory:
             self._most[name] = peak_bytes(layout.on(self._base))
         return self._most[name]
 
-    def _find_stages(self, schedule: str, pp: int, chunks: int) -> list[tuple[int, tuple[int, ...], Holdings]]:
+    def _find_stages(self, schedule: str, pp: int, chunks: int) -> list[tuple[int, tuple[int, ...], StageContents]]:
         """Return each distinct kind of stage: its first stage, the layers of its slices, and its part of the model."""
-        pipeline = pipeline_of(self._base, schedule, pp, chunks)
-        found: dict[tuple[tuple[int, ...], Holdings], int] = {}
+        pipeline = pipeline_route(self._base, schedule, pp, chunks)
+        found: dict[tuple[tuple[int, ...], StageContents], int] = {}
         for stage, numbers in enumerate(pipeline.slices if pipeline else ()):
             assert pipeline is not None
             found.setdefault((tuple(pipeline.counts[number] for number in numbers), pipeline.held[stage]), stage)
         return [(stage, *kind) for kind, stage in found.items()]
 
-    def _state(self, layout: Layout, holdings: Holdings) -> float:
+    def _state(self, layout: Layout, holdings: StageContents) -> float:
         name = layout.grid, layout.zero, holdings
         if name not in self._known:
             calls = self._calls.setdefault(name[:2], StageCalls(self._base, layout))
@@ -78,7 +78,7 @@ class LayoutMemory:
         """Return the least bytes of activations that a layer's forward keeps per microbatch."""
         if self._base.memory.offload.activations:
             return 0.0
-        name = layout.tp, shape_of_layout(layout)
+        name = layout.tp, layer_shape_of(layout)
         if name not in self._known:
             blocks = block_residencies(self._base.model, shape_of(layout.on(self._base)))
             layers = range(self._base.model.layers)
@@ -86,7 +86,7 @@ class LayoutMemory:
         return self._known[name]
 
 
-def _alive(layout: Layout, stage: int, many: int) -> int:
+def _live_slices(layout: Layout, stage: int, many: int) -> int:
     """Return the number of slices' forwards before the first backward of a stage in its schedule."""
     first_forwards = SCHEDULES[layout.schedule].first_forwards
     return first_forwards(layout.pp, many, layout.chunks, stage) if first_forwards else 1

@@ -27,7 +27,7 @@ class OwnLayout:
         return float(self.row["step_time_s"])
 
 
-def own_layout(base: Scenario, row: Row, score: Callable[[int, float], float]) -> OwnLayout:
+def evaluate_own_layout(base: Scenario, row: Row, score: Callable[[int, float], float]) -> OwnLayout:
     """Return the evaluation of the scenario's own layout from its simulated ``row``.
 
     ``score`` returns the score of a number of GPUs and the seconds of a step. Raises the InputError of the evaluation.
@@ -38,7 +38,7 @@ def own_layout(base: Scenario, row: Row, score: Callable[[int, float], float]) -
 
 
 @dataclass(frozen=True, slots=True)
-class Rung:
+class MemoryRung:
     """A layout on the memory ladder, in words and as changes of the scenario, with the bytes of its fullest GPU.
 
     ``memory`` is None for an invalid layout, with the reason ``why``.
@@ -50,7 +50,7 @@ class Rung:
     why: str = ""
 
 
-def ladder(base: Scenario) -> tuple[Rung, ...]:
+def memory_ladder(base: Scenario) -> tuple[MemoryRung, ...]:
     """Return the memory of ever larger layouts: ZeRO over dp, then tp within a node, then pp across nodes.
 
     The micro batch is 1. The first that fits is the simplest layout that does.
@@ -58,15 +58,15 @@ def ladder(base: Scenario) -> tuple[Rung, ...]:
     whole: dict[str, Any] = {} if base.parallel.cp_comm == "ring" else {"parallel.cp_comm": "ring"}
     whole |= {} if base.parallel.etp is None else {"parallel.etp": None}
     whole |= {} if base.pipeline.layout is None else {"pipeline.layout": None}
-    return tuple(_rung(base, words, {**_ALONE, **whole, **changes}) for words, changes in _rungs(base))
+    return tuple(_make_rung(base, words, {**_ONE_RANK, **whole, **changes}) for words, changes in _ladder_changes(base))
 
 
-_ALONE = {"parallel.tp": 1, "parallel.pp": 1, "parallel.cp": 1, "parallel.ep": 1, "parallel.zero": 0,
+_ONE_RANK = {"parallel.tp": 1, "parallel.pp": 1, "parallel.cp": 1, "parallel.ep": 1, "parallel.zero": 0,
           "parallel.sequence_parallel": False, "parallel.order": ["tp", "cp", "dp", "pp"], "pipeline.schedule": "1f1b",
           "pipeline.chunks": 1, "pipeline.layers_per_stage": None, "training.micro_batch": 1}  # fmt: skip
 
 
-def _rungs(base: Scenario) -> Iterator[tuple[str, dict[str, Any]]]:
+def _ladder_changes(base: Scenario) -> Iterator[tuple[str, dict[str, Any]]]:
     gpus = base.gpus
     node = min(Counter(base.cluster.built.host_of[:gpus]).values())
     yield "one GPU", {"gpus": 1, "parallel.dp": 1, "training.global_batch": 1, "overlap.param_gather": False}
@@ -86,14 +86,14 @@ def _rungs(base: Scenario) -> Iterator[tuple[str, dict[str, Any]]]:
             yield f"tp {widest}, pp {pp}, dp {dp}, ZeRO 1", changes
 
 
-def _rung(base: Scenario, words: str, changes: dict[str, Any]) -> Rung:
+def _make_rung(base: Scenario, words: str, changes: dict[str, Any]) -> MemoryRung:
     if changes["parallel.tp"] > 1:
         changes["parallel.sequence_parallel"] = True
     many, batch = changes["parallel.dp"], base.training.global_batch
     if "training.global_batch" not in changes and batch % many:
         relation = "<" if batch < many else "is not divisible by"
-        return Rung(words, changes, None, f"batch {batch:,} {relation} {many:,} replicas")
+        return MemoryRung(words, changes, None, f"batch {batch:,} {relation} {many:,} replicas")
     try:
-        return Rung(words, changes, peak_bytes(from_document(base.document(), changes)))
+        return MemoryRung(words, changes, peak_bytes(from_document(base.document(), changes)))
     except InputError as error:
-        return Rung(words, changes, None, str(error).rpartition(": ")[2])
+        return MemoryRung(words, changes, None, str(error).rpartition(": ")[2])

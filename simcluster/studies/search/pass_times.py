@@ -33,7 +33,7 @@ from simcluster.studies.search.layout import Layout
 from simcluster.studies.search.pipelines import PipelineRoute, Stage
 
 KINDS: tuple[Kind, ...] = ("F", "B", "I", "W")
-HOST = "host"
+HOST_LANE = "host"
 Sums = Mapping[Kind, float]
 
 
@@ -124,12 +124,12 @@ class LeastPassTimes:
         return found
 
 
-def shape_of_layout(layout: Layout) -> LayerShape:
+def layer_shape_of(layout: Layout) -> LayerShape:
     """Return the values of a layout that determine the passes of its layers."""
     return LayerShape(layout.micro_batch, layout.sequence_parallel, layout.recompute, *layout[11:])
 
 
-def parts_of(base: Scenario, layout: Layout) -> PassParts:
+def make_pass_parts(base: Scenario, layout: Layout) -> PassParts:
     """Return the op segments of passes, equal for all layouts with the same GPUs, tp ranks and layer shape."""
     replicas = layout.gpus // (layout.tp * layout.cp)
     probe = layout._replace(pp=1, dp=replicas, schedule="1f1b", chunks=1).on(base)  # one stage, one microbatch
@@ -139,10 +139,10 @@ def parts_of(base: Scenario, layout: Layout) -> PassParts:
     probe = probe.model_copy(update={"training": training, "pipeline": pipeline, "software": software})
     job, shape = job_of(probe, base.cluster.device), shape_of(probe)
     gathered = layout.tp > 1 and not layout.sequence_parallel and base.pipeline.scatter_gather
-    return PassParts(base.model, shape, _segments(job, shape), job.send_bytes, gathered)
+    return PassParts(base.model, shape, _part_segments(job, shape), job.send_bytes, gathered)
 
 
-def times_of(base: Scenario, parts: PassParts, least: Mapping[Collective, float]) -> LeastPassTimes:
+def least_times(base: Scenario, parts: PassParts, least: Mapping[Collective, float]) -> LeastPassTimes:
     """Return the least times of passes, given the ``least`` times (s) of their collectives."""
     attention = mean_attention(base.faults, base.seed, batch_of(base), base.dp)
     found = {name: least_segment_seconds(segment, least, attention) for name, segment in parts.segments.items()}
@@ -167,13 +167,13 @@ def least_segment_seconds(segment: Segment, least: Mapping[Collective, float], a
             raise InputError(f"plan: layouts are searched without {what}")
         else:
             packed = (1.0 - attention) * work.attention if isinstance(work, Compute) else 0.0
-            seconds = 0.0 if op.lane == HOST else work.seconds - packed
+            seconds = 0.0 if op.lane == HOST_LANE else work.seconds - packed
         begin = max([lanes.get(op.lane, 0.0), *(ends[other] for other in op.after)])
         ends[number] = lanes[op.lane] = begin + seconds
     return max(lanes.values())
 
 
-def least_over_tp(base: Scenario, layout: Layout, calls: Sequence[Collective]) -> dict[Collective, float]:
+def least_tp_seconds(base: Scenario, layout: Layout, calls: Sequence[Collective]) -> dict[Collective, float]:
     """Return the least times (s) of collectives over tp, in the fastest tp group of the job."""
     wanted = [call for call in dict.fromkeys(calls) if call.axis == "tp"]
     if not wanted:
@@ -184,7 +184,7 @@ def least_over_tp(base: Scenario, layout: Layout, calls: Sequence[Collective]) -
     return {call: min(least[call] for least in of_stages) for call in wanted}
 
 
-def near_of(layout: Layout) -> object:
+def tp_groups_key(layout: Layout) -> object:
     """Return a key of a layout that is equal for layouts with the same tp groups and the same ranks per layer."""
     order = () if _tp_is_fastest(layout) else (layout.pp, layout.order)
     return layout.gpus, layout.tp, order, layout[11:]
@@ -196,7 +196,7 @@ def _tp_is_fastest(layout: Layout) -> bool:
     return layout.order.index("tp") < min(slower)
 
 
-def _segments(job: Job, shape: RankShape) -> dict[tuple[PassPart, Kind], Segment]:
+def _part_segments(job: Job, shape: RankShape) -> dict[tuple[PassPart, Kind], Segment]:
     """Return the op segments of passes, keyed by (part of the model, kind of pass)."""
     parts = {EMBEDDING: Pass((), embedding=True, begins=False), LM_HEAD: Pass((), lm_head=True, begins=False)}
     for layer in range(job.model.layers):
@@ -211,11 +211,11 @@ def _segments(job: Job, shape: RankShape) -> dict[tuple[PassPart, Kind], Segment
                 continue
             if (name, kind) == (EMBEDDING, "I") and not (shape.sequence_parallel and shape.tp > 1):
                 continue  # nothing is before it
-            found[name, kind] = _after_another_op(job.passes.segment(kind, part))
+            found[name, kind] = _prepend_op(job.passes.segment(kind, part))
     return found
 
 
-def _after_another_op(segment: Segment) -> Segment:
+def _prepend_op(segment: Segment) -> Segment:
     """Return the segment of a model part with an op of zero time before it, which represents the previous part.
 
     A ring's first copy overlaps with the first piece of its matmul, and the second piece waits for the copy.

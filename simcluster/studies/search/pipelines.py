@@ -20,10 +20,10 @@ from simcluster.schedules.actions import Route
 from simcluster.studies.search.free_links import Call
 from simcluster.studies.search.layout import Layout
 
-Calls = tuple[Collective, ...]
+Collectives = tuple[Collective, ...]
 
 
-class Holdings(NamedTuple):
+class StageContents(NamedTuple):
     """A stage's part of the model: its number of layers, those with experts, and whether it has the model's ends."""
 
     layers: int
@@ -38,7 +38,7 @@ class Stage(NamedTuple):
     fill: float
     work: float
     drain: float
-    held: Holdings
+    held: StageContents
 
     @property
     def end(self) -> float:
@@ -69,24 +69,24 @@ class PipelineRoute:
         return [*map(tuple, found)]
 
     @cached_property
-    def held(self) -> list[Holdings]:
+    def held(self) -> list[StageContents]:
         """Each stage's part of the model."""
         parts = [[self.of_slice(number) for number in numbers] for numbers in self.slices]
         return [
-            Holdings(
+            StageContents(
                 sum(part.layers for part in own), sum(part.mixtures for part in own),
                 any(part.first for part in own), any(part.last for part in own),
             )
             for own in parts
         ]  # fmt: skip
 
-    def of_slice(self, number: int) -> Holdings:
+    def of_slice(self, number: int) -> StageContents:
         """Return the part of the model in one slice."""
         mixtures = sum(self.mixtures[layer] for layer in self.layers[number]) if self.mixtures else 0
-        return Holdings(self.counts[number], mixtures, number == 0, number == len(self.counts) - 1)
+        return StageContents(self.counts[number], mixtures, number == 0, number == len(self.counts) - 1)
 
 
-def pipeline_of(base: Scenario, schedule: str, pp: int, chunks: int) -> PipelineRoute | None:
+def pipeline_route(base: Scenario, schedule: str, pp: int, chunks: int) -> PipelineRoute | None:
     """Return the route and cut of a pipeline; None if they are not known before the run.
 
     The schedule's name may not determine the route, and layers may be cut by the times of the run.
@@ -110,7 +110,7 @@ Turns = Mapping[tuple[int, int], int]
 """How often each stage turns from a forward to a backward of the same chunk in a step, by stage and chunk."""
 
 
-def turns_of(schedule: Schedule) -> Turns:
+def count_turns(schedule: Schedule) -> Turns:
     """Return how often each stage of a schedule turns from a forward to a backward of the same chunk."""
     found = {(stage, chunk): 0 for stage in range(len(schedule.rows)) for chunk in range(schedule.num_chunks)}
     for stage, row in enumerate(schedule.rows):
@@ -138,7 +138,7 @@ class StageCalls:
         first = self._first.items()
         self._kinds = {kind: parameters_of_layers(base.model, self.plan, [layer]) for kind, layer in first}
 
-    def of(self, held: Holdings) -> OwnedParameters:
+    def of(self, held: StageContents) -> OwnedParameters:
         """Return the parameters that a rank holds of its stage's part of the model."""
         ends = stage_parameters_per_tp_rank(self.base.model, self.plan.tp, layers=0, first=held.first, last=held.last)
         common, experts = float(ends), 0.0
@@ -148,7 +148,7 @@ class StageCalls:
                 experts += count * self._kinds[kind].experts
         return OwnedParameters(common, experts)
 
-    def spared(self, held: Holdings) -> float:
+    def spared(self, held: StageContents) -> float:
         """Return the most bytes of Adam state that a rank saves because other optimizers update its matrices."""
         optimizer, shards = self.data.optimizer, (self.shards, self.expert_shards) if self.zero else (1, 1)
         found = 0.0
@@ -158,7 +158,7 @@ class StageCalls:
                 found += count * (own.common / shards[0] + own.experts / shards[1])
         return found
 
-    def update(self, held: Holdings) -> tuple[float, float]:
+    def update(self, held: StageContents) -> tuple[float, float]:
         """Return the times (s) of gradient norm and optimizer of a stage's ranks."""
         if held not in self._updates:
             own, on_gpu = self.of(held), self.base.memory.offload.optimizer == "none"
@@ -167,10 +167,10 @@ class StageCalls:
             self._updates[held] = self.data.norm_seconds(updated), optimizer
         return self._updates[held]
 
-    def tail(self, held: Holdings) -> tuple[Calls, Calls]:
+    def tail(self, held: StageContents) -> tuple[Collectives, Collectives]:
         """Return a stage's blocking collectives: reductions after the pipeline, and gathers after the optimizer."""
         overlap, data, own = self.base.overlap, self.data, self.of(held)
-        reduced = gathered = ()  # type: Calls
+        reduced = gathered = ()  # type: Collectives
         if self.zero < 2 and not overlap.grad_reduce:
             reduced = self._over("reduce_scatter" if self.zero else "all_reduce", own, data.gradient_bytes)
         if self.zero in (1, 2) and not overlap.param_gather:
@@ -231,6 +231,6 @@ class StageCalls:
             )
         return own
 
-    def _over(self, kind: str, held: OwnedParameters, each: float) -> Calls:
+    def _over(self, kind: str, held: OwnedParameters, each: float) -> Collectives:
         """Return the collectives over the ranks that hold the same parameters, in series."""
         return tuple(Collective(kind, axis, size) for axis, size in held.calls(self.plan, each))

@@ -22,29 +22,29 @@ from simcluster.scenario.given import ScenarioLike, scenario_of
 from simcluster.scenario.scenario import Scenario, from_document
 from simcluster.studies.search.anytime import AnytimeSearch
 from simcluster.studies.search.bound import Bounds
-from simcluster.studies.search.evaluation import LayoutPlayer, Progress, Row, workers_of
+from simcluster.studies.search.evaluation import LayoutPlayer, Progress, Row, make_workers
 from simcluster.studies.search.frontier import BoundCache, Evaluator
-from simcluster.studies.search.layout import Layout, overrides
+from simcluster.studies.search.layout import Layout, layout_changes
 from simcluster.studies.search.memory import LayoutMemory
-from simcluster.studies.search.own import OwnLayout, Rung, ladder, own_layout
+from simcluster.studies.search.own import MemoryRung, OwnLayout, evaluate_own_layout, memory_ladder
 from simcluster.studies.search.plan_request import (
-    Ignored,
+    IgnoredParts,
     MemoryLimit,
     Objective,
-    alone,
     check_request,
+    explain_no_layout,
     memory_limit,
-    nothing_found,
-    require_some,
+    require_legal_layouts,
+    searchable_scenario,
     seconds_of,
 )
-from simcluster.studies.search.space import Space, space_of
+from simcluster.studies.search.space import Space, make_space
 from simcluster.studies.search.tally import Tally
 
 if TYPE_CHECKING:
     import pandas as pd
 
-LISTED = 10
+MAX_LISTED = 10
 """Layouts in a table: those that are proven, and the next of those that had to be simulated."""
 TIME_LIMIT, INTERRUPT = "time limit", "interrupt"
 """What stops a search."""
@@ -84,12 +84,12 @@ class Ranked(NamedTuple):
     def to_dict(self, base: Scenario) -> dict[str, Any]:
         """Return the layout as JSON-ready values; None for numbers that a stopped search did not reach."""
         return {
-            "set": overrides(base, self.layout),
-            "same_as": [overrides(base, layout) for layout in self.same],
+            "set": layout_changes(base, self.layout),
+            "same_as": [layout_changes(base, layout) for layout in self.same],
             "note": self.note(base),
             "score": self.score,
             "planned_memory_bytes": self.memory,
-            **_with_nulls(self.row),
+            **_with_missing_as_none(self.row),
         }
 
 
@@ -97,7 +97,7 @@ def _numbers(row: Row) -> dict[str, float]:
     return {name: value for name, value in row.items() if isinstance(value, int | float)}
 
 
-def _with_nulls(row: Row) -> dict[str, float | None]:
+def _with_missing_as_none(row: Row) -> dict[str, float | None]:
     return {**_numbers(row), **{name: None for name in _ACCOUNTED if name not in row}}
 
 
@@ -130,13 +130,13 @@ class Found(Displayable):
     front: tuple[Ranked, ...]
     tight: tuple[Ranked, ...]
     own: OwnLayout | None
-    ladder: tuple[Rung, ...]
+    ladder: tuple[MemoryRung, ...]
     proven: bool = True
     gap: float | None = 0.0
     left: int | None = 0
     stopped: str = ""
     seconds: float = field(default=0.0, compare=False)
-    left_out: Ignored = field(default_factory=lambda: Ignored((), ()))
+    left_out: IgnoredParts = field(default_factory=lambda: IgnoredParts((), ()))
 
     @property
     def capacity(self) -> float:
@@ -146,7 +146,7 @@ class Found(Displayable):
     @property
     def scenario(self) -> Scenario:
         """Checked scenario of the best layout."""
-        return from_document(self.base.document(), tuple(overrides(self.base, self.best[0].layout).items()))
+        return from_document(self.base.document(), tuple(layout_changes(self.base, self.best[0].layout).items()))
 
     @property
     def behind(self) -> tuple[Ranked, ...]:
@@ -157,7 +157,7 @@ class Found(Displayable):
         known = {layout for each in self.best for layout in each.same}
         found: list[Ranked] = []
         for each in self.others:
-            if len(self.best) + len(found) < LISTED and each.layout not in known:
+            if len(self.best) + len(found) < MAX_LISTED and each.layout not in known:
                 known.update(each.same)
                 found.append(each._replace(row={name: each.row[name] for name in each.row if name not in _ACCOUNTED}))
         return tuple(found)
@@ -203,7 +203,7 @@ class Found(Displayable):
             "own": self.own and {
                 "score": self.own.score, "over_winner": self.own.score / self.best[0].score - 1,
                 "planned_memory_bytes": self.own.memory,
-                **_with_nulls(self.own.row),
+                **_with_missing_as_none(self.own.row),
             },
             "ladder": [
                 {"words": rung.words, "set": dict(rung.changes), "planned_memory_bytes": rung.memory, "why": rung.why}
@@ -249,17 +249,17 @@ def plan(
     Raises InputError for more GPUs than the cluster has, an unknown objective or axis, a missing price, where no layout
     is legal or fits (naming the closest), and if none could be simulated in time.
     """
-    base = alone(given := scenario_of(scenario, "plan"))
+    base = searchable_scenario(given := scenario_of(scenario, "plan"))
     counts = [gpus] if isinstance(gpus, int) else list(gpus or [base.gpus])
     check_request(base, counts, objective, price, top)
-    limit, seconds, worth = memory_limit(base, max_memory, headroom), seconds_of(time_limit), _score(objective, price)
+    limit, seconds, worth = memory_limit(base, max_memory, headroom), seconds_of(time_limit), _scorer(objective, price)
     search, stopped = None, ""
     reserve = min(_RESERVE * (seconds or 0.0), _MOST_RESERVE)
-    with workers_of(executor) as workers, Store(Path(store) if store else Path(":memory:"), VERSION) as kept:
+    with make_workers(executor) as workers, Store(Path(store) if store else Path(":memory:"), VERSION) as kept:
         try:
             with raise_after(seconds and seconds - reserve) as deadline:
-                spaces = [space_of(base, count, trust_text(vary or {})) for count in dict.fromkeys(counts)]
-                known = _known(base, spaces, lambda layout, seconds: worth(layout.gpus, seconds))
+                spaces = [make_space(base, count, trust_text(vary or {})) for count in dict.fromkeys(counts)]
+                known = _make_bounds(base, spaces, lambda layout, seconds: worth(layout.gpus, seconds))
                 search = AnytimeSearch(known, limit, top, LayoutPlayer(base, kept), workers, deadline, progress)
                 search.run(own=base.gpus in counts, front=front, near_misses=near_misses)
         except (TimeUp, KeyboardInterrupt) as stop:
@@ -270,8 +270,8 @@ def plan(
     assert search is not None
     if not search.best:
         assert search.frontier is not None
-        raise InputError(nothing_found(base, search.known, search.frontier, limit))
-    return replace(_found(base, objective, spaces, search, worth, stopped), left_out=Ignored.of(given))
+        raise InputError(explain_no_layout(base, search.known, search.frontier, limit))
+    return replace(_make_result(base, objective, spaces, search, worth, stopped), left_out=IgnoredParts.of(given))
 
 
 def _why_stopped(stop: BaseException, search: AnytimeSearch | None, seconds: float | None) -> str:
@@ -287,20 +287,20 @@ def _why_stopped(stop: BaseException, search: AnytimeSearch | None, seconds: flo
     raise stop
 
 
-def _score(objective: Objective, price: float | None) -> Callable[[int, float], float]:
+def _scorer(objective: Objective, price: float | None) -> Callable[[int, float], float]:
     """Return the function that scores a number of GPUs and the seconds of a step."""
     worth = {"step_time": 0.0, "cost": (price or 0.0) / 3600, "tokens_per_s_per_gpu": 1.0}[objective]
     return (lambda gpus, seconds: seconds * gpus * worth) if worth else (lambda gpus, seconds: seconds)
 
 
-def _known(base: Scenario, spaces: Sequence[Space], score: Callable[[Layout, float], float]) -> BoundCache:
-    require_some(base, spaces)
+def _make_bounds(base: Scenario, spaces: Sequence[Space], score: Callable[[Layout, float], float]) -> BoundCache:
+    require_legal_layouts(base, spaces)
     judges = {space.gpus: Evaluator(Bounds(base, space.found[0]), LayoutMemory(base)) for space in spaces}
     layouts = [layout for space in spaces for layout in space.found[0]]
     return BoundCache(layouts, lambda layout: judges[layout.gpus], score)
 
 
-def _found(
+def _make_result(
     base: Scenario, objective: Objective, spaces: Sequence[Space], search: AnytimeSearch,
     worth: Callable[[int, float], float], stopped: str,
 ) -> Found:  # fmt: skip
@@ -311,10 +311,10 @@ def _found(
         return Ranked(search.score(number), known.layouts[number], known.most(number), rows[number], same)
 
     counts = tally.counts(spaces)
-    own = None if search.own is None else own_layout(base, search.own, worth)
+    own = None if search.own is None else evaluate_own_layout(base, search.own, worth)
     return Found(
         base, objective, search.limit, sum(counts.values()) + len(tally.asked), counts, len(tally.asked),
         tuple(ranked(number) for _, number in search.best), tuple(map(ranked, tally.others)), tally.elsewhere(),
-        tuple(map(ranked, search.points)), tuple(map(ranked, search.tight)), own, ladder(base), search.proven,
+        tuple(map(ranked, search.points)), tuple(map(ranked, search.tight)), own, memory_ladder(base), search.proven,
         search.gap, search.left(), stopped, search.seconds,
     )  # fmt: skip

@@ -14,7 +14,7 @@ from simcluster.scenario.memory_plan import HEADROOM, check_headroom, parse_head
 from simcluster.scenario.scenario import Scenario
 from simcluster.studies.scopes import PLAN
 from simcluster.studies.search.frontier import BoundCache, Frontier
-from simcluster.studies.search.layout import overrides, written
+from simcluster.studies.search.layout import layout_changes, value_text
 from simcluster.studies.search.space import Space
 
 Objective = Literal["step_time", "cost", "tokens_per_s_per_gpu"]
@@ -53,21 +53,21 @@ def check_request(base: Scenario, counts: Sequence[int], objective: str, price: 
             )
 
 
-def alone(scenario: Scenario) -> Scenario:
+def searchable_scenario(scenario: Scenario) -> Scenario:
     """Return the scenario that a plan searches: one step, no faults, collectives as flows."""
     flows = scenario.collectives.model_copy(update={"detail": "flow"})
     updates = {"steps": 1, "replicas": 1, "collectives": flows, "measured": None}
     return scenario.without_faults().model_copy(update=updates)
 
 
-class Ignored(NamedTuple):
+class IgnoredParts(NamedTuple):
     """Parts of a scenario that a plan ignores: kinds of ``faults`` and other ``keys``, sorted."""
 
     faults: tuple[str, ...]
     keys: tuple[str, ...]
 
     @classmethod
-    def of(cls, scenario: Scenario) -> Ignored:
+    def of(cls, scenario: Scenario) -> IgnoredParts:
         """Return the parts of a scenario that ``alone`` removes."""
         faults = {fault.kind for fault in scenario.faults if fault.without() != fault}
         several = [key for key in ("replicas", "steps") if getattr(scenario, key) > 1]
@@ -134,7 +134,7 @@ def seconds_of(limit: str | float | None) -> float | None:
     return float(seconds)
 
 
-def require_some(base: Scenario, spaces: Sequence[Space]) -> None:
+def require_legal_layouts(base: Scenario, spaces: Sequence[Space]) -> None:
     """Raise InputError with the reasons if no layout is legal."""
     if any(space.found[0] for space in spaces):
         return
@@ -152,7 +152,7 @@ def require_some(base: Scenario, spaces: Sequence[Space]) -> None:
     )
 
 
-def nothing_found(base: Scenario, known: BoundCache, frontier: Frontier, limit: MemoryLimit) -> str:
+def explain_no_layout(base: Scenario, known: BoundCache, frontier: Frontier, limit: MemoryLimit) -> str:
     """Return the error text of a plan without a result: the layout that needs least memory, and what would help."""
     capacity = limit.usable
     closest: tuple[float, int] | None = None
@@ -167,7 +167,7 @@ def nothing_found(base: Scenario, known: BoundCache, frontier: Frontier, limit: 
         reasons = ", ".join(dict.fromkeys(reason for _, reason in frontier.refused))
         return f"no layout can be simulated: {reasons}"
     held, layout = closest[0], known.layouts[closest[1]]
-    options = " ".join(f"{path}={written(value)}" for path, value in overrides(base, layout).items())
+    options = " ".join(f"{path}={value_text(value)}" for path, value in layout_changes(base, layout).items())
     text = (
         f"none of {len(known.layouts):,} legal layouts fits in {limit}; the closest needs "
         f"{held / 1e9:.1f} GB, {(held - capacity) / 1e9:.1f} GB over: {options}"

@@ -21,9 +21,9 @@ from simcluster.scenario.model_rules import check_schedule_name, check_stage_lay
 from simcluster.scenario.rules import find_broken_rules
 from simcluster.scenario.scenario import Scenario
 from simcluster.schedules import SCHEDULES, schedules_with
-from simcluster.studies.search.layout import Layout, own_layout, same_program
+from simcluster.studies.search.layout import Layout, layout_of_scenario, same_program
 
-SAME = "the same program as another layout"
+SAME_PROGRAM = "the same program as another layout"
 CAUSE: Mapping[str, str] = {
     "parallel": "tp x pp x cp does not divide the GPUs",
     "parallel.tp": "tp does not divide the heads or a width of the model",
@@ -48,7 +48,7 @@ CAUSE: Mapping[str, str] = {
 """Reason why a layout is illegal, by the key that breaks the rule."""
 MOST_SEQUENCES = 16
 """The largest micro batch that is tried by default."""
-COMMS = ("ring", "all_gather", "all_to_all")  # those that the bounds are proved for
+CP_COMMS = ("ring", "all_gather", "all_to_all")  # those that the bounds are proved for
 LONG_SEQUENCE = 32_768
 """Tokens from which on cp is tried by default; below, only if the scenario has it."""
 
@@ -92,7 +92,7 @@ class Space:
                 counts[reason] += number
             else:
                 legal.append(layout)
-        own = own_layout(self.base)
+        own = layout_of_scenario(self.base)
         if own and self._allows(own) and not any(same_program(own, layout) for layout in legal):
             legal.append(own)
         return legal, dict(counts)
@@ -127,7 +127,7 @@ class Space:
                 yield None, CAUSE["parallel"], rest
                 continue
             if etp == tp and None in tried["parallel.etp"]:
-                yield None, SAME, rest
+                yield None, SAME_PROGRAM, rest
                 continue
             dp = self.gpus // (tp * pp * cp)
             for sequence in tried["parallel.sequence_parallel"]:
@@ -159,7 +159,7 @@ class Space:
                 for order in grids.values():
                     yield Layout(*outer[:6], recompute, schedule, chunks, zero, order, *outer[11:]), "", 0
                 if len(grids) < len(orders):
-                    yield None, SAME, len(orders) - len(grids)
+                    yield None, SAME_PROGRAM, len(orders) - len(grids)
 
     def _sharded(self, rules: LayoutRules, layout: Layout) -> list[tuple[int, str]]:
         """Return the ZeRO stages, each with the reason why it is illegal ("" if legal)."""
@@ -168,18 +168,18 @@ class Space:
         if replicas > 1 or layout.etp is not None:
             return found
         first = next((zero for zero, wrong in found if not wrong), None)
-        return [(zero, wrong or (SAME if zero != first else "")) for zero, wrong in found]
+        return [(zero, wrong or (SAME_PROGRAM if zero != first else "")) for zero, wrong in found]
 
     def _recomputes(self, rules: LayoutRules, recompute: str) -> str:
         """Return why this recomputation is illegal, "" if legal."""
         tried, software = self.tried["training.recompute"], self.base.software
         core_alone = self.base.training.recompute_modules == ("core_attn",)
         if recompute == "selective" and core_alone and self.base.training.attention == "fused" and "none" in tried:
-            return SAME if software and software.selective == "unfused-core" else CAUSE["fused core"]
+            return SAME_PROGRAM if software and software.selective == "unfused-core" else CAUSE["fused core"]
         return rules.recompute(recompute)
 
 
-def space_of(base: Scenario, gpus: int, vary: Mapping[str, Sequence[Any]]) -> Space:
+def make_space(base: Scenario, gpus: int, vary: Mapping[str, Sequence[Any]]) -> Space:
     """Return the space of layouts on ``gpus`` GPUs; ``vary`` replaces the default values of an axis.
 
     Raises InputError for a path that is not an axis, and for an axis without values.
@@ -190,7 +190,7 @@ def space_of(base: Scenario, gpus: int, vary: Mapping[str, Sequence[Any]]) -> Sp
         if not values:
             raise InputError(f"{path}: has no values to try; give at least one")
         for value in values:
-            _require(path, value, base)
+            _check_value(path, value, base)
     for name in vary.get("pipeline.schedule", ()):
         if name not in SCHEDULES:
             raise InputError(
@@ -203,7 +203,7 @@ def space_of(base: Scenario, gpus: int, vary: Mapping[str, Sequence[Any]]) -> Sp
         "parallel.tp": sizes,
         "parallel.pp": [size for size in sizes if size <= layers],
         "parallel.cp": sizes if long else (1,),
-        "parallel.cp_comm": COMMS if long else ("ring",),
+        "parallel.cp_comm": CP_COMMS if long else ("ring",),
         "parallel.ep": divisors(moe.experts) if moe else (1,),
         "parallel.etp": tuple(dict.fromkeys((None, 1, base.parallel.etp))) if moe else (None,),
         "parallel.sequence_parallel": (False, True),
@@ -219,13 +219,13 @@ def space_of(base: Scenario, gpus: int, vary: Mapping[str, Sequence[Any]]) -> Sp
     return Space(base, gpus, tried, tuple(vary))
 
 
-def _require(path: str, value: object, base: Scenario) -> None:
+def _check_value(path: str, value: object, base: Scenario) -> None:
     """Raise InputError for a value that no scenario can have at this path."""
     whole = value if isinstance(value, int) and not isinstance(value, bool) else 0
     order = base.parallel.order
     wanted, fits = {
         "parallel.sequence_parallel": ("true or false", isinstance(value, bool)),
-        "parallel.cp_comm": (" or ".join(COMMS), value in COMMS),
+        "parallel.cp_comm": (" or ".join(CP_COMMS), value in CP_COMMS),
         "parallel.etp": ("a whole number from 1, or null for as many ranks as tp", value is None or whole > 0),
         "training.recompute": (" or ".join(get_args(Recompute)), value in get_args(Recompute)),
         "pipeline.schedule": ("the name of a schedule", isinstance(value, str)),
@@ -305,10 +305,10 @@ class LayoutRules:
             "pipeline": base.pipeline.model_copy(update={"schedule": "1f1b", "chunks": 1}),
             "training": base.training.model_copy(update={"recompute": recompute} if recompute else {}),
         }
-        keys = broken_keys(base.model_copy(update={"gpus": self._gpus, **sections}))
+        keys = find_broken_keys(base.model_copy(update={"gpus": self._gpus, **sections}))
         return next((CAUSE.get(key, key) for key in keys if key.startswith(where)), "")
 
 
-def broken_keys(scenario: Scenario) -> list[str]:
+def find_broken_keys(scenario: Scenario) -> list[str]:
     """Return the keys of a scenario that break a rule."""
     return [".".join(map(str, path)) for path, _ in find_broken_rules(scenario)]

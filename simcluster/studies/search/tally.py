@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
-from simcluster.studies.search.anytime import MOST_TIGHT, AnytimeSearch
+from simcluster.studies.search.anytime import MAX_NEAR_MISSES, AnytimeSearch
 from simcluster.studies.search.frontier import NO_ROOM
 from simcluster.studies.search.space import Space
 
@@ -91,7 +91,7 @@ class Tally:
         search, known = self._search, self._known
         if not search.settled or not search.limit.headroom:
             return
-        ahead = search.score(search.tight[-1]) if len(search.tight) == MOST_TIGHT else search.best[0][0]
+        ahead = search.score(search.tight[-1]) if len(search.tight) == MAX_NEAR_MISSES else search.best[0][0]
         for number in search.player.rows:
             if known.bounds[number][0] < ahead and known.most(number) > search.limit.usable:
                 yield number

@@ -15,37 +15,40 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from simcluster.base.errors import InputError
 from simcluster.base.version import sources_digest
-from simcluster.studies.sweep.playing import Finished, Lookout, Measure, Numbered, play_chunk
+from simcluster.studies.sweep.playing import ExecutorMonitor, Finished, Measure, Numbered, simulate_chunk
 
 if TYPE_CHECKING:
     from distributed import Client
 
 Answer = TypeVar("Answer")
-DASK = "dask://"
+DASK_PREFIX = "dask://"
 _CONNECT_SECONDS = 10
 _CHECK_SECONDS = 30  # for workers to report their simulator; silent ones are checked with their first task
 _ANSWER_SECONDS = 15  # without an answer the scheduler or its connection is lost
-_MORE_SECONDS = 2.0  # of grace for Dask's timeout
+_GRACE_SECONDS = 2.0  # of grace for Dask's timeout
 _EMPTY_SECONDS = 30  # an autoscaling cluster may be without workers for a while
 _OTHER = "has another simcluster, numpy, scipy, networkx or SimPy than this process; results of versions must not mix"
-_SAID = {"CancelledError": "the connection to its scheduler broke", "TimeoutError": "its scheduler does not answer"}
+_REASONS = {
+    "CancelledError": "the connection to its scheduler broke",
+    "TimeoutError": "its scheduler does not answer",
+}
 _LOOPS = ("asyncio", "tornado.application")
 _REMEDY = "restart the workers in the environment of this command"
 
 
-def digest_there() -> str:
+def worker_digest() -> str:
     """Return the digest of the simulator's sources in the Dask worker that runs this function."""
     return sources_digest()
 
 
-def play_checked(digest: str, measure: Measure, chunk: Sequence[Numbered]) -> tuple[list[Finished], float]:
+def simulate_checked(digest: str, measure: Measure, chunk: Sequence[Numbered]) -> tuple[list[Finished], float]:
     """Simulate a chunk of tasks if the worker's simulator has this source digest; else raise InputError."""
     if sources_digest() != digest:
         raise InputError(f"a worker of the Dask cluster {_OTHER}: {_REMEDY}")
-    return play_chunk(measure, chunk)
+    return simulate_chunk(measure, chunk)
 
 
-def within(seconds: float, call: Callable[[], Answer]) -> Answer:
+def call_within(seconds: float, call: Callable[[], Answer]) -> Answer:
     """Return the result of a call that may never return; TimeoutError if it takes longer than ``seconds``.
 
     Dask's own limits do not cover a scheduler that accepts a connection and never answers, as behind a network that
@@ -70,28 +73,28 @@ def within(seconds: float, call: Callable[[], Answer]) -> Answer:
 
 
 @contextmanager
-def on_dask(address: str) -> Iterator[tuple[Executor, int, Lookout]]:
+def connect_to_dask(address: str) -> Iterator[tuple[Executor, int, ExecutorMonitor]]:
     """Yield an executor on a Dask cluster, its number of workers, and a monitor of the cluster.
 
     InputError if no scheduler answers there, it has no workers, or one of them has another simulator.
     """
-    if not address.startswith(DASK) or address == DASK:
+    if not address.startswith(DASK_PREFIX) or address == DASK_PREFIX:
         quotes = f"{address}, without quotes" if address.isdecimal() else "a number of processes"
         raise InputError(f"executor {address!r}: write {quotes}, or dask://HOST:PORT of a Dask scheduler")
     try:
         from distributed import Client
     except ImportError:
         raise InputError(f"executor {address!r} needs Dask; pip install 'simcluster[dask]'") from None
-    with _silenced():
+    with _silence_dask():
         try:
-            where = "tcp://" + address.removeprefix(DASK)
-            client = within(_CONNECT_SECONDS + _MORE_SECONDS, lambda: Client(where, timeout=_CONNECT_SECONDS))
+            where = "tcp://" + address.removeprefix(DASK_PREFIX)
+            client = call_within(_CONNECT_SECONDS + _GRACE_SECONDS, lambda: Client(where, timeout=_CONNECT_SECONDS))
         except (OSError, ValueError) as problem:
             raise InputError(
                 f"executor {address!r}: no Dask scheduler answers there ({problem}); start one with dask scheduler, or "
                 "give a number of processes"
             ) from None
-        cluster = _Cluster(address, client)
+        cluster = _DaskCluster(address, client)
         try:
             workers = cluster.workers()
             if not workers:
@@ -101,11 +104,11 @@ def on_dask(address: str) -> Iterator[tuple[Executor, int, Lookout]]:
         finally:
             with suppress(Exception):  # a lost cluster cannot be closed
                 seconds = 2 if cluster.lost else _CONNECT_SECONDS
-                within(seconds + _MORE_SECONDS, lambda: client.close(timeout=seconds))
+                call_within(seconds + _GRACE_SECONDS, lambda: client.close(timeout=seconds))
 
 
 @dataclass
-class _Cluster(Lookout):
+class _DaskCluster(ExecutorMonitor):
     """A Dask cluster at an address, with checks of its workers and of the connection."""
 
     address: str
@@ -117,9 +120,9 @@ class _Cluster(Lookout):
         """Return the addresses of the workers; InputError if the scheduler does not answer."""
         try:
             if self.client.status != "running":
-                raise ConnectionError(_SAID["CancelledError"])  # Dask tries to reconnect without a message
-            about: dict[str, Any] = within(
-                _ANSWER_SECONDS + _MORE_SECONDS,
+                raise ConnectionError(_REASONS["CancelledError"])  # Dask tries to reconnect without a message
+            about: dict[str, Any] = call_within(
+                _ANSWER_SECONDS + _GRACE_SECONDS,
                 lambda: self.client.sync(self.client.scheduler.identity, callback_timeout=_ANSWER_SECONDS),
             )
         except Exception as problem:  # whatever Dask, its sockets and its event loop raise
@@ -131,7 +134,7 @@ class _Cluster(Lookout):
         from distributed import wait
 
         mine = sources_digest()
-        asked = {worker: self.client.submit(digest_there, workers=[worker], pure=False) for worker in workers}
+        asked = {worker: self.client.submit(worker_digest, workers=[worker], pure=False) for worker in workers}
         with suppress(Exception):  # some may be on their way down
             wait(list(asked.values()), timeout=_CHECK_SECONDS)
         for worker, future in asked.items():
@@ -149,7 +152,7 @@ class _Cluster(Lookout):
                 raise InputError(f"executor {self.address!r}: worker {worker} {_OTHER}: {_REMEDY}")
 
     def task(self) -> Callable[..., tuple[list[Finished], float]]:
-        return partial(play_checked, sources_digest())
+        return partial(simulate_checked, sources_digest())
 
     def look(self) -> None:
         if self.workers():
@@ -170,7 +173,7 @@ class _Cluster(Lookout):
 
     def _lost(self, problem: object) -> InputError:
         self.lost = True
-        why = str(problem) or _SAID.get(type(problem).__name__, type(problem).__name__)
+        why = str(problem) or _REASONS.get(type(problem).__name__, type(problem).__name__)
         return InputError(
             f"executor {self.address!r}: the Dask cluster is lost ({why}); finished rows are stored if there is a "
             "file: run the same command again when a scheduler and workers are there"
@@ -178,7 +181,7 @@ class _Cluster(Lookout):
 
 
 @contextmanager
-def _silenced() -> Iterator[None]:
+def _silence_dask() -> Iterator[None]:
     """Silence Dask's logs and tracebacks, which this module's messages replace.
 
     The event loop of a lost cluster continues to complain afterwards, so then all stays silent.
@@ -188,15 +191,15 @@ def _silenced() -> Iterator[None]:
     for log in before:  # some have separate levels
         log.setLevel(logging.CRITICAL + 1)
     for name in _LOOPS:
-        logging.getLogger(name).addFilter(_not_of_dask)  # the same filter is added once
+        logging.getLogger(name).addFilter(_is_not_from_dask)  # the same filter is added once
     yield
     for log, level in before.items():
         log.setLevel(level)
     for name in _LOOPS:
-        logging.getLogger(name).removeFilter(_not_of_dask)
+        logging.getLogger(name).removeFilter(_is_not_from_dask)
 
 
-def _not_of_dask(record: logging.LogRecord) -> bool:
+def _is_not_from_dask(record: logging.LogRecord) -> bool:
     """Return whether a log record of an event loop does not come from Dask."""
     trace = record.exc_info[2] if record.exc_info else None
     while trace is not None:
@@ -206,4 +209,4 @@ def _not_of_dask(record: logging.LogRecord) -> bool:
     return "distributed" not in record.getMessage()
 
 
-__all__ = ["DASK", "on_dask", "play_checked"]
+__all__ = ["DASK_PREFIX", "connect_to_dask", "simulate_checked"]

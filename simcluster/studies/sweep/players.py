@@ -18,17 +18,17 @@ from numbers import Integral
 
 from simcluster.base.processes import WorkerPool, require_processes
 from simcluster.documents.diagnostics import reject_argument
-from simcluster.studies.sweep.dask_cluster import on_dask
+from simcluster.studies.sweep.dask_cluster import connect_to_dask
 from simcluster.studies.sweep.playing import (
     KILLED,
+    ExecutorMonitor,
     Finished,
-    Lookout,
     Measure,
     Numbered,
     check_sendable,
-    play_chunk,
-    play_on,
-    play_serially,
+    simulate_chunk,
+    simulate_on_executor,
+    simulate_serially,
 )
 
 _CHUNK_SECONDS = 0.1  # work between reports of a process: rows that a kill may cost, and the wait at the end
@@ -38,7 +38,7 @@ _WORTH_SECONDS = 0.2  # less is not moved: another process would compute its sha
 Key = tuple[str, ...]
 
 
-class Deal:
+class WorkSplit:
     """Ranges of a task list, one per process; neighbours in the list share as much work as their keys."""
 
     def __init__(self, keys: Sequence[Key], members: int) -> None:
@@ -76,7 +76,7 @@ class Deal:
         return next((place for place, (one, other) in pairs if one != other), len(self._keys[at]))
 
 
-def play_dealt(
+def simulate_in_processes(
     variants: Sequence[Numbered], keys: Sequence[Key], workers: int, measure: Measure
 ) -> Iterator[list[Finished]]:
     """Simulate variants in separate processes; yield lists of finished rows.
@@ -87,7 +87,7 @@ def play_dealt(
     require_processes(workers)
     check_sendable(measure, variants[:1])
     workers = min(workers, len(variants))
-    deal, crew = Deal(keys, workers), WorkerPool(partial(play_chunk, measure), workers)
+    deal, crew = WorkSplit(keys, workers), WorkerPool(partial(simulate_chunk, measure), workers)
     under_way: dict[int, Sequence[Numbered]] = {}
     suspects: list[Numbered] = []
 
@@ -124,7 +124,7 @@ def play_dealt(
 
 
 @dataclass(frozen=True)
-class Players:
+class SweepExecutor:
     """Executor of a sweep: a number of ``processes``, an ``executor`` of the caller, or by default this process.
 
     An ``executor`` works on ``at_once`` tasks at a time, watched by ``lookout``.
@@ -133,34 +133,34 @@ class Players:
     processes: int | None = None
     executor: Executor | None = None
     at_once: int = 1
-    lookout: Lookout | None = None
+    lookout: ExecutorMonitor | None = None
 
     def play(self, tasks: Iterable[Numbered], keys: Sequence[Key], measure: Measure) -> Iterator[list[Finished]]:
         """Simulate tasks and yield lists of finished rows; neighbours with equal ``keys`` share work."""
         if self.executor is not None:
-            return play_on(self.executor, self.at_once, tasks, measure, self.lookout)
+            return simulate_on_executor(self.executor, self.at_once, tasks, measure, self.lookout)
         if self.processes is not None:
-            return play_dealt(list(tasks), keys, self.processes, measure)
-        return play_serially(tasks, measure)
+            return simulate_in_processes(list(tasks), keys, self.processes, measure)
+        return simulate_serially(tasks, measure)
 
 
 @contextmanager
-def players_of(executor: Executor | int | str | None) -> Iterator[Players]:
+def open_executor(executor: Executor | int | str | None) -> Iterator[SweepExecutor]:
     """Yield the executor of a sweep: processes, a concurrent.futures.Executor, "dask://HOST:PORT", or None.
 
     InputError if no scheduler answers there, it has no workers, or one of them has another simulator.
     """
     if executor is None:
-        yield Players()
+        yield SweepExecutor()
     elif isinstance(executor, Integral) and not isinstance(executor, bool):
         require_processes(int(executor))
-        yield Players(int(executor), at_once=int(executor))
+        yield SweepExecutor(int(executor), at_once=int(executor))
     elif isinstance(executor, str):
-        with on_dask(executor) as (cluster, workers, lookout):
-            yield Players(executor=cluster, at_once=workers, lookout=lookout)
+        with connect_to_dask(executor) as (cluster, workers, lookout):
+            yield SweepExecutor(executor=cluster, at_once=workers, lookout=lookout)
     elif not callable(getattr(executor, "submit", None)):
         takes = 'a number of processes, an executor of concurrent.futures, or "dask://HOST:PORT"'
         reject_argument(executor, "executor", takes)
     else:
         assert not isinstance(executor, int)
-        yield Players(executor=executor, at_once=int(getattr(executor, "_max_workers", 0) or 4))
+        yield SweepExecutor(executor=executor, at_once=int(getattr(executor, "_max_workers", 0) or 4))

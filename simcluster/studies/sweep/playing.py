@@ -34,10 +34,10 @@ KILLED: Row = {"status": "failed", "error": "its process was killed; out of memo
 _CHUNK_SECONDS = 0.2  # short variants travel together: one task costs an executor up to 3 ms
 _MOST_TOGETHER = 64
 _LOOK_SECONDS = 5.0
-_AHEAD = 3  # tasks that wait for each worker: few, so that little is simulated twice after a kill
+_TASKS_AHEAD = 3  # tasks that wait for each worker: few, so that little is simulated twice after a kill
 
 
-def measured(variant: Variant) -> Row:
+def measure_variant(variant: Variant) -> Row:
     """Simulate a variant and return its row: the numbers of its result, or why it is invalid or failed."""
     try:
         return {"status": "ok", "error": "", **flat_numbers(simulate_scenario(variant.scenario()).to_dict())}
@@ -47,18 +47,18 @@ def measured(variant: Variant) -> Row:
         return {"status": "failed", "error": f"{type(problem).__name__}: {problem}"}
 
 
-def play_serially(variants: Iterable[Numbered], measure: Measure = measured) -> Iterator[list[Finished]]:
+def simulate_serially(variants: Iterable[Numbered], measure: Measure = measure_variant) -> Iterator[list[Finished]]:
     """Simulate variants one after the other in this process; yield lists of finished rows."""
     for number, variant in variants:
         yield [(number, measure(variant))]
 
 
-class Lookout(Protocol):
+class ExecutorMonitor(Protocol):
     """Monitor of an executor that may be lost during a sweep."""
 
     def task(self) -> Callable[..., Chunk]:
         """Return the function that simulates a chunk of tasks on the executor."""
-        return play_chunk
+        return simulate_chunk
 
     def look(self) -> None:
         """Raise InputError if the executor is lost; called while no task finishes."""
@@ -74,13 +74,13 @@ class Lookout(Protocol):
         raise problem
 
 
-class _Plain(Lookout):
+class _PlainMonitor(ExecutorMonitor):
     pass
 
 
-def play_on(
-    executor: Executor, workers: int, variants: Iterable[Numbered], measure: Measure = measured,
-    lookout: Lookout | None = None,
+def simulate_on_executor(
+    executor: Executor, workers: int, variants: Iterable[Numbered], measure: Measure = measure_variant,
+    lookout: ExecutorMonitor | None = None,
 ) -> Iterator[list[Finished]]:  # fmt: skip
     """Simulate variants on an executor; yield lists of finished rows.
 
@@ -88,7 +88,7 @@ def play_on(
     alone; one that does so again is a failed row. InputError if a variant cannot be sent there, or the executor is
     lost.
     """
-    lookout = lookout or _Plain()
+    lookout = lookout or _PlainMonitor()
     play = lookout.task()
     if math.isinf(estimate_limit()):
         play = partial(_without_time_limit, play)
@@ -97,7 +97,7 @@ def play_on(
     under_way: dict[Future[Chunk], list[Numbered]] = {}
     try:
         while True:
-            while len(under_way) < _AHEAD * workers:
+            while len(under_way) < _TASKS_AHEAD * workers:
                 chunk = [suspects.pop()] if suspects else list(islice(rest, together))
                 if not chunk:
                     break
@@ -138,7 +138,7 @@ def _without_time_limit(play: Callable[..., Chunk], measure: Measure, chunk: Seq
         return play(measure, chunk)
 
 
-def play_chunk(measure: Measure, chunk: Sequence[Numbered]) -> Chunk:
+def simulate_chunk(measure: Measure, chunk: Sequence[Numbered]) -> Chunk:
     """Simulate the variants of one chunk; return their rows and the time (s) that they took."""
     begun = time.perf_counter()
     with pause_gc():  # between variants it would traverse all that they share

@@ -37,22 +37,22 @@ from simcluster.schedules import Schedule
 from simcluster.step.planned import collective_options
 from simcluster.studies.scopes import QUICK
 from simcluster.studies.sweep.stage_network import (
-    Alone,
     NotQuickError,
     RepresentativeCalls,
     RepresentativeNetwork,
     StageOp,
+    TimesAlone,
 )
 from simcluster.studies.sweep.step_tables import (
     ActionWork,
     Costs,
     Items,
-    Sent,
+    SendWork,
     StepTemplate,
     TimedOp,
     Work,
+    find_shapes,
     schedule_items,
-    shapes_of,
     step_seconds,
 )
 
@@ -60,7 +60,7 @@ MOST_SECONDS = 512.0
 """Steps below this are exact on the finest grid (``base.clock``), which shared costs are on."""
 
 
-class _Timed(NamedTuple):
+class _TimedStep(NamedTuple):
     """A step of which only the time (s) and the job's facts are known."""
 
     step_time: float
@@ -73,7 +73,7 @@ def quick_step(scenario: Scenario) -> float:
     Raises NotQuickError where this is not proved to be exact (``studies.scopes``), or only a full run can decide.
     """
     try:
-        return _STEPS.step(scenario)
+        return _SHARED_STEPS.step(scenario)
     except NotQuickError:
         raise
     except InputError as error:  # about variants of the layout, of which this one may not be
@@ -82,7 +82,7 @@ def quick_step(scenario: Scenario) -> float:
 
 def quick_numbers(scenario: Scenario, step_time: float) -> dict[str, float]:
     """Return the numbers of the result JSON that follow from the step time alone."""
-    return step_time_metrics(_Timed(step_time, _STEPS.facts_of(scenario)))
+    return step_time_metrics(_TimedStep(step_time, _SHARED_STEPS.facts_of(scenario)))
 
 
 class QuickSteps:
@@ -110,7 +110,7 @@ class QuickSteps:
         passes = shared.passes(scenario)
         name = scenario.pipeline, stages, scenario.microbatches, overlap.pipeline, passes.casts
         order = self._orders.fetch(
-            name, lambda: _order_of(schedule_of(scenario), overlap=overlap.pipeline, casts=passes.casts)
+            name, lambda: _make_order(schedule_of(scenario), overlap=overlap.pipeline, casts=passes.casts)
         )
         if order.copies and (overlap.grad_reduce or overlap.param_gather):
             raise NotQuickError(
@@ -122,7 +122,7 @@ class QuickSteps:
         of_parts = name, layout.cut, passes.repeats, alone
         parts = self._orders.fetch(of_parts, lambda: layout.parts(order.items.works, alone, repeats=passes.repeats))
         costs = [*passes.of(parts, alone, drawn, whole=quiet), *sends, *layout.ends(drawn)]
-        shapes, kinds = shapes_of(costs)
+        shapes, kinds = find_shapes(costs)
         template = self._templates.fetch((name, shapes), lambda: StepTemplate(order.items, shapes, stages))
         seconds = step_seconds(template, costs, kinds, drawn.capacity, shared.kept)
         if seconds >= MOST_SECONDS:
@@ -181,14 +181,14 @@ class _Order(NamedTuple):
     """Order of a schedule's actions and sends, and its ``hops``: all sends between stages, for any number of chunks."""
 
     schedule: str
-    hops: tuple[Sent, ...]
+    hops: tuple[SendWork, ...]
     copies: tuple[tuple[int, ...], ...]
     kinds: tuple[str, ...]
-    sends: tuple[Sent, ...]
+    sends: tuple[SendWork, ...]
     items: Items
 
 
-def _order_of(schedule: Schedule, *, overlap: bool, casts: bool) -> _Order:
+def _make_order(schedule: Schedule, *, overlap: bool, casts: bool) -> _Order:
     """Return the order of a schedule's actions and sends; NotQuickError if chunks are on two routes."""
     stages, routes = schedule.num_stages, schedule.routes
     if len({*chain.from_iterable(routes)}) < sum(map(len, routes)):
@@ -196,10 +196,10 @@ def _order_of(schedule: Schedule, *, overlap: bool, casts: bool) -> _Order:
     around = [*pairwise(range(stages)), (stages - 1, 0)] if stages > 1 else []
     between = [(one, other) for route in routes for (one, _), (other, _) in pairwise(route) if one != other]
     pairs = dict.fromkeys((*around, *between))
-    hops = tuple([hop for one, other in pairs for hop in (Sent("F", one, other), Sent("B", other, one))])
+    hops = tuple([hop for one, other in pairs for hop in (SendWork("F", one, other), SendWork("B", other, one))])
     items = schedule_items(schedule, casts=casts, overlap=overlap)
     kinds = {work.kind for work in items.works if isinstance(work, ActionWork)}
-    sends = tuple([work for work in items.works if isinstance(work, Sent)])
+    sends = tuple([work for work in items.works if isinstance(work, SendWork)])
     return _Order(schedule.name, hops, copies_of(schedule), tuple(sorted(kinds)), sends, items)
 
 
@@ -224,13 +224,13 @@ class _PassCosts:
         self.casts, self.repeats = passes.casts, alike and scenario.training.recompute_every == 1
         self._whole_pass = Pass((0,), embedding=True, lm_head=True, boundary=scenario.parallel.tp > 1)
         self._known: dict[Hashable, Costs] = {}
-        self._numbers: dict[Alone, int] = {}
+        self._numbers: dict[TimesAlone, int] = {}
         self.collectives, self.alone = cache(self._collectives), cache(self._alone)
 
     def _collectives(self, kinds: Iterable[str]) -> tuple[Collective, ...]:
         """Return the distinct collectives of passes of these kinds; NotQuickError for unproved kinds of work."""
         ops = [op for kind in kinds for op in self.passes.segment(kind, self._whole_pass).ops]
-        proved(ops)
+        require_proved(ops)
         return tuple(dict.fromkeys(op.work for op in ops if isinstance(op.work, Collective)))
 
     def _alone(self, collectives: tuple[Collective, ...], drawn: RepresentativeCalls) -> tuple[int, ...]:
@@ -254,7 +254,7 @@ class _PassCosts:
 
     def _whole(self, work: ActionWork, part: Pass, alone: Sequence[int], drawn: RepresentativeCalls) -> Costs:
         """Return the cost of a pass as a single op; no ops if its duration depends on other stages."""
-        name = *_name_of(work, part, repeats=self.repeats), alone[work.stage]
+        name = *_action_key(work, part, repeats=self.repeats), alone[work.stage]
         found = self._known.get(name)
         if found is None:
             layers = len(part.layers)
@@ -273,7 +273,7 @@ class _PassCosts:
         return found
 
 
-def _name_of(work: ActionWork, part: Pass, *, repeats: bool) -> tuple[Hashable, ...]:
+def _action_key(work: ActionWork, part: Pass, *, repeats: bool) -> tuple[Hashable, ...]:
     """Return the key of an action's duration; the times of its stage's collectives are not part of it."""
     layers = len(part.layers) if repeats else part.layers
     return work.kind, layers, part.embedding, part.lm_head, part.boundary, part.casts
@@ -282,8 +282,8 @@ def _name_of(work: ActionWork, part: Pass, *, repeats: bool) -> tuple[Hashable, 
 class _Stages:
     """Layers of a layout's stages, and their ops after the last action of a step, for any number of microbatches."""
 
-    def __init__(self, job: Job, hops: Sequence[Sent]) -> None:
-        self._job, self._hops, self._ops = job, hops, _ends(job)
+    def __init__(self, job: Job, hops: Sequence[SendWork]) -> None:
+        self._job, self._hops, self._ops = job, hops, _end_ops(job)
         self.cut = job.slices, job.gather_boundary
         self.ends = cache(self._ends)
 
@@ -296,7 +296,7 @@ class _Stages:
                 whole = job.whole(work.stage, work.chunk)
                 part = replace(whole, boundary=work.arrives and job.gather_boundary, casts=work.casts)
                 actions.append((work, part))
-                name = *_name_of(work, part, repeats=repeats), alone[work.stage]
+                name = *_action_key(work, part, repeats=repeats), alone[work.stage]
                 number.append(numbers.setdefault(name, len(numbers)))
         return _Parts(actions, number, [*map(number.index, range(len(numbers)))])
 
@@ -312,14 +312,14 @@ class _Stages:
         return [tuple([drawn.end(stage, *each) for each in ops]) for stage, ops in enumerate(self._ops)]
 
 
-def proved(ops: Iterable[Op]) -> None:
+def require_proved(ops: Iterable[Op]) -> None:
     """Raise NotQuickError for ops of a kind of work that quick steps are not proved for."""
     for op in ops:
         if type(op.work) not in (Compute, Collective, HostWork):
             raise NotQuickError(f"quick steps are not proved for {type(op.work).__name__}")
 
 
-def _ends(job: Job) -> list[list[tuple[Hashable, Op]]]:
+def _end_ops(job: Job) -> list[list[tuple[Hashable, Op]]]:
     """Return every stage's ops after its last action, with keys that are equal for ops of stages that meet."""
     known: dict[Hashable, list[tuple[Hashable, Op]]] = {}  # stages that hold as much have equal ends
     found = []
@@ -333,9 +333,9 @@ def _ends(job: Job) -> list[list[tuple[Hashable, Op]]]:
             if list(lanes) != [MAIN]:
                 raise NotQuickError("something overlaps with the end of a step")
             known[held] = [(item.key, op) for item in lanes[MAIN] for op in item.segment.ops]
-            proved(op for _, op in known[held])
+            require_proved(op for _, op in known[held])
         found.append(known[held])
     return found
 
 
-_STEPS = QuickSteps()
+_SHARED_STEPS = QuickSteps()

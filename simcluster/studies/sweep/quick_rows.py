@@ -18,14 +18,14 @@ from simcluster.scenario.memory_plan import fit_mark
 from simcluster.scenario.scenario import Scenario, Variant, load, scenario_path
 from simcluster.scenario.short_forms import reset_chunks
 from simcluster.schedules import SCHEDULES
-from simcluster.studies.sweep.playing import Row, measured
+from simcluster.studies.sweep.playing import Row, measure_variant
 from simcluster.studies.sweep.quick import quick_numbers, quick_step
 from simcluster.studies.sweep.stage_network import NotQuickError
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from simcluster.studies.sweep.sweep import Swept
+    from simcluster.studies.sweep.sweep import SweepResult
 
 SECTIONS = ("parallel", "pipeline", "training", "overlap")
 """Sections whose values are changed without reading the scenario again."""
@@ -53,13 +53,13 @@ class _BaseRead(NamedTuple):
 _BASES = LruCache(4)
 
 
-def quickly(variant: Variant) -> Row:
+def measure_quickly(variant: Variant) -> Row:
     """Return a variant's row with its exact step time; column ``how`` is "quick", or "full" after a full run."""
     try:
-        scenario = changed(variant)
+        scenario = make_changed_scenario(variant)
         step_time = quick_step(scenario)
     except NotQuickError:
-        return {**measured(variant), "how": "full"}
+        return {**measure_variant(variant), "how": "full"}
     except InputError as problem:
         return {"status": "refused", "error": str(problem)}
     except Exception as problem:  # one variant must not end a sweep of thousands
@@ -67,7 +67,7 @@ def quickly(variant: Variant) -> Row:
     return {"status": "ok", "error": "", "how": "quick", **quick_numbers(scenario, step_time)}
 
 
-def changed(variant: Variant) -> Scenario:
+def make_changed_scenario(variant: Variant) -> Scenario:
     """Return a variant's scenario; the base file is read once if variants change only values of sections."""
     paths = [path.split(".") for path, _ in variant.changes]
     schedules = [value for path, value in variant.changes if path == "pipeline.schedule"]
@@ -75,13 +75,13 @@ def changed(variant: Variant) -> Scenario:
     shared = isinstance(variant.base.what, str) and not variant.base.fixed
     if shared and plain and all(len(path) == 2 and path[0] in SECTIONS for path in paths):
         try:
-            return _changed(_base(str(variant.base.what)), list(variant.changes))
+            return _apply_changes(_read_cached_base(str(variant.base.what)), list(variant.changes))
         except (InputError, ValueError):
             pass  # the full way below reports it
     return variant.scenario()
 
 
-def _changed(base: _BaseRead, given: list[tuple[str, Any]]) -> Scenario:
+def _apply_changes(base: _BaseRead, given: list[tuple[str, Any]]) -> Scenario:
     found, changes = dict(base.sections), reset_chunks(given)
     if (measured := found["measured"]) is not None:
         told = record_changes({"measured": {"changed": measured.changed}}, base.written, given)["measured"]
@@ -95,18 +95,18 @@ def _changed(base: _BaseRead, given: list[tuple[str, Any]]) -> Scenario:
     return scenario
 
 
-def _base(what: str) -> _BaseRead:
+def _read_cached_base(what: str) -> _BaseRead:
     """Return a base scenario file, read again if it or a file that it names has changed.
 
     Notebooks and the workers of a Dask cluster outlive an edit.
     """
     if what in _BASES and _BASES[what].contents.changed:
         del _BASES[what]
-    found: _BaseRead = _BASES.fetch(what, lambda: _read(what))
+    found: _BaseRead = _BASES.fetch(what, lambda: _read_base(what))
     return found
 
 
-def _read(what: str) -> _BaseRead:
+def _read_base(what: str) -> _BaseRead:
     path, contents = scenario_path(what), Contents()
     contents.digest([str(path.absolute())])
     base = load(what)
@@ -123,7 +123,7 @@ _MOST_PLANNED = 300  # rows whose memory is planned, 10 ms each
 
 
 @dataclass(frozen=True, slots=True)
-class Room:
+class RowMemory:
     """Variant and memory (bytes on the fullest GPU) of a row, with the mark of its headroom (``headroom.mark``).
 
     ``note`` names the frameworks that can launch it, if few can.
@@ -136,34 +136,34 @@ class Room:
 
 
 @dataclass(frozen=True, slots=True)
-class Fastest:
+class FastestRows:
     """The fastest rows that leave the ``headroom`` of memory, and faster ones (``ahead``) that do not."""
 
     headroom: float
-    rows: tuple[Room, ...]
-    ahead: tuple[Room, ...]
+    rows: tuple[RowMemory, ...]
+    ahead: tuple[RowMemory, ...]
 
 
-def fastest(swept: Swept, table: pd.DataFrame, headroom: float, top: int) -> Fastest:
+def find_fastest_rows(swept: SweepResult, table: pd.DataFrame, headroom: float, top: int) -> FastestRows:
     """Return the ``top`` fastest rows of a sweep's table that leave the fraction ``headroom`` of memory free.
 
     The memory of rows that were not simulated in full is planned, an upper bound.
     """
-    rows: list[Room] = []
-    ahead: list[Room] = []
+    rows: list[RowMemory] = []
+    ahead: list[RowMemory] = []
     good = table[table["status"] == "ok"]
     by_time = good.sort_values(["step_time_s", "variant"]).head(_MOST_PLANNED) if len(good) else good
     for _, row in by_time.iterrows():
         number, memory = int(row["variant"]), row.get("peak_memory_bytes")
-        scenario = changed(swept.sweep.variant(number))
+        scenario = make_changed_scenario(swept.sweep.variant(number))
         if memory is None or memory != memory:
             memory = peak_bytes(scenario)
         notes = [note for note in (launch_note(scenario), *idle_field_notes(scenario)) if note]
-        found = Room(number, memory, fit_mark(memory, scenario.cluster.device.memory, headroom), "; ".join(notes))
+        found = RowMemory(number, memory, fit_mark(memory, scenario.cluster.device.memory, headroom), "; ".join(notes))
         if not found.mark:
             rows.append(found)
         elif not rows:
             ahead.append(found)
         if len(rows) == top:
             break
-    return Fastest(headroom, tuple(rows), tuple(ahead[:top]))
+    return FastestRows(headroom, tuple(rows), tuple(ahead[:top]))

@@ -27,15 +27,15 @@ from simcluster.studies.sweep.step_tables import (
     ActionWork,
     Costs,
     Items,
-    Sent,
+    SendWork,
     StepTemplate,
     TimedOp,
-    shapes_of,
+    find_shapes,
     step_seconds,
 )
 from simcluster.symmetry.classes import find_shared
-from simcluster.symmetry.communicators import Communicators, Part, patterns_of
-from simcluster.symmetry.folding import Folding, seen_by
+from simcluster.symmetry.communicators import Communicators, Part, group_patterns
+from simcluster.symmetry.folding import Folding, fold_window
 from simcluster.symmetry.orbits import Irregularities
 from simcluster.symmetry.quotient import Quotient
 from simcluster.topology import Cluster
@@ -50,7 +50,7 @@ class NotQuickError(InputError):
 
 StageOp = tuple[int, Op]
 """A stage's use of the network: a collective, or a send to a stage on one of its lanes."""
-Alone = tuple[tuple[float | None, float], ...]
+TimesAlone = tuple[tuple[float | None, float], ...]
 """The seconds (None: they depend on others) and the pressure of collectives."""
 
 
@@ -82,8 +82,7 @@ class RepresentativeCalls:
             return timed
         return timed._replace(meeting=(self.communication(stage, op)[0], key))
 
-    def _find_sends(self, hops: tuple[Sent, ...], size: float, overlap: bool) -> tuple[list[Costs], bool]:
-        """Return the costs of sends between stages, and whether none of them slows down computation."""
+    def _find_sends(self, hops: tuple[SendWork, ...], size: float, overlap: bool) -> tuple[list[Costs], bool]:
         ops = [Op(Transfer(hop.target, size), "pp", "", "", lane=hop.lane(overlap=overlap)) for hop in hops]
         costs = [self.ops(hop.stage, Segment((op,))) for hop, op in zip(hops, ops, strict=True)]
         kinds = [kind for (op,) in costs if (kind := op.communication)]
@@ -98,7 +97,7 @@ class RepresentativeCalls:
         if any(cost.communication for _, cost in timed):  # it slows down computation
             costs, none = [tuple([cost for _, cost in timed])], np.zeros(0, dtype=np.int64)
             items = Items((ActionWork("", stage, 0, arrives=False),), np.zeros(1, dtype=np.int64), none, none)
-            shapes, kinds = shapes_of(costs)
+            shapes, kinds = find_shapes(costs)
             template = StepTemplate(items, shapes, self.num_stages)
             return step_seconds(template, costs, kinds, self.capacity, LruCache(1))
         over, free = list[float](), defaultdict[str, float](float)
@@ -123,7 +122,7 @@ class RepresentativeCalls:
             return alone, TimedOp(0.0, -1.0, cost, op.lane, op.after)
         return alone, TimedOp(alone, -1.0, None, op.lane, op.after)
 
-    def _find_alone(self, works: tuple[Collective, ...]) -> list[Alone]:
+    def _find_alone(self, works: tuple[Collective, ...]) -> list[TimesAlone]:
         """Return for each stage the times (s) of tp collectives alone, on the main lane and on another lane."""
         ops = [Op(work, "tp", work.kind, "", lane=lane) for work in works for lane in (MAIN, "tp")]
         return [
@@ -198,10 +197,10 @@ class RepresentativeNetwork:
 
     def _draw(self, calls: Sequence[StageOp]) -> RepresentativeCalls | None:
         plan, cluster, choices = self._plan, self._cluster, self._choices
-        communicators = _AnySize(_programs(plan.pp, calls), plan, cluster, choices.methods)
+        communicators = _AnySizeCommunicators(_calling_programs(plan.pp, calls), plan, cluster, choices.methods)
         communicators.group_of, communicators.planned = self._group_of, {}
         odd = Irregularities.of(cluster.link_capacity, cluster.link_capacity, [1.0] * plan.num_ranks)
-        folding = seen_by(communicators, Quotient.whole(plan.num_ranks), odd)
+        folding = fold_window(communicators, Quotient.whole(plan.num_ranks), odd)
         first = folding.classes.rank_representatives
         if len(first) != plan.pp or not communicators.alike():
             return None
@@ -209,7 +208,7 @@ class RepresentativeNetwork:
         return RepresentativeCalls(ranks, folding, cluster, choices)
 
 
-class _AnySize(Communicators):
+class _AnySizeCommunicators(Communicators):
     """Communicators that also serve message sizes absent from the programs, by the same algorithms.
 
     ``group_of`` makes the group of ranks.
@@ -235,7 +234,7 @@ class _AnySize(Communicators):
     def traffics(self, number: int, kind: str, size: float, usages: Sequence[Usage]) -> tuple[Traffic, ...]:
         """Return the activities of a collective of any size."""
         method, parts = self._planned(number, kind, size)
-        return make_activities(patterns_of(parts, usages), size, method)
+        return make_activities(group_patterns(parts, usages), size, method)
 
     def _planned(self, number: int, kind: str, size: float) -> tuple[Method, tuple[Part, ...]]:
         """Return how a group runs a collective of any size, and its link patterns, which depend on the group's form."""
@@ -250,7 +249,7 @@ class _AnySize(Communicators):
         return self.planned[name]
 
 
-def _programs(num_stages: int, calls: Sequence[StageOp]) -> list[StageProgram]:
+def _calling_programs(num_stages: int, calls: Sequence[StageOp]) -> list[StageProgram]:
     """Return stage programs in which every stage makes its network calls once, and receivers wait for sends."""
     programs, sends = [], [(stage, op.work.to_stage, op) for stage, op in calls if isinstance(op.work, Transfer)]
     for stage in range(num_stages):

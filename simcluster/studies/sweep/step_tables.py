@@ -21,8 +21,8 @@ from simcluster.engine.tables import (
     Groups,
     Tables,
     communication_tables,
-    firsts,
     int32s,
+    offsets,
     one_instance,
     one_template,
 )
@@ -43,7 +43,7 @@ class ActionWork(NamedTuple):
     casts: bool = False
 
 
-class Sent(NamedTuple):
+class SendWork(NamedTuple):
     """A send between stages of an activation (kind F) or its gradient (kind B)."""
 
     kind: str
@@ -55,7 +55,7 @@ class Sent(NamedTuple):
         return f"send {self.kind}" if overlap else MAIN
 
 
-Work: TypeAlias = ActionWork | Sent
+Work: TypeAlias = ActionWork | SendWork
 
 
 class Items(NamedTuple):
@@ -78,8 +78,8 @@ def schedule_items(schedule: Schedule, *, overlap: bool, casts: bool) -> Items:
     lane of their stage, or on separate lanes (``overlap``). ``casts``: the first F of each chunk casts its weights.
     """
     numbers: dict[Work, int] = {}
-    work, send, needs, makes = _columns(schedule, numbers, casts=casts)
-    starts = firsts([*map(len, schedule.rows)]).tolist()
+    work, send, needs, makes = _action_columns(schedule, numbers, casts=casts)
+    starts = offsets([*map(len, schedule.rows)]).tolist()
     halves = np.array([first + at for stage, first in enumerate(starts[:-1]) for at in schedule.fused_at(stage)], int)
     sends = send >= 0
     actions = np.arange(len(work)) + np.cumsum(sends) - sends
@@ -96,13 +96,13 @@ def schedule_items(schedule: Schedule, *, overlap: bool, casts: bool) -> Items:
     waiting, awaited = begins[needs > 0], source[needs[needs > 0]]
     if overlap:
         waiting, awaited = np.append(waiting, sent[sends]), np.append(awaited, over[sends])
-    works = sorted(numbers, key=lambda each: isinstance(each, Sent))
+    works = sorted(numbers, key=lambda each: isinstance(each, SendWork))
     place = np.argsort([numbers[each] for each in works])
     ends = np.arange(schedule.num_stages) + len(works)
     return Items(tuple(works), np.append(place[items], ends), waiting, awaited)
 
 
-def _columns(schedule: Schedule, numbers: dict[Work, int], *, casts: bool) -> Ints:
+def _action_columns(schedule: Schedule, numbers: dict[Work, int], *, casts: bool) -> Ints:
     """Return columns of all actions: the numbers of work, send, needed output and made output.
 
     The number of a missing send is -1; outputs count from 1, and 0 is none.
@@ -121,7 +121,7 @@ def _columns(schedule: Schedule, numbers: dict[Work, int], *, casts: bool) -> In
 
     for place in np.flatnonzero(first >= 0).tolist():
         at = int(first[place])
-        work, sent, *outputs = _role(schedule, int(stages[at]), actions[at])
+        work, sent, *outputs = _action_role(schedule, int(stages[at]), actions[at])
         rows[place] = number(work), -1 if sent is None else number(sent), *outputs
         if casts and work.kind == "F":
             cast[at] = number(work._replace(casts=True))
@@ -131,13 +131,13 @@ def _columns(schedule: Schedule, numbers: dict[Work, int], *, casts: bool) -> In
     return columns
 
 
-def _role(schedule: Schedule, stage: int, action: Action) -> tuple[ActionWork, Sent | None, int, int]:
+def _action_role(schedule: Schedule, stage: int, action: Action) -> tuple[ActionWork, SendWork | None, int, int]:
     """Return an action's work and send, and the numbers of the outputs that it needs and makes for microbatch 0."""
     here, forward = (action.microbatch, stage, action.chunk), action.kind == "F"
     ends = schedule.previous_hop(*here), schedule.next_hop(*here)
     source, target = (None, None) if action.kind == "W" else ends if forward else reversed(ends)
     arrives = source is not None and source[0] != stage
-    sent = None if target is None or target[0] == stage else Sent("F" if forward else "B", stage, target[0])
+    sent = None if target is None or target[0] == stage else SendWork("F" if forward else "B", stage, target[0])
     count, slices = schedule.num_microbatches, len(schedule.routes[0])
     own = schedule.virtual_stage(*here) + (0 if forward else slices)
     needs = 1 + (own + (-1 if forward else 1)) * count if arrives else 0
@@ -165,7 +165,7 @@ Shape = tuple[tuple[str, tuple[int, ...], int], ...]
 """Of each op of a work the lane, what it waits for, and the number of its kind of communication (-1: none)."""
 
 
-def shapes_of(costs: Sequence[Costs]) -> tuple[tuple[Shape, ...], list[CommunicationKind]]:
+def find_shapes(costs: Sequence[Costs]) -> tuple[tuple[Shape, ...], list[CommunicationKind]]:
     """Return the shapes of works (lanes, waits, communication numbers), and their kinds of communication."""
     numbers, kinds = dict[Hashable, int](), list[CommunicationKind]()
 
@@ -189,9 +189,9 @@ class StepTemplate:
     def __init__(self, items: Items, shapes: Sequence[Shape], stages: int) -> None:
         counts = int32s([*map(len, shapes)])
         size = counts[items.work]
-        op_first = firsts(size)
+        op_first = offsets(size)
         begins = op_first[:-1]
-        self.unit = np.repeat(firsts(counts)[items.work] - begins, size) + np.arange(op_first[-1], dtype=np.int32)
+        self.unit = np.repeat(offsets(counts)[items.work] - begins, size) + np.arange(op_first[-1], dtype=np.int32)
         stage_of = [*(each.stage for each in items.works), *range(stages)]
         units = [(stage, *unit) for stage, shape in zip(stage_of, shapes, strict=False) for unit in shape]
         kinds = int32s([kind for *_, kind in units])

@@ -39,8 +39,8 @@ from simcluster.scenario.contents import Contents, VariantKeys
 from simcluster.scenario.given import ScenarioLike, base_of
 from simcluster.scenario.paths import ScenarioPath, check_path
 from simcluster.scenario.scenario import Base, Variant, scenario_path
-from simcluster.studies.sweep.players import Key, players_of
-from simcluster.studies.sweep.playing import Measure, Numbered, Row, measured
+from simcluster.studies.sweep.players import Key, open_executor
+from simcluster.studies.sweep.playing import Measure, Numbered, Row, measure_variant
 from simcluster.studies.variations import label_value
 
 if TYPE_CHECKING:
@@ -49,20 +49,20 @@ if TYPE_CHECKING:
 MAX_VARIANTS = 200_000
 """A sweep of more is refused: at a hundred a second it would take over half an hour on every core."""
 
-_SHARED = ("parallel.pp", "parallel.tp", "parallel.", "pipeline.", "training.", "parallel.zero")
+_SHARED_PREFIXES = ("parallel.pp", "parallel.tp", "parallel.", "pipeline.", "training.", "parallel.zero")
 """Prefixes of paths, in order of how much a change costs variants that share work; all other paths, which change the
 cluster or the model, come before them."""
 Values = Annotated[tuple[Any, ...], Field(min_length=1)]
 
 
-def _dotted(varied: Any) -> Any:
+def _flatten_paths(varied: Any) -> Any:
     """Return nested mappings as dotted paths: ``{parallel: {tp: [1, 2]}}`` becomes ``{parallel.tp: [1, 2]}``."""
     if not isinstance(varied, Mapping):
         return varied
     found: dict[Any, Any] = {}
     for path, values in varied.items():
         if isinstance(values, Mapping):
-            found |= {f"{path}.{key}": each for key, each in _dotted(values).items()}
+            found |= {f"{path}.{key}": each for key, each in _flatten_paths(values).items()}
         else:
             found[path] = values
     return found
@@ -75,7 +75,7 @@ class SweepSpec(Spec):
     name: str = ""
     scenario: dict[str, Any] | str
     set: dict[ScenarioPath, Any] = Field(default_factory=dict)
-    vary: Annotated[dict[ScenarioPath, Values], BeforeValidator(_dotted)] = Field(default_factory=dict)
+    vary: Annotated[dict[ScenarioPath, Values], BeforeValidator(_flatten_paths)] = Field(default_factory=dict)
     table: str | None = None
     columns: dict[str, ScenarioPath] = Field(default_factory=dict)
 
@@ -162,12 +162,12 @@ def make_sweep(
     return Sweep(base, tuple(fixed), made, {path: tuple(values) for path, values in vary.items()}, numbers)
 
 
-def in_order(made: Sweep, numbers: Iterable[int]) -> dict[int, Key]:
+def order_variants(made: Sweep, numbers: Iterable[int]) -> dict[int, Key]:
     """Order variants so that neighbours share most work; return their sort keys by number."""
     changes = {number: dict(made.variant(number).changes) for number in numbers}
 
     def rank(path: str) -> int:
-        return max((place for place, start in enumerate(_SHARED, 1) if path.startswith(start)), default=0)
+        return max((place for place, start in enumerate(_SHARED_PREFIXES, 1) if path.startswith(start)), default=0)
 
     paths = sorted({path for own in changes.values() for path in own}, key=lambda path: (rank(path), path))
     keys = {number: tuple([repr(own.get(path)) for path in paths]) for number, own in changes.items()}
@@ -192,11 +192,11 @@ def load_sweep(
     data = document.data
     if isinstance(data, Mapping) and ("scenario" in data or data.get("kind") == "sweep"):
         spec = validate(SweepSpec, document)
-        base, fixed = Base(_base(spec.scenario, document), str(document.folder)), [*spec.set.items(), *overrides]
+        base, fixed = Base(_study_base(spec.scenario, document), str(document.folder)), [*spec.set.items(), *overrides]
         vary = {**spec.vary, **vary}
         if spec.table:
             with document.errors_at(("table",)):
-                rows = _rows_of(document.folder / spec.table, spec.columns)
+                rows = _read_rows(document.folder / spec.table, spec.columns)
     else:
         base, fixed = Base(str(path)), list(overrides)
     for where in (*vary, *(where for where, _ in overrides)):
@@ -204,7 +204,7 @@ def load_sweep(
     return make_sweep(base, vary, fixed=fixed, rows=rows, sample=sample, seed=seed)
 
 
-def _base(what: Mapping[str, Any] | str, document: Document) -> Mapping[str, Any] | str:
+def _study_base(what: Mapping[str, Any] | str, document: Document) -> Mapping[str, Any] | str:
     """Return the base scenario of a study as a document or a path; InputError for a missing file."""
     if not isinstance(what, str):
         return what
@@ -215,7 +215,7 @@ def _base(what: Mapping[str, Any] | str, document: Document) -> Mapping[str, Any
     return found
 
 
-def _rows_of(path: Path, columns: Mapping[str, str]) -> list[dict[str, Any]]:
+def _read_rows(path: Path, columns: Mapping[str, str]) -> list[dict[str, Any]]:
     """Return the changes in each row of a CSV file; an empty cell means no change."""
     if not path.is_file():
         raise InputError(f"file {path} does not exist; write its path relative to the study")
@@ -235,7 +235,7 @@ Progress = Callable[[int, int, int], object]
 
 
 @dataclass(frozen=True)
-class Swept:
+class SweepResult:
     """A finished sweep: ``rows`` in the order of its variants, of which this call simulated ``played``."""
 
     sweep: Sweep
@@ -269,7 +269,7 @@ def sweep(
     store: str | Path | None = None,
     sample: int | None = None,
     seed: int = 0,
-    measure: Measure = measured,
+    measure: Measure = measure_variant,
 ) -> pd.DataFrame:
     """Simulate every combination of values at dotted paths, or a ``sample`` of them: a row each (see ``Swept.frame``).
 
@@ -289,14 +289,14 @@ def run_sweep(
     executor: Executor | int | str | None = None,
     store: Path | None = None,
     retry: bool = False,
-    measure: Measure = measured,
+    measure: Measure = measure_variant,
     progress: Progress = lambda done, total, wrong: None,
-) -> Swept:
+) -> SweepResult:
     """Simulate the variants that are not stored yet, and store each row as soon as it is finished.
 
     With ``retry``, failed rows are simulated again.
     """
-    keys = VariantKeys(made.base, *_identity(measure))
+    keys = VariantKeys(made.base, *_measure_key(measure))
     key_of = {number: keys.key(variant) for number, variant in made.variants()}
     with Store(store if store else Path(":memory:"), VERSION) as kept:
         done = kept.find_stored(key_of.values())
@@ -308,19 +308,19 @@ def run_sweep(
         wrong = sum(row["status"] != "ok" for row in kept.rows(done))
         there = sum(key not in todo for key in key_of.values())
         progress(there, len(key_of), wrong)
-        dealt = in_order(made, sorted(todo.values()))
+        dealt = order_variants(made, sorted(todo.values()))
         variants: Iterator[Numbered] = ((number, made.variant(number)) for number in dealt)
-        with players_of(executor if todo else None) as players:
+        with open_executor(executor if todo else None) as players:
             for rows in players.play(variants, list(dealt.values()), measure):
                 keys.contents.require_unchanged()
                 kept.add((key_of[number], row) for number, row in rows)
                 there += len(rows)
                 wrong += sum(row["status"] != "ok" for _, row in rows)
                 progress(there, len(key_of), wrong)
-        return Swept(made, list(kept.rows(key_of.values())), len(todo))
+        return SweepResult(made, list(kept.rows(key_of.values())), len(todo))
 
 
-def _identity(measure: Measure) -> list[str]:
+def _measure_key(measure: Measure) -> list[str]:
     """Return a key of a measuring function that changes if its source file is edited."""
     home = measure.__module__
     name = f"{home}.{getattr(measure, '__qualname__', measure)}"

@@ -27,7 +27,7 @@ from simcluster.scenario.scenario import Scenario, from_document
 from simcluster.step.planned import plan_step
 from simcluster.step.simulate import simulate_scenario
 from simcluster.studies.scopes import REPLICAS
-from simcluster.studies.whatif.replica_sweep import seed_of, sweep_replicas
+from simcluster.studies.whatif.replica_sweep import replica_seed, sweep_replicas
 
 Method = Literal["auto", "sweep", "events"]
 
@@ -105,7 +105,7 @@ def _simulate_by_events(scenario: Scenario, numbers: Sequence[int]) -> list[floa
 
 def make_replica(scenario: Scenario, number: int) -> Scenario:
     """Return the scenario of random replica ``number``, with its own seed."""
-    return scenario.model_copy(update={"seed": seed_of(scenario.seed, number), "replicas": 1})
+    return scenario.model_copy(update={"seed": replica_seed(scenario.seed, number), "replicas": 1})
 
 
 def remove_randomness(scenario: Scenario) -> Scenario:

@@ -39,7 +39,7 @@ BLOCK = 50
 _WORTH_A_PROCESS = 20e6  # durations to be drawn; below, starting one takes longer
 
 
-def seed_of(seed: int, replica: int) -> int:
+def replica_seed(seed: int, replica: int) -> int:
     """Return the seed of a replica, derived from the scenario's seed."""
     digest = hashlib.blake2b(repr((seed, "replica", replica)).encode(), digest_size=7).digest()
     return int.from_bytes(digest, "little")
@@ -53,7 +53,7 @@ def sweep_replicas(
     ``base`` is the result of the scenario without chance; ``processes`` is how many share the blocks, 0 for one per
     core where that pays.
     """
-    job = _job(scenario, base)
+    job = _make_job(scenario, base)
     blocks = range(math.ceil(scenario.replicas / BLOCK))
     work = sum(len(planned.seconds) * len(planned.sort) for planned in job.planned) * scenario.replicas
     workers = min(processes or (count_cores() if work > _WORTH_A_PROCESS else 1), len(blocks))
@@ -61,7 +61,7 @@ def sweep_replicas(
     times = np.zeros(0)
     for first in range(0, len(blocks), turn):
         block: Floats
-        for block in map_in_processes(partial(_simulate, job), blocks[first : first + turn], workers):
+        for block in map_in_processes(partial(_simulate_blocks, job), blocks[first : first + turn], workers):
             times = np.concatenate([times, block / scenario.steps])
             if enough and enough(times):
                 return times
@@ -90,7 +90,7 @@ def planned_seconds(base: Result, sweep: StageSweep) -> list[StageSeconds]:
 
 
 @dataclass(frozen=True)
-class _Job:
+class _SweepJob:
     """Data to simulate any block of replicas, small enough to send to another process.
 
     ``together`` neighbours of a stage are a worker: the tp and cp ranks of a replica's stage. ``attention`` returns the
@@ -129,12 +129,12 @@ class _Job:
         return found
 
 
-class _Block:
+class _ReplicaBlock:
     """Durations of ops in one block of replicas."""
 
-    def __init__(self, job: _Job, number: int) -> None:
+    def __init__(self, job: _SweepJob, number: int) -> None:
         first = number * BLOCK
-        seeds = [seed_of(job.seed, replica) for replica in range(first, min(first + BLOCK, job.replicas))]
+        seeds = [replica_seed(job.seed, replica) for replica in range(first, min(first + BLOCK, job.replicas))]
         self._job, self._number, self.replicas, self._streams = job, number, len(seeds), FastStreams()
         self._attention = np.stack([*map(job.attention, seeds)]) if job.attention else None
         slower = [job.speeds[0].slowdowns(job.ranks, seed) for seed in seeds] if job.speeds else None
@@ -184,7 +184,7 @@ class _Block:
         return drawn if size == 1 else np.repeat(drawn, size, axis=1)
 
 
-def _job(scenario: Scenario, base: Result) -> _Job:
+def _make_job(scenario: Scenario, base: Result) -> _SweepJob:
     parallel, cluster = (
         scenario.parallel,
         apply_permanent_faults(scenario.faults, scenario.cluster.built, scenario.seed),
@@ -193,7 +193,7 @@ def _job(scenario: Scenario, base: Result) -> _Job:
     hosts, batch = cluster.host_of[: scenario.gpus], batch_of(scenario)
     packed = next(iter(_effective_faults(SequenceLengths, scenario)), None)
     chosen = [(fault, fault.chosen(hosts)) for fault in _effective_faults(Jitter, scenario)]
-    return _Job(
+    return _SweepJob(
         sweep=sweep, planned=planned_seconds(base, sweep),
         jitters=[(fault, [np.isin(ranks, own) for ranks in sweep.stage_ranks]) for fault, own in chosen],
         speeds=[fault for fault in _effective_faults(Speeds, scenario) if fault.by_chance],
@@ -207,6 +207,6 @@ def _effective_faults(kind: type[Kind], scenario: Scenario) -> list[Kind]:
     return [fault for fault in scenario.faults if isinstance(fault, kind) and not fault.neutral]
 
 
-def _simulate(job: _Job, blocks: Sequence[int]) -> list[Floats]:
-    drawn = (_Block(job, number) for number in blocks)
+def _simulate_blocks(job: _SweepJob, blocks: Sequence[int]) -> list[Floats]:
+    drawn = (_ReplicaBlock(job, number) for number in blocks)
     return [job.sweep(block.seconds, block.replicas) for block in drawn]
