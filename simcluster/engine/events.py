@@ -93,7 +93,6 @@ class Engine:
         return 4
 
     def _next_time(self) -> cython.double:
-        """Return when something will happen next; infinite for never."""
         time: cython.double = self.next_event()
         changes: cython.bint = self.links.under_way or self.ranks.computing_lanes  # else changes have no effect
         if changes and self.change < self._changes and self._change_time[self.change] < time:

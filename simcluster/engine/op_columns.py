@@ -178,7 +178,6 @@ class OpColumns:
         self.lane_rank = np.zeros(len(lanes), dtype=np.int32)
 
     def _add_waits(self, segments: Segments, own: Sequence[ProgramItems], programs: Ints, shape: Int32s) -> None:
-        """Add what ops wait for: others of their segments, then what their items need."""
         after = [others for *_, others in segments.shapes]
         after_first = offsets([*map(len, after)])
         waiting = np.flatnonzero(np.diff(after_first)[shape])

@@ -128,7 +128,6 @@ def _profile_changes(profile: Profile, number: int, instant: float) -> Iterator[
 
 
 def _deadlock_error(tables: Tables, engine: Engine, describe: Callable[[int], str]) -> Exception:
-    """Return the error that states what every lane of a stuck engine waits for."""
     lines = []
     for lane in range(engine.lanes.count):
         op = engine.lanes.op_at(lane)

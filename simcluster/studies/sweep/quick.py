@@ -308,7 +308,6 @@ class _Stages:
         yield from ((stage, op) for stage, ops in enumerate(self._ops) for _, op in ops if op.work.traffic_kind)
 
     def _ends(self, drawn: RepresentativeCalls) -> list[Costs]:
-        """Return the ops of every stage after its last action, with their costs on these links."""
         return [tuple([drawn.end(stage, *each) for each in ops]) for stage, ops in enumerate(self._ops)]
 
 

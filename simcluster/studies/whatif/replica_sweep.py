@@ -130,8 +130,6 @@ class _SweepJob:
 
 
 class _ReplicaBlock:
-    """Durations of ops in one block of replicas."""
-
     def __init__(self, job: _SweepJob, number: int) -> None:
         first = number * BLOCK
         seeds = [replica_seed(job.seed, replica) for replica in range(first, min(first + BLOCK, job.replicas))]
