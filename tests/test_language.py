@@ -31,13 +31,13 @@ WORDS = {  # a house word, and what the field says: the most that are left in do
     r"\bgoes with\b|\bdo(?:es)? not go\b": ("is compatible with", 0),
     r"\bin the place of\b": ("instead of", 0),
     r"\b(?:by itself|by themselves|of its own|of their own)\b": ("alone, separate", 3),
-    r"\balike\b|\bof one kind\b": ("equal, identical", 10),
+    r"\balike\b|\bof one kind\b": ("equal, identical", 9),
     r"\b(?:whoever|somebody|nobody|anybody)\b": ("the actor", 2),
     r"\bone's own\b": ("your", 0),
     r"\b(?:short|quick) ways?\b": ("fast path", 1),
-    r"\bstands? for\b": ("represents", 2),
+    r"\bstands? for\b": ("represents", 1),
     r"\bfelt\b|\bhand(?:s|ed)? (?:over|on)\b": ("slowed down by; passes, delegates", 2),
-    r"(?<!there )\b(?:is|are) no (?!longer|such)": ("is not a", 4),
+    r"(?<!there )\b(?:is|are) no (?!longer|such)": ("is not a", 3),
     r"\bstrikes?\b|\blemons?\b": ("failure, defective GPU", 3),
 }
 
@@ -47,7 +47,7 @@ VAGUE = re.compile(
     "away|else|more|less|most|least|so|many|whole|part|way|ways|doors|trip|taste|again|ahead|apart|aside|"
     "around|once|ever|read|sent|gone|come|comes|goes|put|set_|laid"
 )
-NAMES = 135  # functions and classes with such a name
+NAMES = 124  # functions and classes with such a name
 
 
 @cache
