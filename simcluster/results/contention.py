@@ -141,7 +141,6 @@ class FreeCalls:
         return math.nan if key.kind == "copy" else sum(traffic.alone_seconds(self._of_class) for traffic in traffics)
 
     def _on_classes(self, number: int) -> Sequence[Usage]:
-        """Return a communicator's usage of link classes; a class is repeated for each of its links."""
         communicators, classes = self._folding
         if communicators.seen.of_group[number] in communicators.seen.apart:
             return classes.quotient[classes.of_communicator[number]]

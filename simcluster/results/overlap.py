@@ -162,7 +162,6 @@ class CommunicationTime:
         ])  # fmt: skip
 
     def _on_wire(self, chosen: Ints) -> tuple[Ints, Floats, Floats]:
-        """Return the pieces in which some of the spans are active, how many are, and the sum of contended shares."""
         first, last, part = self._start[chosen], self._end[chosen], self._contended[chosen]
         if not part.any() and (last[:-1] <= first[1:]).all():  # one after the other
             place = np.repeat(first, last - first) + concat_ranges(last - first)

@@ -182,7 +182,6 @@ def _find_narrowest(usage: Usage | Sequence[tuple[int, float]], capacity: npt.ND
 
 
 def _pace_ratio(raised: LinkUpgrade, usage: Usage) -> float:
-    """Return the factor by which NCCL's rate was raised on these links; a NIC or switch means between nodes."""
     if raised.pace_before == raised.pace_after:
         return 1.0
     kinds = raised.cluster.graph.nodes

@@ -65,7 +65,7 @@ def gantt(
     shown = _checked_window(window, whole)
     choice = choose_rows(timeline, ranks=ranks, rows=rows, max_rows=max_rows, num_ranks=num_ranks)
     total = max(num_ranks or 0, timeline["rank"].nunique())
-    heading = _part(title if title is not None else _default_title(timeline, whole, total), whole, shown)
+    heading = _add_window(title if title is not None else _default_title(timeline, whole, total), whole, shown)
     drawn, parts = _add_break([Drawn(timeline, choice, 0.0)], shown, breaks=breaks and window is None)
     return gantt_figure(drawn, parts, heading, labels=labels, size=(width, height))
 
@@ -108,7 +108,9 @@ def compare_gantts(
               header=(name, *both))
         for (name, _), timeline, (begin, _), both in zip(named_timelines, timelines, extents, texts, strict=True)
     ]  # fmt: skip
-    heading = _part(f"{len(panels)} timelines on one time axis" if title is None else title, (0.0, max(lengths)), shown)
+    heading = _add_window(
+        f"{len(panels)} timelines on one time axis" if title is None else title, (0.0, max(lengths)), shown
+    )
     drawn, parts = _add_break(panels, shown, breaks=breaks and window is None)
     return gantt_figure(drawn, parts, heading, labels=labels, size=(width, height))
 
@@ -178,8 +180,7 @@ def _default_title(timeline: pd.DataFrame, whole: Window, num_ranks: int) -> str
     return f"{what} · {ranks} · {format_seconds(whole[1] - whole[0])}"
 
 
-def _part(title: str, whole: Window, shown: Window) -> str:
-    """Return a title with the drawn time window added to its first line, if not all of the time is drawn."""
+def _add_window(title: str, whole: Window, shown: Window) -> str:
     if not title or shown == whole:
         return title
     first, *others = title.split("\n")

@@ -119,7 +119,6 @@ def _panels(
 
 
 def _fit_lanes(panels: Sequence[Sequence[Panel]], height: float, others: float) -> None:
-    """Scale the lanes so that a picture of ``height`` inches has room for ``others`` points of legend and texts."""
     lanes = sum(parts[0].height for parts in panels)
     scale = (height * 72 - others) / lanes
     if scale < _LOWEST:

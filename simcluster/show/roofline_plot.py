@@ -181,7 +181,9 @@ def _name_slopes(axes: Axes, rates: Mapping[str, float], peak: float) -> None:
         first, end = max(low, bottom / rate), peak / rate if ridge else min(high, top / rate)
         places = [first ** (1 - along) * end**along for along in (0.55, 0.45, 0.35, 0.25, 0.65)]
         crossed = [(line / rate, line) for line in flat]
-        x = max(places, key=lambda x: min((_apart((x, x * rate), other) for other in (*taken, *crossed)), default=0.0))
+        x = max(
+            places, key=lambda x: min((_log_gap((x, x * rate), other) for other in (*taken, *crossed)), default=0.0)
+        )
         taken.append((x, x * rate))
         axes.add_artist(
             _SlopeName(f"{name} {format_bytes_per_second(rate)}", (x, x * rate), xytext=(-4, 5), ha="center",
@@ -189,8 +191,7 @@ def _name_slopes(axes: Axes, rates: Mapping[str, float], peak: float) -> None:
         )  # fmt: skip
 
 
-def _apart(one: tuple[float, float], other: tuple[float, float]) -> float:
-    """Return the distance of two points on logarithmic axes (decades), at most 1.6."""
+def _log_gap(one: tuple[float, float], other: tuple[float, float]) -> float:
     return min(math.hypot(math.log10(one[0] / other[0]), math.log10(one[1] / other[1])), 1.6)
 
 

@@ -138,7 +138,6 @@ def _svg_path(left: Floats, top: Floats, width: Floats, high: Floats) -> str:
 
 
 def _fill_attributes(paints: Sequence[Paint]) -> dict[Paint, Markup]:
-    """Return for each paint the HTML attribute that fills with it, in light and dark themes."""
     found = {}
     for paint in paints:
         stream, kind, chunk = paint

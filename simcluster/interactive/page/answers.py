@@ -197,7 +197,6 @@ def _script_columns(entries: list[ReportEntry], part: str) -> tuple[dict[str, An
 
 
 def _timeline_part(asked: PageQuery, results: list[Result]) -> dict[str, Any]:
-    """Return the spans of the timeline, to which ``_detail`` adds waits, calls and the critical path."""
     blob = Blob(planes=False)
     data = timelines_data([*zip(_run_names(results), results, strict=True)], blob)
     return {"sections": {"timeline": _timeline_frame_html(len(results), [])}, "data": data, "columns": blob.raw()}

@@ -91,7 +91,7 @@ def hint_parts() -> Mapping[str, tuple[str, int]]:
         each for each in controls().values()
         if each.group in _GROUPS or each.key in _MORE_HINTED or each.key.startswith(_SCALE)
     ]  # fmt: skip
-    return {f"hint {each.key} {number}": (each.key, number) for each in hinted for number in range(_count(each))}
+    return {f"hint {each.key} {number}": (each.key, number) for each in hinted for number in range(_num_hints(each))}
 
 
 def missing_hints() -> list[dict[str, Any]]:
@@ -117,7 +117,9 @@ def hint_for(part: str, result: Result, settings: Settings, made: Made) -> list[
         for value, other in _other_values(scenario, settings, control, number, made)
         for words in _describe_change(result, other, control, value)
     ]
-    every = (other for at in range(_count(control)) for other in _other_values(scenario, settings, control, at, made))
+    every = (
+        other for at in range(_num_hints(control)) for other in _other_values(scenario, settings, control, at, made)
+    )
     if not found and not number and next(every, None) is None:
         found = [("", _NO_VALUE)]
     return [{"key": key, "of": of, "words": words} for of, words in found]
@@ -135,14 +137,13 @@ def _percent_gain(result: Result, resource: str) -> str:
     )
 
 
-def _count(control: Control) -> int:
+def _num_hints(control: Control) -> int:
     return 1 if control.offer == "switch" or control.key.startswith(_SCALE) else 2 if control.most else _MOST_WORDS
 
 
 def _other_values(
     scenario: Scenario, settings: Settings, control: Control, number: int, made: Made
 ) -> Iterator[tuple[Value, Scenario]]:
-    """Yield a valid other value by its number, with its scenario: the next number below or above, or a word."""
     key, document = control.key, scenario.document()
     values, place = list(offered_values(scenario, document, control)), 0
     now = dict(settings).get(key, control.off) if control.is_fault else control_value(scenario, document, key)
@@ -172,7 +173,6 @@ def _valid_values(
 
 
 def _describe_change(result: Result, scenario: Scenario, control: Control, value: Value) -> Iterator[tuple[str, str]]:
-    """Yield the quantity and its change: step time, or throughput per GPU if batch or cluster differ."""
     if _takes_long(scenario):
         yield "", f"{_format_value(control, value)} {_TOO_LONG}"
         return

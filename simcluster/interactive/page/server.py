@@ -270,7 +270,6 @@ def serve(
 
 
 def _is_server_fault(record: logging.LogRecord) -> bool:
-    """Return whether a log record is about the server itself, not about invalid requests (1007: not UTF-8)."""
     return not (record.exc_info and isinstance(record.exc_info[1], UnicodeDecodeError))
 
 

@@ -155,7 +155,6 @@ def policies(found: PolicyComparison) -> Figure:
 
 
 def _heading(found: PolicyComparison) -> str:
-    """Return which policy is best, or which are equally good, or that none is distinguishably better than the first."""
     best, means, others = found.best, found.table["mean"], found.table.iloc[1:]
     equal = [str(name) for name, mean in means.items() if math.isclose(mean, means[best], rel_tol=1e-9)]
     if len(equal) > 1:

@@ -188,7 +188,6 @@ def _consecutive_codes(values: npt.NDArray[Any]) -> tuple[Ints, int]:
 
 
 def _renumber(numbers: Ints, many: int) -> tuple[Ints, int]:
-    """Renumber numbers below ``many`` without gaps in the same order; also return how many are distinct."""
     if many > _FEW:
         left, found = np.unique(numbers, return_inverse=True)
         return found.reshape(-1).astype(np.int64), len(left)

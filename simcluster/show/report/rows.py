@@ -166,7 +166,6 @@ class _RowMaker:
         return groups, ends, [(spans.words[group].rstrip("0123456789"), culprit) for group, culprit in whom]
 
     def _peer(self, rank: int, way: str, stage: int) -> int | None:
-        """Return the rank of a stage that a rank sends to or receives from; None if its position does not decide."""
         own, there = int(self._stages[rank]), self._first + rank
         ends = (own, stage) if way == "to" else (stage, own)
         try:
@@ -176,7 +175,6 @@ class _RowMaker:
         return pair[1 if way == "to" else 0] - self._first if there in pair else None
 
     def _culprit(self, rank: int, axis: str, culprit: int) -> int:
-        """Return the rank that a rank waits for, if the rank that represents it waits for ``culprit``."""
         simulated = self._result.simulated_for
         if not axis:
             stage = int(self._stages[culprit])
