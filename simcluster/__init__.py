@@ -134,7 +134,7 @@ def __dir__() -> list[str]:
 
 
 class _Package(ModuleType):
-    """``simulate`` and ``compare`` are functions here although submodules bear their names, whoever imports those."""
+    """``simulate`` and ``compare`` are functions here although submodules have their names, even once imported."""
 
     def __setattr__(self, name: str, value: object) -> None:
         if name in ("formulas", "plots") or name not in _HOME:

@@ -22,7 +22,7 @@ SWITCH = -1
 """A position in the network: the lowest switch above all ranks that exchange the same data with it in a phase.
 
 It adds up what comes in (in a phase that reduces) and sends copies out (multicast); the switches below it on the way do
-so too, so that a link carries the same data once, however many ranks are behind it.
+so too, so that a link carries the same data once, however many ranks it leads to.
 """
 
 

@@ -15,7 +15,7 @@ from simcluster.collectives.group import Group
 
 MULTIMEM = 309.0 / 370.8
 """What multimem operations reach of the rate of ring kernels on the same NVLink: 309 of an H100's 450 GB/s (NVIDIA/nccl
-issue 1455) beside the 370.8 that a link of topologies carries (0.824 of its line rate, what rings measure)."""
+issue 1455), not the 370.8 that a link of topologies carries (0.824 of its line rate, what rings measure)."""
 
 
 def reduce_scatter(group: Group) -> Sequence[Phase]:

@@ -28,7 +28,7 @@ class ExplicitProgram:
 
     Per op: its ``lane``; its ``seconds``, 0 for communication; its ``sensitivity`` to communication, -1 if that does
     not slow it down; ``meeting``, the index of its communication in ``meetings``, or -1; its ``position`` among the
-    members of a collective in hops; and the ops that it waits for besides the previous one on its lane.
+    members of a collective in hops; and the ops that it waits for, except the previous one on its lane.
     """
 
     lane_rank: list[int] = field(default_factory=list)

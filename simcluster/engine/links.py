@@ -34,7 +34,7 @@ ACTIVITY = [
 class LinkActivities:
     """Activities by number: ``due`` is when an activity is over or, before that, comes to its links.
 
-    Whoever takes an activity keeps there its ``kind``, ``meeting``, ``stage`` and ``hop``.  Numbers are used again.
+    The owner of an activity keeps there its ``kind``, ``meeting``, ``stage`` and ``hop``.  Numbers are used again.
     Events of activities have odd keys in the queue.
 
     An activity whose links are idle reserves them from the start of its latency; its only event is its end.  The

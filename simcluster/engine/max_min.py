@@ -3,7 +3,7 @@
 The solution is written as *levels*, as in ``reference.fair``.  An activity *wants* of a link the lowest level elsewhere
 on its way, and the level of a link is a function of what its users want.  From the lowest level up, by induction, one
 set of levels fits together and only one, to the bit: of two sets that differ, take the lowest rate at which they do; up
-to there both fill its link alike.  So it does not matter where the search begins, in which order it visits links, or
+to there both fill its link equally.  So it does not matter where the search begins, in which order it visits links, or
 how many activities represent equal flows.  (Links that send each other only what changed: Mozo et al., B-Neck, IEEE NCA
 2011.)
 """

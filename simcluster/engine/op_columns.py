@@ -47,7 +47,7 @@ class ProgramItems(NamedTuple):
 class Segments:
     """Segments of programs, each read once per stage, and the distinct shapes of programs.
 
-    Segment i has the ops ``ops[first[i] : first[i + 1]]``, which are numbers of ``shapes``, and so many ``seconds``.
+    Segment i has the ops ``ops[first[i] : first[i + 1]]``, as numbers of ``shapes``, and ``seconds`` for each.
     Ops and programs have one shape if they differ only in seconds; ``programs`` has the first of each.
 
     A shape of ops has the numbers of its label, lane, kind of communicator, and work among ``works`` of that kind (-1:

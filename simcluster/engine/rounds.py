@@ -1,4 +1,4 @@
-"""Collectives hop by hop: every hop of every round is an activity of its own; compiled.
+"""Collectives hop by hop: every hop of every round is a separate activity; compiled.
 
 ``reference.steps`` defines it.
 """

@@ -146,7 +146,7 @@ class Tables(NamedTuple):
     """All input of the engine; ``capacity`` in B/s per link.
 
     ``speeds`` (by place of the rank among those of all instances) and ``capacities`` (by link) are what multiplies
-    seconds of computation, and the capacity, as time goes on. ``ops`` are the TemplateOps of these templates and
+    seconds of computation, and the capacity, over time. ``ops`` are the TemplateOps of these templates and
     instances; None: read them.
     """
 

@@ -51,7 +51,7 @@ class RecordedFailures:
 Effect = Literal["stop", "slow", "pause", "silent", "alarm"]
 ZERO_TIME = FixedTime(seconds="0 s")
 TIME_TOLERANCE = 1e-6
-"""Seconds by which times of events may differ and count as equal: sums over weeks are no more exact."""
+"""Seconds by which times of events may differ and count as equal: sums over weeks are not more exact."""
 
 FATES = ("lost", "slow", "detection", "diagnosis", "waiting", "restart", "pause", "maintenance")
 """Time categories charged to a cause; the others are productive, checkpoint, write, verification, validation."""

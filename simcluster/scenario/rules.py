@@ -114,7 +114,7 @@ def _rack_hint(scenario: ScenarioFields) -> str:
 
 
 def _suggest_sizes(gpus: int) -> str:
-    return f"choose tp, pp and cp whose product divides {gpus} (one of {', '.join(map(str, divisors(gpus)[:12]))})"
+    return f"choose tp x pp x cp that divides {gpus} (one of {', '.join(map(str, divisors(gpus)[:12]))})"
 
 
 # --- the batch, the device, the faults ------------------------------------------------------------------------------

@@ -52,7 +52,7 @@ def hash_link_loads(users: Ints, bindings: Bindings, times: Ints | None = None) 
 def refine_colours(ranks: Ints, bindings: Bindings, of_links: Colours) -> tuple[Numbered, Numbered]:
     """Refine initial colours into classes of ranks and of communicators until nothing splits any more.
 
-    ``ranks`` and ``of_links`` are initial colours: whatever makes a rank or a link different by itself. Communicators
+    ``ranks`` and ``of_links`` are initial colours: whatever makes a rank or a link different alone. Communicators
     are refined; colours around ranks and links follow from them.
     """
     used, link_of, by_link, per_link = bindings.on_links

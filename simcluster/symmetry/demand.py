@@ -97,7 +97,7 @@ class CommunicationDemand:
     def _axis(self, stage: int, work: Work) -> str:
         """Record the call of an op; return its axis, "" for none."""
         if type(work) not in WORKS:
-            raise InputError(f"{type(work).__name__} is no kind of work that planning/works.WORKS names: {work}")
+            raise InputError(f"{type(work).__name__} is not a kind of work that planning/works.WORKS names: {work}")
         group = work.group(stage)
         if group is None or work.joins:
             return ""

@@ -4,7 +4,7 @@ Graph conventions (``networkx.DiGraph``, one edge per direction)
 
 * node: ``kind`` in gpu / nvswitch / pcie / nic / switch / host; a gpu also has ``host`` (index of its machine) and
   ``local`` (index in the machine), a switch has ``tier`` ("leaf", "spine", ...); NICs and switches of another network
-  than the collectives' (storage, management) have ``network``, its name, and no route uses them; a nic that stands for
+  than the collectives' (storage, management) have ``network``, its name, and no route uses them; a nic that represents
   several has ``ports``, a gpu in a rack of trays has ``tray``;
 * edge: ``line_rate`` (B/s, what the standard says), ``efficiency`` (0..1], ``bandwidth`` = line_rate x efficiency (B/s,
   payload), ``latency`` (s), ``source`` (where the numbers come from), ``medium`` ("nvlink", "pcie", "infiniband", ...).

@@ -26,7 +26,7 @@ MAX_GPUS = 2_000_000
 MAX_DRAWN_GPUS = 200_000
 """Largest one whose graph has to be built."""
 MAX_LINKS = 4_000_000
-"""Most full-duplex links of one kind (GPU to NIC, leaf to spine, ...)."""
+"""Most full-duplex links per kind (GPU to NIC, leaf to spine, ...)."""
 _DRAWN_BYTES, _DRAWN_SECONDS = 7e3, 90e-6  # for each GPU, with names of links and routes: DGX H100, 131,072 of them
 _DRAWN_BESIDE = 2.5e-6
 """Seconds for each GPU and each in its machine, among whose nodes it looks for its NICs: 3,200 of them, 800 in each of
@@ -58,7 +58,7 @@ def check_graph_size(gpus: int, together: int = 1) -> None:
 
 
 def check_link_count(links: int, of: str) -> None:
-    """Raise InputError for more links of one kind, such as "leaf - spine", than the simulator can handle."""
+    """Raise InputError for more links per kind, such as "leaf - spine", than the simulator can handle."""
     if links > MAX_LINKS:
         raise InputError(
             f"has {links:,} links {of}; at most {MAX_LINKS:,} of a kind can be simulated: use fewer nodes, or fewer "

@@ -37,7 +37,7 @@ class NicPort:
 
 
 class NicSpec(Spec):
-    """NICs of one kind in a node.
+    """Identical NICs of a node.
 
     A NIC with several ``ports`` represents several that are driven as one, every message striped over them (NCCL merges
     the ports of a card; the AWS plug-in the cards of a GPU). Planes are copies of a network that never meet.
@@ -85,7 +85,7 @@ class HostSpec(Spec):
 class MachineSpec(Spec):
     """A box of GPUs, or a rack of such boxes whose GPUs share one NVLink domain.
 
-    All NVSwitch chips are one node without a limit of its own.  PCIe switches are linked to NICs (``pcie``) and to host
+    All NVSwitch chips are one node without a separate limit.  PCIe switches are linked to NICs (``pcie``) and to host
     bridges.  Without PCIe switches GPUs hang on the host bridge, if there is one, and NICs on GPUs, if ``at`` says so
     or there is no bridge.
     """

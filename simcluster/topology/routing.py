@@ -5,7 +5,7 @@ machine once: GPUs and NICs never forward inside a machine, and no third machine
 
 Both ends use the NICs nearest to them (NCCL's rule; another NIC of the machine, across a host bridge, is taken only
 where those do not connect). Where the nearest NICs lie on networks that never meet, as the rails of a rail-only fabric,
-the sender first hands over by NVLink to a GPU of its machine whose NIC reaches the destination (NCCL's PXN); with
+the sender first sends by NVLink to a GPU of its machine whose NIC reaches the destination (NCCL's PXN); with
 ``pxn: true`` it does so wherever that GPU is fewer switches away from the destination.
 
 Ties. Of k equally near NICs flow number n takes NIC (i + n) mod k at both ends, i being the GPU's place in its machine
@@ -14,7 +14,7 @@ between all; one that splits does so between the NICs, too. The default is stati
 numbers the NICs in tree order, leaf by leaf. With one NIC a GPU that is the GPU index itself wherever GPUs are numbered
 leaf by leaf; on a rail-optimised fabric it is not, and the plain index would send a whole rail's traffic (all d equal
 mod 8) over an eighth of the spines. Inside a machine, which no switch has a say in, d is the GPU index, and of equally
-short ways the one with the fastest next link is taken: NVSwitch before a PCIe switch.
+short paths the one with the fastest next link is taken: NVSwitch before a PCIe switch.
 """
 
 from __future__ import annotations
@@ -165,7 +165,7 @@ class Router:
         if hops is not None:
             return (
                 f"{what}: their NICs are on rails that never meet, and routing.pxn is false; set routing.pxn to true, "
-                f"so that such traffic is handed over by NVLink to the GPU on the other rail ({self.gpus[relay]})"
+                f"so that such traffic goes by NVLink to the GPU on the other rail ({self.gpus[relay]})"
             )
         return (
             f"{what}; every GPU must reach every other one through links and switches "

@@ -63,7 +63,7 @@ def sites_kind(kinds: Mapping[str, type[TopologySpec]]) -> type[TopologySpec]:
             check_gpu_count(one.num_gpus * self.sites)
             if not isinstance(one.wiring, Regular):
                 raise InputError(
-                    f"site is {one.name!r}, of which not all machines are alike on one tree of switches; use a site of "
+                    f"site is {one.name!r}, whose machines are not identical on one tree of switches; use a site of "
                     "kind dgx, machines, pcie_box, flat or leaf_spine"
                 )
             draft = _join_sites(one.wiring.draft, self.sites, self.wan)

@@ -128,7 +128,7 @@ def interval_file_text(residuals: Sequence[Residual], command: str) -> str:
     lines = [
         "# Where measured step times were, as factors on predicted ones, for groups of validated runs.  Made by",
         f"#   {command}",
-        f"# {table['level']:.0%} intervals; with its own study left out, {sum(within) / len(within):.0%} of"
+        f"# {table['level']:.0%} intervals; with its own study excluded, {sum(within) / len(within):.0%} of"
         f" {len(within):,} rows fall into theirs,",
         f"# {mean:.0%} in the mean over {len(studies)} studies; by kind of run:",
         *(f"#   {kind}: {own / many:.0%} of {many}" for kind, (own, many) in sorted(kinds.items())),

@@ -43,7 +43,7 @@ class SimulationStopped(Exception):  # noqa: N818 (no error: somebody has asked 
 class Worker:
     """A process that simulates; a browser window keeps its worker, which caches its recent results.
 
-    ``behind`` is the process's nice value: its priority on a busy computer.
+    ``behind``: the process's nice value: its priority on a busy computer.
     """
 
     def __init__(self, behind: int = 0) -> None:

@@ -196,7 +196,7 @@ def launch_label(work: OpRow) -> TraceLabel | None:
 
 
 class CallDescription(NamedTuple):
-    """Kernel name, JSON arguments and communication that a rank's ops of one kind share."""
+    """Kernel name, JSON arguments and communication that a rank's identical ops share."""
 
     name: str
     args: str

@@ -159,7 +159,7 @@ def slowdown_by_type(job: ProfiledJob, types: Sequence[str]) -> Floats:
 
 @dataclass(frozen=True)
 class CollectiveBandwidth:
-    """Measured time and bus bandwidth of collectives of one kind, process group and size.
+    """Measured time and bus bandwidth of collectives with equal kind, process group and size.
 
     ``count`` is their number over all steps. ``seconds`` is the median from the last arrival on, ``fastest`` the
     minimum, ``modelled`` the cluster model's time (None without a cluster). Bus bandwidths of median and model are in

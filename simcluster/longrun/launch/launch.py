@@ -88,7 +88,7 @@ RUN_PATHS = ("run.", "data.", "training.memory_recipe")
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """Finding of one launch check: verdict, the number behind it, advice, and changes to try, best first."""
+    """Finding of one launch check: verdict, the number that decides it, advice, and changes to try, best first."""
 
     verdict: Verdict
     found: str

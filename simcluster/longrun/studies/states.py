@@ -160,7 +160,7 @@ class JobDevices:
         if kind == "neighbour":  # another job, which takes a share of all cables between switches
             there = int(bool(fabric.trunks))
             found = self._group_devices(["another job"] * there, np.zeros(there, dtype=np.int64), "", lambda _: (), [])
-            stand_in = ClassRepresentative("cables between switches, beside another job,", _slow_links(fabric.trunks))
+            stand_in = ClassRepresentative("cables between switches, next to another job,", _slow_links(fabric.trunks))
             return replace(found, stand_for=(stand_in,), column=np.zeros(1, dtype=np.int64))
         if kind == "cable":  # those of NICs by place along the pipeline, those between switches by level
             cables = [*fabric.edges, *fabric.trunks]

@@ -51,7 +51,7 @@ def simulate_checked(digest: str, measure: Measure, chunk: Sequence[Numbered]) -
 def call_within(seconds: float, call: Callable[[], Answer]) -> Answer:
     """Return the result of a call that may never return; TimeoutError if it takes longer than ``seconds``.
 
-    Dask's own limits do not cover a scheduler that accepts a connection and never answers, as behind a network that
+    Dask's own limits do not cover a scheduler that accepts a connection and never answers, as across a network that
     drops packets.
     """
     answers: SimpleQueue[tuple[Answer | None, BaseException | None]] = SimpleQueue()

@@ -49,7 +49,7 @@ def monte_carlo(
     """Return the distribution of a scenario's step time over ``replicas``, by default the scenario's number.
 
     With ``until``, as in 0.001, it ends as soon as the mean is known to this fraction of it: half of its 95 % interval
-    is no more, checked after every 50 replicas of the sweep and every 10 or more by events; ``replicas`` is the most.
+    is at most that, checked after 50 replicas of the sweep or 10 or more by events; ``replicas`` is the most.
     ``base`` is the result of ``remove_randomness(scenario)`` if it is there already. ``processes`` simulate them
     concurrently (0: one per core where a sweep gains by it, one by events); the numbers do not depend on it. Raises
     InputError for ``method="sweep"`` where the sweep is not proved to be right (``studies.scopes``).

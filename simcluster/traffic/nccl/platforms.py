@@ -162,9 +162,7 @@ def load_platform(name: str) -> Platform:
     """Return a built-in platform by name; raise InputError for an unknown one."""
     known = _read_platforms()
     if name not in known:
-        raise InputError(
-            f"there is no NCCL platform {name!r}{did_you_mean(name, known)}; those that ship: {', '.join(known)}"
-        )
+        raise InputError(f"there is no NCCL platform {name!r}{did_you_mean(name, known)}; built-in: {', '.join(known)}")
     return known[name]
 
 

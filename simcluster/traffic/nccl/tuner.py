@@ -33,12 +33,12 @@ KIB = 2.0**10
 STEP = 512 * KIB  # of the eight steps of a channel's Simple buffer of 4 MiB
 LL128_CHUNK = 4_915_200 / 8 * 15 / 16  # 120 of 128 bytes are data
 TREE_LL128_CHUNKS = ((64, 128 * KIB), (16, 32 * KIB))
-"""A tree's chunk is halved down to this size while a channel has fewer than so many of them for a step of the tree."""
+"""A tree's chunk is halved down to this size while a channel has fewer chunks per step than the first number."""
 
 NVLS_CHUNK = 128 * KIB
 NVLS_CHUNKS = ((64, 128 * KIB, 64 * KIB), (8, 64 * KIB, 32 * KIB), (2, 32 * KIB, 16 * KIB))
 NVLS_TREE_CHUNKS = ((4, 128 * KIB, 64 * KIB), (1, 64 * KIB, 32 * KIB))
-"""Below so many loops of the first chunk the second is taken."""
+"""Below this number of loops of the first chunk the second is taken."""
 NVLS_TREE_MOST_FAR = 64 * KIB  # between four nodes and more
 NVLS_FILL = 2.0  # loops: data is gathered, reduced and scattered by three groups of warps, each a loop behind the last
 NVLS_MOST_HEADS = 32
