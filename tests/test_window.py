@@ -94,7 +94,7 @@ def seen_job(scenario: Scenario) -> SeenJob:
 def both(scenario: Scenario) -> tuple[Quotient | None, SeenJob, SeenJob]:
     """The window that was looked through, the job by it, and as a whole."""
     found: list[Quotient | None] = [None]
-    real = windows.windows_of
+    real = windows.find_windows
 
     def kept(*arguments: Any) -> Iterator[Quotient]:
         for each in real(*arguments):
