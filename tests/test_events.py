@@ -287,7 +287,7 @@ def by_reference(flights: list[Flight], capacity: list[float], varying: Mapping[
     def fly(number: int, begin: float, traffics: tuple[Traffic, ...]) -> Iterator[simpy.Event]:
         yield env.timeout(begin)
         for traffic in traffics:
-            yield from network.move(FluidTransfer(env, traffic))
+            yield from network.run_transfer(FluidTransfer(env, traffic))
         found[number] = env.now
 
     for number, flight in enumerate(flights):
