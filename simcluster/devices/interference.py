@@ -34,7 +34,7 @@ class Communication(NamedTuple):
 
 
 class Factor(Spec):
-    """Slowdown by communication as one factor on all compute.
+    """Interference as one factor: all compute slows down during communication.
 
     Sources: 18.9 % longer on average during communication in a node, at most 40 % (arXiv:2507.03114); Calculon's
     ``processor_usage`` u takes that share of the GPU, 1 / (1 - u) - 1 longer: u = 0.15 over NVLink, 0.02 over
@@ -43,11 +43,11 @@ class Factor(Spec):
 
     kind: Literal["factor"]
     compute: Slowdown
-    """Additional time of compute during communication, 0.189 for 18.9 %."""
+    """Additional compute time during communication, as a share: 0.189 for 18.9 %."""
     compute_between_nodes: Slowdown | None = None
-    """Additional time of compute during communication between nodes; default: as in compute."""
+    """Additional compute time during communication between nodes; default: the value of compute."""
     communication: Slowdown = 0.0
-    """Additional time of communication during compute, 0.1 for 10 %."""
+    """Additional communication time during compute, as a share: 0.1 for 10 %."""
     source: str = ""
 
     def pressure(self, beside: Communication, multiprocessors: int, memory_bandwidth: float) -> float:
@@ -57,7 +57,7 @@ class Factor(Spec):
 
 
 class Multiprocessors(Spec):
-    """Slowdown by ``channels`` multiprocessors (SMs) that communication occupies, one for each of its channels.
+    """Interference by ``channels`` multiprocessors (SMs) that communication occupies, one per channel of communication.
 
     Sources: NCCL runs one block per channel, 16 to 32 of them; DeepSeek-V3 reserves 20 of 132 (arXiv:2412.19437). A
     matmul then runs in ceil(tiles / what is left) waves, and on what is left of the power: 24 of 132 cost one at the
@@ -69,7 +69,7 @@ class Multiprocessors(Spec):
     channels: Count = 24
     """Number of multiprocessors (SMs) that communication occupies, one per channel."""
     communication: Slowdown = 0.0
-    """Additional time of communication during compute, 0.1 for 10 %."""
+    """Additional communication time during compute, as a share: 0.1 for 10 %."""
     source: str = ""
 
     def pressure(self, beside: Communication, multiprocessors: int, memory_bandwidth: float) -> float:
@@ -78,7 +78,7 @@ class Multiprocessors(Spec):
 
 
 class MemoryBandwidth(Spec):
-    """Slowdown by communication's memory traffic: each byte sent takes ``bytes_per_byte`` bytes of GPU memory traffic.
+    """Interference by memory traffic: each byte sent takes ``bytes_per_byte`` bytes of GPU memory traffic.
 
     A kernel that memory bandwidth limits takes 1 / (1 - bytes_per_byte x rate / bandwidth) as long. Source: 2 to 3
     bytes (a maintainer in NVIDIA/nccl issue 1428; 3 gives the 1.8 x measured there on A100 over NVLink). ``rate`` is
@@ -89,7 +89,7 @@ class MemoryBandwidth(Spec):
     bytes_per_byte: Annotated[float, Field(ge=0, le=100)] = 3.0
     """Bytes of GPU memory traffic for each byte that is sent."""
     communication: Slowdown = 0.0
-    """Additional time of communication during compute, 0.1 for 10 %."""
+    """Additional communication time during compute, as a share: 0.1 for 10 %."""
     source: str = ""
 
     def pressure(self, beside: Communication, multiprocessors: int, memory_bandwidth: float) -> float:

@@ -59,7 +59,7 @@ class Software(Spec):
     loss: Seconds = 0.0
     """GPU idle time after the loss of a microbatch, while the host averages, scales and inspects it."""
     piece: Seconds = 0.0
-    """Host time of one rank's piece of a gathered or reduced matrix, while the GPU waits; for shards: lists."""
+    """Host time per rank's piece of a gathered or reduced matrix, while the GPU waits; applies to `shards: lists`."""
     sync: Seconds = 0.0
     """GPU idle time where the host waits for the number of rows per expert, once per mixture of experts
     (Megatron-Core's dispatcher without capacity: a copy to the host, a synchronisation, and the next launch)."""
@@ -67,9 +67,8 @@ class Software(Spec):
     """Origin of memory-bound kernels: fused by hand (fused, Megatron-LM), compiled by torch.compile block by block with
     an eager loss (compiled), or one per step of an expression (eager)."""
     checkpoint: Literal["whole", "early-stop"] = "whole"
-    """What a full recompute repeats: the whole forward (whole), or only until it has what the backward reads
-    (early-stop: torch.utils.checkpoint without re-entrance, PyTorch 2.1 and later), so not the last matmul and its
-    reduction."""
+    """What a full recompute repeats: the whole forward (whole), or only what the backward reads (early-stop:
+    torch.utils.checkpoint without re-entrance, PyTorch 2.1 and later), so not the last matmul and its reduction."""
     selective: Selective = "any-core"
     """Attention cores that a selective recompute repeats: all (any-core: arXiv:2205.05198; Megatron-Core's
     checkpoint_core_attention, Transformer Engine, NeMo), or unfused ones only (unfused-core: Megatron-LM's legacy model
@@ -94,7 +93,7 @@ class Software(Spec):
     rank (lists: DeepSpeed of 2021, partition_parameters.py; after a full recompute all but the last of a layer's are
     gathered once more)."""
     ring: Ring = "transformer-engine"
-    """Library that computes attention piece by piece over cp: Transformer Engine (Megatron-Core, NeMo), or
+    """Library whose attention over cp is simulated: Transformer Engine (Megatron-Core, NeMo), or
     torch.distributed.tensor.experimental (torch)."""
     rope: Rope = "fused"
     """Kernels of rotary positions: one (fused), or one per step of Megatron-Core's expression (steps, as with YaRN)."""

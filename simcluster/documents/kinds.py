@@ -70,7 +70,7 @@ class FileForms:
         self.forms = forms
 
 
-A_PATH = {"type": "string", "pattern": r"[/\\.]", "description": "a path"}
+A_PATH = {"type": "string", "pattern": r"[/\\.]", "description": "the path of a file"}
 OR_TABLE = FileForms(lambda: (..., {"type": "string", "pattern": r"\.csv$", "description": "the path of a CSV file"}))
 """Metadata of a table field that may also be a CSV file."""
 

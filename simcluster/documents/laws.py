@@ -25,11 +25,11 @@ class Histogram(Spec):
 
     kind: Literal["histogram"]
     values: Annotated[tuple[Annotated[float, Field(ge=0)], ...], Field(min_length=1, max_length=_LONGEST_TABLE)]
-    """Measured values; in a file, file: FILE.csv may give values and weights instead, one pair per line."""
+    """Measured values; alternatively, `file: FILE.csv` gives values and weights, one pair per line."""
     weights: tuple[Annotated[float, Field(ge=0)], ...] | None = None
     """Relative frequency of each value; default: all equal."""
     typical: Annotated[float, Field(gt=0)] = 1.0
-    """Measured value that counts as factor 1; with 250, durations of about 250 us become factors around 1."""
+    """Measured value that counts as factor 1: with 250, durations of about 250 us become factors around 1."""
 
     @model_validator(mode="after")
     def _check_weights(self) -> Histogram:

@@ -28,7 +28,7 @@ Packing = Literal["in_order", "pad", "cut", "first_fit", "first_fit_decreasing",
 
 
 class SequenceLengths(FaultSpec):
-    """Sequences packed with documents of random lengths.
+    """Sequences that are packed from documents of random lengths.
 
     The core attention of a microbatch then takes sum(length^2) / sum(sequence_length^2) of what one document per
     sequence takes, which is what planning counts; other kernels, memory and traffic stay. MFU and HFU count only the
@@ -48,7 +48,7 @@ class SequenceLengths(FaultSpec):
     replicas, then microbatches, equal attention work; pad, cut, first_fit and first_fit_decreasing pack the documents
     of a step and shuffle the sequences."""
     even: StrictBool = False
-    """Give all microbatches of a step the mean attention work."""
+    """Whether all microbatches of a step have equal attention work, the mean of the step."""
     seed: Number | None = None
 
     @model_validator(mode="before")

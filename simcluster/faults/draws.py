@@ -64,7 +64,7 @@ class _FactorLaw(Spec):
 
 
 class Normal(_FactorLaw):
-    """Normal factors: 1 + ``sigma`` z with a standard normal z, never below 0."""
+    """Normally distributed factors: 1 + ``sigma`` z with a standard normal z, never below 0."""
 
     kind: Literal["normal"]
     sigma: Spread
@@ -76,7 +76,7 @@ class Normal(_FactorLaw):
 
 
 class Lognormal(_FactorLaw):
-    """Lognormal factors with mean 1: exp(``sigma`` z - sigma^2 / 2)."""
+    """Lognormally distributed factors with mean 1: exp(``sigma`` z - sigma^2 / 2), z standard normal."""
 
     kind: Literal["lognormal"]
     sigma: Spread
@@ -89,7 +89,7 @@ class Lognormal(_FactorLaw):
 
 
 class Gumbel(_FactorLaw):
-    """Gumbel factors with mean 1, the distribution of maxima: 1 + ``scale`` (g - 0.5772), never below 0.
+    """Gumbel-distributed factors (maxima of many draws) with mean 1: 1 + ``scale`` (g - 0.5772), never below 0.
 
     The maximum of N of them has the same distribution, ``scale`` ln N later.
     """

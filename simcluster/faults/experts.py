@@ -37,7 +37,7 @@ class TokenFractions(Spec):
 
     kind: Literal["fractions"]
     values: Annotated[tuple[Annotated[float, Field(ge=0)], ...], Field(min_length=1, max_length=_MOST_EXPERTS)]
-    """Measured rows of each expert; only proportions count, and none may be above 1 / top_k of all."""
+    """Measured number of tokens of each expert; only proportions count, and no share may be above 1 / top_k."""
 
     @property
     def neutral(self) -> bool:
@@ -92,7 +92,7 @@ Tokens = Annotated[TokenFractions | ZipfTokens | DirichletTokens, Field(discrimi
 
 
 class ExpertImbalance(FaultSpec):
-    """A fault by which experts get unequal numbers of tokens.
+    """Experts that get unequal numbers of tokens.
 
     A token chooses its ``top_k`` experts without replacement, each as often as its share states. Where that would be
     more than one row of a token, every token visits the expert, and the others share what is left in their proportions.
@@ -105,7 +105,7 @@ class ExpertImbalance(FaultSpec):
 
     kind: Literal["expert_imbalance"]
     tokens: Tokens
-    """Distribution of the experts' shares of tokens; no expert gets more than one row per token, 1 / top_k of all."""
+    """Distribution of tokens over experts; no expert gets more than one row per token (a share of 1 / top_k)."""
     per: Literal["layer", "pass"] = "layer"
     """How often shares are drawn: once per layer, for all steps (layer), or for each pass of a microbatch (pass)."""
     seed: Number | None = None

@@ -35,7 +35,7 @@ class Jitter(OnRanks):
     shared_by: Literal["rank", "worker"] = "rank"
     """Which ranks share a draw: none (rank), or all tp and cp ranks of a replica's stage (worker)."""
     adds: Seconds | None = None
-    """Time that each kernel takes longer, multiplied by the draw; replaces multiplication by the factor."""
+    """Time that is added to each kernel, multiplied by the draw, instead of multiplying the kernel's time."""
     seed: Number | None = None
 
     @property

@@ -16,7 +16,7 @@ from simcluster.faults.where import SHORTEST_PERIOD, During, Number, OnLinks, wi
 
 
 class SlowLink(PaceFault, OnLinks, During):
-    """Links with less bandwidth in both directions."""
+    """Links with reduced bandwidth in both directions."""
 
     EXAMPLE: ClassVar = {"kind": "slow_link", "nic_of": 0, "speed": 0.1}
     NEUTRAL: ClassVar = {"kind": "slow_link", "nic_of": 0, "speed": 1.0}
@@ -25,7 +25,7 @@ class SlowLink(PaceFault, OnLinks, During):
 
     kind: Literal["slow_link"]
     factor: Annotated[float, Field(strict=True, gt=0, le=1)]
-    """Remaining speed, 0 to 1; the key of earlier versions, now speed."""
+    """Remaining speed, 0 to 1; an older name of speed."""
 
     @property
     def neutral(self) -> bool:
@@ -47,11 +47,11 @@ class LinkFlap(OnLinks):
 
     kind: Literal["link_flap"]
     down: Seconds
-    """Time for which the links are down, each time."""
+    """Duration of each outage of the links."""
     start: Seconds | None = None
     """Time at which the links first go down; default: the beginning of the first step."""
     period: Seconds | None = None
-    """Time from one failure of the links to the next; default: they go down once."""
+    """Time from one outage of the links to the next; default: a single outage."""
 
     @model_validator(mode="after")
     def _check_period(self) -> Self:
@@ -95,9 +95,9 @@ class BackgroundLoad(OnLinks, During):
     rate: BytesPerSecond | None = None
     """Bandwidth that other jobs take of each link; instead of share."""
     on: Seconds | None = None
-    """Mean length of the random periods with this load (exponential, for all links together); needs off."""
+    """Mean duration of the random periods with this load (exponential, on all links at once); needs off."""
     off: Seconds | None = None
-    """Mean length of the random pauses between periods with this load; needs on."""
+    """Mean duration of the random pauses between periods with this load (exponential); needs on."""
     seed: Number | None = None
 
     @model_validator(mode="after")

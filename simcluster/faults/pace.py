@@ -31,7 +31,7 @@ class PaceFault(FaultSpec):
     """The key under which the kind is written: "slowdown" or "speed"."""
 
     slowdown: Slowdown | None = None
-    """How much longer the device takes: a factor, as in 1.2, or the additional time, as in "20 %"."""
+    """Slowdown of the device: a factor, as in 1.2, or the additional time, as in "20 %"."""
     speed: Speed | None = None
     """Remaining speed of the device, as in 0.8 or "80 %"."""
 

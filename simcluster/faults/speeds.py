@@ -20,7 +20,7 @@ from simcluster.topology import Cluster
 
 
 class SlowGpu(PaceFault, OnRanks, During):
-    """A GPU that is slower in every kernel; a kernel in progress continues at the new speed."""
+    """A GPU that runs every kernel slower; a kernel in progress continues at the new speed."""
 
     EXAMPLE: ClassVar = {"kind": "slow_gpu", "rank": 1, "slowdown": 1.5}
     NEUTRAL: ClassVar = {"kind": "slow_gpu", "rank": 1, "slowdown": 1.0}
@@ -29,7 +29,7 @@ class SlowGpu(PaceFault, OnRanks, During):
 
     kind: Literal["slow_gpu"]
     factor: Annotated[float, Field(strict=True, ge=1, le=1e6)]
-    """Slowdown, 1 or more; the key of earlier versions, now slowdown."""
+    """Slowdown factor, 1 or more; an older name of slowdown."""
 
     @model_validator(mode="after")
     def _check_ranks(self) -> Self:
@@ -95,7 +95,7 @@ Speed = Annotated[float, Field(strict=False, ge=SLOWEST, le=100)]
 
 
 class Speeds(DeviceSpeeds):
-    """A speed for every GPU; its kernels take 1 / speed times as long.
+    """A random or measured speed for every GPU; its kernels take 1 / speed times as long.
 
     Equal GPUs of one cluster differ by 8 % on average (Sinha et al., Not All GPUs Are Created Equal, SC 2022).
     Each replica of the simulation draws other speeds.
@@ -142,7 +142,7 @@ Part = Annotated[float, Field(strict=False, ge=SLOWEST, le=1)]
 
 
 class NicSpeeds(DeviceSpeeds):
-    """A speed for the NICs of every node, in both directions; each simulated replica draws other speeds."""
+    """A random or measured speed for the NICs of every node, in both directions; each replica draws other speeds."""
 
     EXAMPLE: ClassVar = {"kind": "nic_speeds", "law": {"kind": "normal", "sigma": 0.5}}
     NEUTRAL: ClassVar = {"kind": "nic_speeds", "law": {"kind": "normal", "sigma": 0}}

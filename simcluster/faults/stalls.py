@@ -48,7 +48,7 @@ class HostStall(OnRanks):
     seconds: NamedSeconds
     """Duration of one stall."""
     every: Count = 1
-    """Number of steps from one stall to the next."""
+    """Number of steps between stalls."""
     first: Number | Literal["random"] = 0
     """Step of the first stall, counted from 0; random: each rank draws one."""
     factor: Factors | None = None

@@ -24,11 +24,11 @@ class OnRanks(FaultSpec):
     """Base of faults that are on ranks."""
 
     rank: Number | None = None
-    """Rank that the fault is on."""
+    """Rank that the fault affects."""
     ranks: Annotated[tuple[Number, ...], Field(min_length=1)] | None = None
-    """List of ranks that the fault is on."""
+    """List of ranks that the fault affects."""
     node: Number | None = None
-    """Number of a node; the fault is on all ranks of the job on it."""
+    """Number of a node; the fault affects all ranks of the job on it."""
 
     @model_validator(mode="after")
     def _check_ranks_key(self) -> Self:
@@ -75,11 +75,11 @@ class OnLinks(FaultSpec):
     """Base of faults that are on links, in both directions."""
 
     between: tuple[str, str] | None = None
-    """Two neighbours in the cluster's graph whose link the fault is on, as simcluster topology FILE prints them."""
+    """Ends of the affected link: two neighbours in the cluster's graph, as simcluster topology FILE prints them."""
     nic_of: Number | None = None
-    """Rank whose NIC ports the fault is on."""
+    """Rank whose NIC ports the fault affects."""
     uplinks_of: Number | None = None
-    """Number of a node; the fault is on all its links into the network."""
+    """Number of a node; the fault affects all its links into the network."""
 
     @model_validator(mode="after")
     def _check_links_key(self) -> Self:
@@ -175,7 +175,7 @@ class During(FaultSpec):
     period: Seconds | None = None
     """Time from one occurrence of the fault to the next; needs duty."""
     duty: Annotated[float, Field(strict=True, gt=0, lt=1)] | None = None
-    """Share of every period, 0 to 1, for which the fault is present, from the period's beginning."""
+    """Share (0 to 1) of every period for which the fault is present, from the beginning of the period."""
 
     @model_validator(mode="after")
     def _check_times(self) -> Self:

@@ -24,7 +24,7 @@ class Moe(Spec):
     top_k: Count
     """Number of experts that every token visits."""
     expert_ffn_hidden_size: Count
-    """Width (ffn_hidden_size) of one expert."""
+    """Width (ffn_hidden_size) of one expert's MLP."""
     shared_experts: Natural = 0
     """Number of additional, shared experts that every token visits."""
     shared_ffn_hidden_size: Count | None = None
@@ -32,12 +32,12 @@ class Moe(Spec):
     shared_gate: StrictBool = False
     """Whether a learned gate weighs the output of the shared experts (Qwen 2)."""
     first_dense_layers: Natural = 0
-    """Number of first layers that have a dense MLP instead of experts."""
+    """Number of layers at the start of the model that have a dense MLP instead of experts."""
     every: Count = 1
     """After first_dense_layers, layers have experts if their number from 1, minus offset, is a multiple of this; 1: all
     layers (Megatron-LM's --moe-layer-freq)."""
     offset: Natural = 0
-    """Number that is subtracted from a layer's number before every is applied."""
+    """Number that is subtracted from a layer's number before `every` is applied."""
     router_bias: StrictBool = False
     """Whether the router has a bias for each expert (DeepSeek-V3, GPT-OSS)."""
     capacity_factor: Annotated[float, Field(strict=False, gt=0, le=1e6)] | None = None
@@ -170,18 +170,18 @@ class RoutedRows:
 
 
 class Mla(Spec):
-    """Latent attention (DeepSeek-V2, arXiv:2405.04434): one narrow vector yields the keys and values of all heads."""
+    """Multi-head latent attention (DeepSeek-V2, arXiv:2405.04434): keys and values come from one latent vector."""
 
     kv_lora_rank: Count
-    """Width of the narrow vector from which keys and values are made."""
+    """Width of the latent vector from which keys and values are made."""
     q_lora_rank: Count | None = None
-    """Width of the narrow vector from which queries are made; default: they are made from the hidden state."""
+    """Width of the latent vector from which queries are made; default: they are made from the hidden state."""
     qk_nope_head_dim: Count
-    """Width of the part of a head's query and key without rotary positions."""
+    """Width of the part of each head's query and key that has no rotary positions."""
     qk_rope_head_dim: Count
-    """Width of the part of a head's query and key with rotary positions, which all heads' keys share."""
+    """Width of the part of each head's query and key that has rotary positions; the heads' keys share this part."""
     v_head_dim: Count
-    """Width of a head's value."""
+    """Width of each head's value."""
 
     @property
     def qk_head_dim(self) -> int:

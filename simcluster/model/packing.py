@@ -158,7 +158,7 @@ class LognormalLengths(Spec):
 
 
 class HistogramLengths(Histogram):
-    """A histogram of document lengths in tokens: ``values`` with their ``weights``, as in ``Histogram``."""
+    """A measured histogram of document lengths in tokens: ``values`` with their ``weights``, as in ``Histogram``."""
 
     @model_validator(mode="after")
     def _check_whole(self) -> HistogramLengths:

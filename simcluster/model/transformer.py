@@ -55,40 +55,40 @@ class Model(Spec):
     position: Literal["learned", "rope", "none"] = "learned"
     """Position encoding: a learned table (learned), rotary (rope), or neither (none, as with ALiBi)."""
     bias: StrictBool | Literal["attention", "qkv"] = False
-    """Which linear layers have biases: all but the LM head (true), none (false), those of the attention (attention), or
-    its QKV matmul alone (qkv, as Qwen 2)."""
+    """Which linear layers have biases: all except the LM head (true), none (false), those of attention (attention), or
+    only attention's QKV matmul (qkv, as Qwen 2)."""
     causal: StrictBool = True
     """Whether attention is causal (a token sees only earlier ones), or covers the whole sequence."""
     vocab_multiple: Count = 128
-    """The vocabulary is padded to a multiple of this number x tp (Megatron-LM's --make-vocab-size-divisible-by)."""
+    """Divisor of the padded vocabulary size, multiplied by tp (Megatron-LM's --make-vocab-size-divisible-by)."""
     position_rows: Count | None = None
     """Number of rows of the learned position table; default: sequence_length."""
     qk_norm: Literal["head", "full"] | None = None
-    """Norm of queries and keys: of each head with one scale (head), or over the full width (full); default: none."""
+    """Normalization of queries and keys: per head with one scale (head), or over all heads (full); default: none."""
     layer_norms: Literal[1, 2, 4] | None = None
     """Number of norms per layer: 2 (default); 4, with one more after attention and one after the MLP (Gemma 2); or 1,
     which attention and MLP share (Falcon 7B)."""
     embedding_norm: Literal[True] | None = None
-    """Whether a norm follows the embedding (BLOOM)."""
+    """Whether a normalization layer follows the embedding (BLOOM)."""
     parallel_residual: Literal[True] | None = None
     """Whether attention and MLP read the same hidden state (GPT-J, NeoX, Falcon) and are reduced over tp together."""
     attention_window: Count | None = None
     """Sliding window: number of tokens that a token attends to, including itself; default: all earlier ones."""
     full_attention_every: Count | None = None
-    """Layers whose number from 1 is a multiple of this have full attention instead of the window."""
+    """Interval of full attention: layers whose number (from 1) is a multiple of this have it instead of the window."""
     moe: Moe | None = None
-    """Mixture of experts instead of the MLP, in all layers or some."""
+    """Mixture-of-experts layers instead of the MLP, in all or some layers."""
     mla: Mla | None = None
-    """Multi-head latent attention (DeepSeek-V2), with as many kv_heads as heads."""
+    """Multi-head latent attention (DeepSeek-V2); kv_heads must equal heads."""
     attention_sinks: Literal[True] | None = None
-    """Whether every head has a learned attention sink (GPT-OSS); its parameter is counted, its time is not."""
+    """Whether every head has a learned attention sink (GPT-OSS); simulated as parameters that take no time."""
     clamped_activation: Literal[True] | None = None
     """Whether both inputs of the experts' activation function are clamped (GPT-OSS: to at most 7 and to -7 to 7)."""
     mtp_layers: Count | None = None
     """Number of multi-token prediction layers on the last stage, each with a projection, a layer like the model's last,
     and a pass of the LM head (DeepSeek-V3, arXiv:2412.19437 section 2.2); not included in layers."""
     mixer: str | None = None
-    """Layer kind that mixes tokens in every layer, by its name in LAYER_KINDS; default: attention."""
+    """Block that mixes tokens in every layer, by its name in LAYER_KINDS; default: attention."""
 
     _fill_defaults = model_validator(mode="before")(add_derived_fields)
 

@@ -39,15 +39,15 @@ class ExpertDispatch(Spec):
     to all ep ranks, and a reduce-scatter of the results (allgather); or one copy to each NVLink domain, relayed there
     (deepep, hybridep)."""
     sms: Annotated[int, Field(strict=True, ge=0, le=1000)] | None = None
-    """Number of SMs (multiprocessors) that relaying occupies, so that compute has fewer; default: as in Megatron-LM, 20
-    (deepep) or 16 (hybridep)."""
+    """Number of SMs (multiprocessors) that dispatch kernels take from compute; default: as in Megatron-LM, 20 (deepep)
+    or 16 (hybridep)."""
     dtype: TokenFormat = "activations"
     """Number format of tokens, and of gradients of expert outputs, when sent; fp8 has an fp32 scale per 128
     elements."""
     combine_dtype: TokenFormat = "activations"
     """Number format in which expert outputs, and gradients of tokens, are sent back."""
     reach: Annotated[float, Field(gt=0, le=1)] = REACH
-    """Share of the links' rates that relaying (deepep, hybridep) reaches."""
+    """Share of the links' rates that the dispatch kernels (deepep, hybridep) reach."""
 
     @property
     def relays(self) -> bool:

@@ -104,7 +104,7 @@ class Data(Spec):
     unique: Tokens | None = None
     """Number of tokens in the data set; a run that trains on more tokens repeats them (epochs)."""
     seed: Number = 0
-    """Seed of the random document lengths, in addition to the scenario's seed."""
+    """Random seed of document lengths, in addition to the scenario's seed."""
     loader: LoaderSpec | None = None
     """The data loader of each host; default: batches are always ready."""
 
@@ -177,7 +177,7 @@ class Measured(Spec):
     """Measured tokens per second of the whole job; instead of step_time."""
     source: str = ""
     changed: tuple[str, ...] | None = None
-    """Keys that differ from the measured run, such as overrides; if there are any, the prediction is not compared with
+    """Keys that were overridden and differ from the measured run; if there are any, the prediction is not compared with
     it."""
 
     @model_validator(mode="after")

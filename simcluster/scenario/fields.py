@@ -44,9 +44,9 @@ class ClusterSpec(Spec):
 
     topology: AnyTopology
     """Topology of the cluster: a built-in name, the path of a topology file, or an inline topology; its parameters may
-    be set next to it."""
+    also be set as keys of cluster."""
     scale: Scale = Scale()
-    """Factors on the speed and memory of parts of the cluster, for what-if questions; 1 changes nothing."""
+    """Factors on the speed and memory of the cluster's hardware, for what-if questions; 1 changes nothing."""
 
     def with_scale(self, scale: Scale) -> ClusterSpec:
         """Return the cluster section with other speed factors."""
@@ -74,20 +74,20 @@ class ClusterSpec(Spec):
 
 
 class ScenarioFields(Spec):
-    """All sections and values of a scenario, each validated separately."""
+    """The sections and values of a scenario file, which describes a training job to simulate."""
 
     name: Annotated[str, AfterValidator(escape_line_breaks)] = "scenario"
     """Title of the scenario in tables and figures; default: the file's name."""
     cluster: ClusterSpec
     """The nodes and the network that the job runs on."""
     gpus: Count = 0  # left out: ``Scenario`` puts the cluster's number in its place, as it does for parallel.dp
-    """GPUs of the cluster that the job uses, node by node; default: all."""
+    """Number of GPUs of the cluster that the job uses, filled node by node; default: all."""
     model: Model
     """The transformer that is trained: a preset by name, the path of a config.json, or its dimensions."""
     parallel: Parallel = Parallel()
-    """Parallelism: how the job is split over its GPUs, tp x cp x dp x pp."""
+    """Parallelism: degrees of tensor, context, data and pipeline parallelism; GPUs = tp x cp x dp x pp."""
     pipeline: Pipeline = Pipeline()
-    """The pipeline schedule, and the layers of each stage."""
+    """Pipeline parallelism: the schedule, and the layers of each stage."""
     training: Training
     """Batch, number formats, optimizer, and activation recomputation."""
     data: Data | None = None
@@ -97,13 +97,13 @@ class ScenarioFields(Spec):
     overlap: Overlap = Overlap()
     """Which communication overlaps with compute."""
     fsdp: Fsdp = Fsdp()
-    """Sharding, gathering and reduction with zero 3 (FSDP)."""
+    """Settings of FSDP (parallel.zero 3): sharding, gathers of parameters and reductions of gradients."""
     software: SoftwareChoice = Field(default=None, validation_alias=AliasChoices("software", "framework"))
     """The training framework: a built-in name (simcluster list software), or its host overheads and mechanisms."""
     collectives: Collectives = Collectives()
     """Algorithms of collectives, and the detail in which they are simulated."""
     faults: tuple[Fault, ...] = ()
-    """List of faults: slow or uneven GPUs, links and data."""
+    """Faults to simulate: slow or uneven GPUs, slow or failing links, uneven data."""
     steps: Annotated[int, Field(strict=True, ge=1, le=100_000)] = 1
     """Number of consecutive training steps to simulate."""
     seed: Annotated[int, Field(strict=True, ge=0, lt=2**63)] = 0
@@ -113,7 +113,7 @@ class ScenarioFields(Spec):
     engine: EngineChoice = "auto"
     """Simulation engine: simpy, compiled, auto (chosen by size), or the slow reference; all give identical times."""
     checkpoint: CheckpointInStep | None = None
-    """A checkpoint that is taken after one of the simulated steps."""
+    """A checkpoint that is simulated after one of the steps."""
     measured: Measured | None = None
     """Measurement of a real run of this scenario, shown next to the prediction and never used for it."""
     run: RunSpec | None = None

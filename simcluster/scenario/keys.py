@@ -167,10 +167,10 @@ def _format_word(value: Any) -> str:
 # --- keys -------------------------------------------------------------------------------------------------------------
 
 _ANYWHERE = {
-    "kind": "Which kind of object this is; the other keys depend on it.",
-    "name": "Name, shown in tables and messages.",
-    "source": "Where the values come from, such as a paper or a data sheet; shown, never used.",
-    "seed": "Seed of the random draws, added to the scenario's seed; default: number of earlier faults of this kind.",
+    "kind": "Type of this object, such as a kind of fault or of topology; it determines the other keys.",
+    "name": "Name that tables and messages show.",
+    "source": "Source of the values, such as a paper or a data sheet; shown, never used.",
+    "seed": "Seed of random draws, added to the scenario's seed; default: number of earlier faults of this kind.",
 }
 """Descriptions of fields whose classes have no text below them."""
 _SYMBOLS = {"seconds": "s", "bytes": "B", "bytes per second": "B/s", "FLOP per second": "FLOP/s"}

@@ -60,7 +60,7 @@ class WeibullLaw(Spec):
 
 
 class BadBatch(Spec):
-    """Defective nodes: a share of the nodes that fails more often."""
+    """Defective nodes: a share of the nodes that fails more often than the others."""
 
     share: Share
     """Share of the nodes that are defective."""
@@ -71,7 +71,7 @@ class BadBatch(Spec):
     retire: Annotated[float, Field(strict=False, ge=0, le=1000)] = 0.0
     """Number of failures after which a node is replaced for good; 0: never."""
     within: Seconds | None = None
-    """Time window in which failures count for retire; default: all failures count."""
+    """Time window in which a node's failures count for retire; default: all failures count."""
     rule: Literal["window", "fading"] = "window"
     """Weight of a failure that counts for retire: 1 within the window (window), or halved for every window that has
     passed (fading)."""
@@ -111,15 +111,15 @@ class FailureSpec(Spec):
     per_year: Share | None = None
     """Share of the devices that fail per year."""
     count: Positive | None = None
-    """Number of failures of the whole job that were observed during within, on gpus GPUs."""
+    """Observed number of failures of a whole job: in the period `within`, on `gpus` GPUs."""
     within: Seconds | None = None
-    """Period in which the failures of count were observed."""
+    """Observation period in which `count` failures occurred."""
     gpus: Whole | None = None
-    """Number of GPUs on which the failures of count were observed; default: as many as the job has."""
+    """Number of GPUs on which `count` failures were observed; default: as many as the job has."""
     law: Annotated[ExponentialLaw | WeibullLaw, Field(discriminator="kind")] = ExponentialLaw()
     """Distribution of lifetimes: memoryless (exponential), or dependent on the device's age (weibull)."""
     bad: BadBatch | None = None
-    """Defective nodes: a share of the nodes that fails more often."""
+    """Defective nodes: a share of the nodes that fails more often than the others."""
     detect: Time | None = None
     """Time until the failure is detected; default: the run's detection."""
     repair: Time | None = None
@@ -127,14 +127,14 @@ class FailureSpec(Spec):
     machines: Annotated[int, Field(strict=True, ge=1, le=128)] = 1
     """Number of nodes that one failure takes out for repair; for a rack, the nodes per rack."""
     survives: Literal["memory", "storage"] = "memory"
-    """Checkpoints that survive the failure: also copies in peers' memory (memory), or only those on storage
+    """Checkpoints that survive the failure: those on storage and in peers' memory (memory), or only on storage
     (storage)."""
     by: tuple[Annotated[float, Field(strict=False, ge=1, le=100)], ...] = ()
-    """Slowdown factors of a slow device (1.2: takes 20 % longer); each failure draws one."""
+    """Slowdown factors of a slow device (1.2: takes 20 % longer); each failure draws one at random."""
     left: tuple[Annotated[Share, Field(ge=0.01)], ...] = ()
-    """Shares of a link's bandwidth that remain; each failure draws one."""
+    """Shares of a link's bandwidth that remain after a failure; each failure draws one at random."""
     shares: tuple[Positive, ...] = ()
-    """Relative probabilities of the values of by or left; default: equal."""
+    """Relative probabilities of the slowdowns (by) or remaining shares (left); default: equal."""
     lasts: Time | None = None
     """Duration of a slow period, a pause or a silent error."""
     source: str = ""
@@ -213,13 +213,13 @@ def known_failures() -> tuple[str, ...]:
 
 
 class FailuresSpec(Spec):
-    """Failures of a run: a set of the catalogue, and additional ones."""
+    """Failures of a run: a built-in set, and additional failures."""
 
     of: Annotated[str | None, FileForms(lambda: (known_failures(), type(None)))] = None
-    """Name of a set of failures in the catalogue (simcluster list failures)."""
+    """Name of a built-in set of failures (simcluster list failures)."""
     times: Positive = 1.0
-    """Factor on all failure rates."""
+    """Factor on the rates of all failures."""
     also: tuple[FailureSpec, ...] = ()
-    """Failures in addition to those of the catalogue."""
+    """Failures in addition to those of the built-in set."""
     only: tuple[str, ...] = ()
-    """Names of the failures to simulate; default: all."""
+    """Names of the failures of the set to simulate; default: all."""

@@ -46,7 +46,7 @@ class StageSpec(Spec):
     set: dict[str, Any] = Field(default_factory=dict)
     """Scenario values at dotted paths for this stage alone, as in {training.global_batch: 1024}."""
     change: Seconds = 0.0
-    """Time before the stage to stop the job and restart it with another layout."""
+    """Time to stop the job before this stage and restart it with another layout."""
 
 
 def tokens_of_stages(stages: Sequence[StageSpec], goal: float | None) -> list[float]:
@@ -113,14 +113,14 @@ def _failure_section(value: object) -> object:
 
 
 class MemoryCopies(Spec):
-    """Snapshots that each node keeps in the host memory of a peer."""
+    """Checkpoint copies that each node keeps in the host memory of a peer node."""
 
     storage_every: Literal["auto"] | Annotated[int, Field(strict=True, ge=2, le=100_000)] = "auto"
     """Write every N-th snapshot to storage as well; auto: the N that loses the least time."""
     stall: Seconds | None = None
-    """Measured time that training stops to copy a snapshot; default: from its bytes and the PCIe rate."""
+    """Measured time that training stops to copy a snapshot; default: computed from its bytes and the PCIe rate."""
     write: Seconds | None = None
-    """Measured duration of the copy to a peer; default: from its bytes and the network rate."""
+    """Measured duration of the copy to a peer; default: computed from its bytes and the network rate."""
 
 
 class CheckpointSpec(Spec):
@@ -138,13 +138,13 @@ class CheckpointSpec(Spec):
     bytes_per_parameter: Positive | None = None
     """Bytes per parameter in a checkpoint; default: weights and optimizer state of the memory recipe."""
     stall: Seconds | None = None
-    """Measured time that training stops for a checkpoint; default: from its bytes and the rates of PCIe or storage."""
+    """Measured time that training stops for a checkpoint; default: from its bytes and the PCIe or storage rate."""
     write: Seconds | None = None
     """Measured duration of the write after training continues; default: from the bytes and the storage rate."""
     slowed: Share | None = None
-    """Slowdown of training steps during a write, as a share (0.05: 5 % longer); default: simulated."""
+    """Slowdown of training steps while a checkpoint is written, as a share (0.05: 5 % longer); default: simulated."""
     memory: MemoryCopies | None = None
-    """Snapshots that each node keeps in the host memory of a peer node."""
+    """Checkpoint copies that each node keeps in the host memory of a peer node."""
     verify: Seconds = 0.0
     """Time to check the weights for silent errors before each checkpoint."""
     keep: Annotated[int, Field(strict=True, ge=1, le=1000)] = 3
@@ -180,12 +180,12 @@ class SparesSpec(Spec):
     """Spare nodes of a long run; if no count is set, a number of warm ones that depends on the job's size."""
 
     hot: Whole | None = None
-    """Number of spare nodes that can join the job at once."""
+    """Number of hot spare nodes, which can join the job at once."""
     warm: Whole | None = None
-    """Number of spare nodes that must be started first; default: 1 per 12 nodes of the job, if no spares are set and
-    failures can remove a node."""
+    """Number of warm spare nodes, which must be started first; default: 1 per 12 nodes of the job, if no spares are set
+    and failures can remove a node."""
     cold: Whole | None = None
-    """Number of spare nodes that must be fetched from elsewhere first."""
+    """Number of cold spare nodes, which must be fetched from elsewhere first."""
     hot_ready: Seconds | None = None
     """Time until a hot spare is ready; default: 0 s."""
     warm_ready: Seconds | None = None
@@ -193,7 +193,7 @@ class SparesSpec(Spec):
     cold_ready: Seconds | None = None
     """Time until a cold spare is ready; default: 20 min."""
     crews: Annotated[int, Field(strict=True, ge=1, le=10_000)] | None = None
-    """Number of nodes that can be under repair at once; default: all."""
+    """Number of nodes that can be under repair at the same time; default: all."""
     unlimited: StrictBool = False
     """Assume that a spare node is always available at once."""
     price: Annotated[float, Field(strict=False, ge=0)] | None = None
@@ -237,13 +237,13 @@ class PowerSpec(Spec):
     waiting: Share | None = None
     """Power of a GPU that waits for other ranks, as a share of the range from idle (0) to full (1)."""
     pue: Annotated[float, Field(strict=False, ge=1, le=3)] = 1.0
-    """Power usage effectiveness: power of the building over that of its nodes."""
+    """Power usage effectiveness: power of the whole data center over that of the job's nodes."""
     price: Positive | None = None
     """Electricity price in dollars per kWh; default: none, no cost is reported."""
 
 
 class RunSpec(Spec):
-    """A training run of weeks, which ends by exactly one of ``days``, ``steps``, ``tokens`` and ``loss``."""
+    """A training run of days or weeks, which ends by exactly one of ``days``, ``steps``, ``tokens`` and ``loss``."""
 
     days: Days | None = None
     """Wall-clock time after which the run ends, as in 54 or 54 d; set exactly one of days, steps, tokens and loss."""
@@ -257,7 +257,7 @@ class RunSpec(Spec):
     """Scaling law of the loss: a name (simcluster list laws; default if loss is set: besiroglu), or its parameters, as
     in {form: NDC, E: .., A: .., alpha: .., B: .., beta: ..}; the run then reports its loss."""
     stages: tuple[StageSpec, ...] = ()
-    """Stages of the training recipe, each up to a number of tokens: a batch ramp, longer sequences."""
+    """Stages of the training recipe, each up to a number of tokens, such as a batch ramp or longer sequences."""
     failures: Annotated[
         FailuresSpec,
         BeforeValidator(_failure_section),
@@ -287,7 +287,7 @@ class RunSpec(Spec):
     wrong_diagnosis: Annotated[Share, Field(lt=1)] = 0.0
     """Probability that a diagnosis blames a healthy node instead of the faulty one."""
     timeout: Seconds = 600.0
-    """Longest pause of the job that is waited out; a longer one counts as a failure."""
+    """Longest pause that the job waits out; a longer one counts as a failure."""
     maintenance: MaintenanceSpec | None = None
     """Planned interruptions of the run."""
     price: Positive | None = None

@@ -49,15 +49,15 @@ class TimeSpec(Spec):
 
 
 class FixedTime(TimeSpec):
-    """A fixed duration."""
+    """A fixed duration, optionally with a part that grows with the number of GPUs."""
 
     EXAMPLE: ClassVar = {"kind": "fixed", "seconds": "5 min"}
 
     kind: Literal["fixed"] = "fixed"
     seconds: NamedSeconds
-    """Length of the duration."""
+    """Fixed duration in seconds; the time of per_gpu is added."""
     per_gpu: Seconds = 0.0
-    """Time added per GPU of the job, as for a handshake with every GPU."""
+    """Time that is added per GPU of the job, as for a handshake with every GPU."""
 
     @property
     def draws(self) -> int:
@@ -85,7 +85,7 @@ class ExponentialTime(TimeSpec):
 
     kind: Literal["exponential"]
     mean: Seconds
-    """Mean duration."""
+    """Mean of the random duration."""
 
     def quantile(self, uniform: Floats) -> Floats:
         """Return the exponential durations (s), -mean ln u, for uniform numbers u."""
@@ -99,7 +99,7 @@ class LognormalTime(TimeSpec):
 
     kind: Literal["lognormal"]
     median: Seconds
-    """Median duration."""
+    """Median of the random duration."""
     sigma: Annotated[float, Field(strict=False, ge=0, le=5)]
     """Standard deviation of the logarithm of the duration."""
 
@@ -122,7 +122,7 @@ class WeibullTime(TimeSpec):
 
     kind: Literal["weibull"]
     mean: Seconds
-    """Mean duration."""
+    """Mean of the random duration."""
     shape: Shape
     """Weibull shape: below 1 most durations are short and a few are long, above 1 all are near the mean."""
 
@@ -143,9 +143,9 @@ class UniformTime(TimeSpec):
 
     kind: Literal["uniform"]
     low: Seconds
-    """Shortest duration."""
+    """Shortest possible duration."""
     high: Seconds
-    """Longest duration."""
+    """Longest possible duration."""
 
     @model_validator(mode="after")
     def _check_order(self) -> UniformTime:
@@ -209,9 +209,9 @@ class StagedTime(TimeSpec):
 
     kind: Literal["staged"]
     first: Time
-    """Duration of the first stage."""
+    """Duration of the first stage, which always takes place."""
     second: Time
-    """Duration of the second stage."""
+    """Duration of the second stage, which only sometimes follows."""
     probability: Fraction
     """Probability that the second stage is needed."""
 

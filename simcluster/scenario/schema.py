@@ -137,8 +137,8 @@ _EXTRA: Mapping[type[BaseModel], tuple[str, Callable[[], Iterable[Any]], str]] =
         "preset", lambda: (tuple(load_presets("links.yaml")),),
         "A built-in link (simcluster list links); other keys override it.",
     ),
-    Software: ("base", lambda: (software_names(),), "Built-in software whose values are the defaults."),
-    Histogram: ("file", lambda: (str,), "A CSV file of values and weights, instead of both keys."),
+    Software: ("base", lambda: (software_names(),), "Built-in software that supplies values of unset keys."),
+    Histogram: ("file", lambda: (str,), "CSV file to read: one value and its weight per line."),
 }  # fmt: skip
 """Keys of files that models do not have, since reading replaces them: by class the key, its forms, its description."""
 _OPTIONAL = {(Histogram, "values"), (FixedTime, "seconds")}

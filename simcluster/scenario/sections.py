@@ -75,11 +75,11 @@ class Parallel(Spec):
     """Tokens of each cp rank: one piece from each half of the sequence, which balances causal attention (zigzag), or
     one contiguous piece, which gives the last rank the most work (contiguous)."""
     ep: Count = 1
-    """Expert parallelism: number of consecutive ranks of a stage's tp x cp x dp that the experts are split over."""
+    """Expert parallelism: number of ranks that experts are split over, consecutive within a stage's tp x cp x dp."""
     etp: Count | None = None
-    """Tensor parallelism of each expert; 1 keeps experts whole; default: tp, or 1 if a stage has too few ranks."""
+    """Tensor parallelism within each expert (1: not split); default: tp, or 1 if a stage has too few ranks."""
     expert_dispatch: ExpertDispatch = ExpertDispatch()
-    """How tokens are sent to experts and back: method, number formats, SMs."""
+    """Dispatch of tokens to experts and back: method, number formats, SMs."""
     sequence_parallel: StrictBool = False
     """Sequence parallelism: split norms and residuals over tp along the sequence; less memory, equal traffic."""
     zero: Annotated[Literal[0, 1, 2, 3], BeforeValidator(_check_zero)] = 0
@@ -126,7 +126,7 @@ def _check_layout(value: object) -> object:
 
 
 class Pipeline(Spec):
-    """Pipeline stages, the layers on each, and the order of microbatches on them."""
+    """Pipeline parallelism: stages, the layers on each, and the order of microbatches on them."""
 
     schedule: ScheduleChoice = "1f1b"
     """Order of microbatches on the stages: a name (simcluster list schedules), a mapping with parameters such as {name:
@@ -169,16 +169,16 @@ def _check_buffers(value: object) -> object:
 
 
 class HostMemory(Spec):
-    """Offloading of a GPU's state to the memory of its host, over the links between them."""
+    """Offloading of a GPU's activations and optimizer state to the memory of its host."""
 
     activations: Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)] = 0.0
-    """Share (0 to 1) of saved activations to offload to host memory: all layers' after the forward, or, where the
-    backward follows at once, those of the first layers while later ones run."""
+    """Share (0 to 1) of saved activations to offload to host memory: of all layers after the forward, or, if the
+    backward follows at once, of the first layers while later layers run."""
     modules: Annotated[tuple[OffloadModule, ...], ONE_OR_MORE] = ()
     """Modules whose inputs are offloaded, by Megatron-Core's names (--offload-modules), entirely unless activations
     sets a share; default: all modules, by the share in activations."""
     ahead: Annotated[int, Field(strict=True, ge=0, le=10**9)] = 1
-    """How many pipeline actions before its backward an offloaded activation may be copied back to the GPU."""
+    """Number of pipeline actions before its backward at which an offloaded activation may be copied back to the GPU."""
     optimizer: Literal["none", "stream", "host"] = "none"
     """Location of the optimizer state: on the GPU (none); in host memory, updated on the GPU in buckets (stream); or in
     host memory, updated by the CPU (host)."""
@@ -215,8 +215,8 @@ class Memory(Spec):
     activation_input: ActivationInput = "16-bit"
     """Number format of saved inputs of activation functions: 16 bits, or fp8 (DeepSeek-V3, arXiv:2412.19437 3.3.3)."""
     backward_temporaries: StrictBool = False
-    """Count temporaries of single layers in peak memory: gradients of a layer's backward, rows in transit to
-    experts."""
+    """Whether peak memory counts short-lived tensors of single layers: gradients of a layer's backward, rows in transit
+    to experts."""
     offload: HostMemory = HostMemory()
     """Activations and optimizer state that are kept in host memory instead of GPU memory."""
 
@@ -231,7 +231,7 @@ def _check_mechanism(value: object) -> object:
 
 
 class Overlap(Spec):
-    """Communication that overlaps with compute.
+    """Which communication overlaps with compute.
 
     Reductions, gathers and pairs are off by default, as in Megatron-LM; a run reports where that costs 1 % of the step
     or more (``advice``).
@@ -245,7 +245,7 @@ class Overlap(Spec):
     tensor: StrictBool = False
     """Overlap the tp reduction of input gradients with the matmul of weight gradients."""
     tensor_pieces: Count = 1
-    """Number of pieces of matmuls next to tp collectives, to overlap the two (async tensor parallelism)."""
+    """Number of pieces of matmuls next to tp collectives, so that the two overlap (async tensor parallelism)."""
     pipeline: StrictBool = True
     """Overlap sends between stages with the sender's compute."""
     experts: StrictBool = False
@@ -262,7 +262,7 @@ class Overlap(Spec):
 
 
 class Fsdp(Spec):
-    """Sharding, gathering and reducing with zero 3 (FSDP); what overlaps with compute is set in ``overlap``.
+    """Settings of FSDP (zero 3): sharding, gathers and reductions; what overlaps with compute is set in ``overlap``.
 
     Parameters are gathered in the number format of the matmuls, gradients reduced in the recipe's.
     """
@@ -278,7 +278,7 @@ class Fsdp(Spec):
     shard_group: Count | None = None
     """Hybrid sharding (HSDP): number of consecutive dp ranks that a shard group has; default: all dp ranks."""
     sync_every_microbatch: StrictBool = True
-    """Reduce gradients in every microbatch's backward (true) or only in the last (false, no_sync); also for zero 2."""
+    """Reduce gradients in every microbatch's backward (true) or only the last (false, no_sync); for zero 2 and 3."""
 
 
 class Collectives(Spec):
@@ -297,7 +297,7 @@ class Collectives(Spec):
 
 
 class CheckpointInStep(Spec):
-    """A checkpoint that is simulated after a step; simulate one more step for its write.
+    """A checkpoint that is simulated after a step; simulate further steps to see its write overlap with them.
 
     Both modes end at a barrier of all ranks. ``mode``, ``to`` and ``bytes_per_parameter`` default to those of
     ``run.checkpoint``.

@@ -42,11 +42,11 @@ class Muon(Spec):
     iterations: Annotated[int, Field(strict=True, ge=1, le=100)] = 5
     """Number of Newton-Schulz iterations per matrix, with matmuls in 16 bits."""
     distribute: Literal["layers", "gather"] = "layers"
-    """With zero 1, which ranks orthogonalize a matrix: one rank (layers, as Megatron-Core's dist_muon), or every rank,
+    """Which ranks orthogonalize a matrix with zero 1: one rank (layers, as Megatron-Core's dist_muon), or every rank,
     after a gather of which it keeps its shard (gather, as Moonlight, arXiv:2502.16982)."""
     tp_mode: Literal["blockwise", "duplicated"] = "blockwise"
-    """Orthogonalization with tp: each rank's part of a matrix separately (blockwise, as Megatron-Core), or the whole
-    matrix on every rank (duplicated)."""
+    """How a matrix is orthogonalized with tp: each rank's part of it separately (blockwise, as Megatron-Core), or the
+    whole matrix on every rank (duplicated)."""
 
 
 class OuterStep(Spec):
@@ -55,11 +55,11 @@ class OuterStep(Spec):
     every: Count
     """Number of training steps between outer steps."""
     workers: Count | None = None
-    """Number of workers, each of consecutive dp replicas; default: one per site."""
+    """Number of DiLoCo workers, each of consecutive dp replicas; default: one per site."""
     bytes_per_parameter: Annotated[float, Field(gt=0)] = 4.0
-    """Bytes per parameter that an outer step sends (4: fp32); each replica of a worker sums a part."""
+    """Bytes per parameter that an outer step sends (4: fp32); each replica of a worker reduces a share."""
     parts: Count = 1
-    """Number of parts of the parameters, summed in turn, evenly over the steps (Streaming DiLoCo, arXiv:2501.18512)."""
+    """Number of fragments of the parameters, reduced in turn over the steps (Streaming DiLoCo, arXiv:2501.18512)."""
     beside: Annotated[int, Field(strict=True, ge=0, le=50)] = 0
     """Number of training steps that overlap with an outer all-reduce before its result is needed; 0: training waits."""
 
@@ -72,15 +72,15 @@ class Training(Spec):
     micro_batch: Count = 1
     """Number of sequences per microbatch."""
     precision: Precision = "bf16-mixed"
-    """Number format of training; fp8, mxfp8 (one scale per 32 elements) and nvfp4 (one per 16) are those of the layers'
-    matmuls, all else is in 16 bits: attention, LM head, stored and sent tensors."""
+    """Number format of training; fp8, mxfp8 (one scale per 32 elements) and nvfp4 (one per 16) apply to the layers'
+    matmuls, all else uses 16 bits: attention, LM head, stored and sent tensors."""
     recompute: Annotated[Recompute, FileForms(lambda: (..., tuple[RecomputeModule, ...]))] = "none"
     """What the backward recomputes: nothing (none); the attention core or the recompute_modules (selective; a list here
     sets these); all but attention and every second matmul (operators, as torchtitan's "op"); or whole layers (full)."""
     recompute_modules: Annotated[tuple[RecomputeModule, ...], BeforeValidator(_parse_modules)] = ("core_attn",)
     """With recompute: selective, the modules of a layer to recompute, by Megatron-Core's names."""
     recompute_every: Count = 1
-    """Recompute only layers whose number is a multiple of this (0, k, 2 k, ...)."""
+    """Interval of recomputed layers: only those whose number (from 0) is a multiple of it."""
     optimizer: Annotated[str, NameFromSet(lambda: OPTIMIZERS)] = "adam"
     """Optimizer: adam, or muon (one moment) for the layers' matrices and Adam for the rest."""
     muon: Muon = Muon()
@@ -88,13 +88,13 @@ class Training(Spec):
     attention: Attention = "fused"
     """Attention kernel: one fused kernel such as flash attention (fused), or separate matmuls and softmax (unfused)."""
     dropout: StrictBool = False
-    """Apply dropout, with a probability of 0.1."""
+    """Whether to apply dropout, with a probability of 0.1."""
     memory_recipe: MemoryRecipe | None = None
     """Memory recipe: bytes per parameter of weights, gradients and optimizer state; default: by precision and
     optimizer."""
     outer: OuterStep | None = None
-    """Outer optimizer step every N steps, for workers that train separately in between (DiLoCo); default: none, all
-    replicas update together."""
+    """Outer optimizer step for workers that train separately in between (DiLoCo); default: none, all replicas update
+    together."""
 
     @model_validator(mode="before")
     @classmethod

@@ -29,15 +29,15 @@ Time = Annotated[float, Field(ge=0, le=1e12)]
 
 
 class Interleaved(Spec):
-    """Interleaved 1F1B with a group size, optionally with fused pairs [F|B] and then one more forward ahead."""
+    """Interleaved 1F1B with a group size, and optionally with fused pairs [F|B] of a forward and a backward pass."""
 
     name: Literal["interleaved"]
-    """The schedule with these parameters."""
+    """Name of the schedule that these parameters are for."""
     group_size: Count | None = None
-    """Microbatches per group (Megatron-LM's --microbatch-group-size-per-virtual-pipeline-stage); default: as many as
-    stages."""
+    """Number of microbatches per group (Megatron-LM's --microbatch-group-size-per-virtual-pipeline-stage); default: the
+    number of stages."""
     pairs: StrictBool = False
-    """Fuse forwards and backwards in pairs [F|B], which send at their end (--overlap-moe-expert-parallel-comm)."""
+    """Fuse forward and backward passes in pairs [F|B], which send at their end (--overlap-moe-expert-parallel-comm)."""
 
     def function(self, costs: Times | None = None, latency: Any = 0) -> ScheduleFunction:
         """Return the function that makes the schedule; the run's pass times do not change it."""
@@ -45,25 +45,25 @@ class Interleaved(Spec):
 
 
 class ZbAuto(Spec):
-    """Automatic zero-bubble schedule with a limit on the microbatches alive on one stage."""
+    """Automatic zero-bubble schedule with a limit on the microbatches in flight on one stage."""
 
     name: Literal["zb-auto"]
-    """The schedule with these parameters."""
+    """Name of the schedule that these parameters are for."""
     memory_limit: Count | None = None
-    """Largest number of microbatches alive on one stage; default: no limit."""
+    """Largest number of microbatches in flight on one stage; default: no limit."""
     goal: Goal | None = None
-    """What is minimised: the longest span of a stage (span), or a step whose optimizer waits for all (step); default:
-    step in a scenario, whose optimizer waits for the gradient norm, else span, as in the paper."""
+    """What is minimized: the longest time from a stage's first to its last op (span), or the step if the optimizer
+    waits for all stages (step); default: step in a scenario, else span, as in the paper."""
     weight_memory: Annotated[float, Field(ge=0, le=1)] = 1.0
-    """Share of a microbatch's activations that is kept from I to W."""
+    """Share of a microbatch's activations that is kept from its input-gradient to its weight-gradient pass (I to W)."""
     forward: Time | None = None
-    """Time of F, in any one unit; default, with the others: the times of the run."""
+    """Relative time of a forward pass (F), in the unit of the other times; default: if none is set, the run's times."""
     input: Time | None = None
-    """Time of I, the input gradient."""
+    """Relative time of an input-gradient pass (I), in the unit of `forward`."""
     weight: Time | None = None
-    """Time of W, the weight gradient."""
+    """Relative time of a weight-gradient pass (W), in the unit of `forward`."""
     latency: Time = 0.0
-    """Time of a message between stages."""
+    """Relative latency of a message between stages, in the unit of `forward`."""
 
     def function(self, costs: Times | None = None, latency: Any = 0) -> ScheduleFunction:
         """Return the schedule function for the spec's pass times, else the run's, else F = I = W without latency."""
@@ -76,19 +76,19 @@ class ZbAuto(Spec):
 
 
 class Rows(Spec):
-    """A schedule as rows of actions: F3.1 is microbatch 3 through chunk 1, [F3|B1] a fused pair."""
+    """A schedule as rows of actions: F3.1 is the forward of microbatch 3 through chunk 1, [F3|B1] a fused pair."""
 
     name: Literal["rows"]
-    """A schedule that is written out."""
+    """Type of the schedule: one that is written out as rows of actions."""
     rows: tuple[str, ...]
-    """Row of actions of each stage, such as "F0 F1 B0 B1"."""
+    """List of one row of actions per stage, such as "F0 F1 B0 B1"."""
     routes: tuple[str, ...] | None = None
     """Routes of microbatches through the model as stage.chunk hops, such as "0.0 1.0 1.1 0.1"; default: chunk 0 of
     every stage in turn, then chunk 1, and so on."""
     route_of: tuple[int, ...] | None = None
-    """Index (from 0) of each microbatch's route in routes."""
+    """Index (from 0) in `routes` of each microbatch's route."""
     title: str = "rows"
-    """Name of the schedule."""
+    """Name of the schedule in tables and figures."""
 
     @classmethod
     def of(cls, schedule: Schedule) -> Self:
@@ -176,7 +176,7 @@ def _keep_typed_text(value: object, text: ValidatorFunctionWrapHandler) -> str:
     return value if isinstance(value, TrustedText) else str(text(value))
 
 
-_A_FILE = {"type": "string", "pattern": r"\.csv$|\.py:", "description": "FILE.csv or FILE.py:FUNCTION"}
+_A_FILE = {"type": "string", "pattern": r"\.csv$|\.py:", "description": "your schedule: FILE.csv or FILE.py:FUNCTION"}
 _NAMED = {"type": "object", "required": ["name"], "additionalProperties": False}
 ScheduleChoice = Annotated[
     Annotated[str, WrapValidator(_keep_typed_text), Tag("text")]

@@ -25,16 +25,16 @@ _USUAL_MEDIUM = {
 
 
 class NodeSpec(Spec):
-    """One node of a graph."""
+    """One node of a cluster graph: a GPU, a NIC or a switch."""
 
     name: Name
     kind: Literal["gpu", "nvswitch", "pcie", "nic", "switch", "host"]
     host: Annotated[int, Field(strict=True, ge=0)] | None = None
-    """Number of the machine that a GPU is in."""
+    """Number of the host (server) that a GPU is in."""
     tier: Name = "leaf"
-    """Tier of a switch, as in leaf or spine."""
+    """Tier of a switch, such as leaf or spine."""
     network: Name = COMPUTE
-    """The network of a NIC or switch; collectives use the one called compute."""
+    """Name of the network of a NIC or switch; collectives use the one named compute."""
 
     @model_validator(mode="after")
     def _machines_have_no_network(self) -> Self:
@@ -46,16 +46,16 @@ class NodeSpec(Spec):
 
 
 class EdgeSpec(LinkSpec):
-    """A link between two nodes."""
+    """A link between two nodes of a cluster graph."""
 
     between: tuple[Name, Name]
-    """The names of both ends."""
+    """Names of the two nodes that the link connects."""
     one_way: bool = False
-    """From the first end to the second only."""
+    """Whether the link carries traffic only from its first node to its second."""
 
 
 class GraphSpec(TopologySpec):
-    """Cluster given as a list of nodes and a list of links.
+    """Cluster described by a list of nodes (GPUs, NICs, switches) and a list of links.
 
     GPUs are placed by ``host``, then in the order of the file. Where no GPU says its host, GPUs that are connected
     without a switch between them are one machine.
@@ -69,9 +69,9 @@ class GraphSpec(TopologySpec):
     kind: Literal["graph"]
     name: Title = "explicit graph"
     nodes: Annotated[tuple[NodeSpec, ...], Field(min_length=1)]
-    """GPUs, NICs and switches."""
+    """List of GPUs, NICs and switches of the cluster graph."""
     edges: tuple[EdgeSpec, ...]
-    """Links between them."""
+    """List of links between the nodes of the cluster graph."""
 
     @model_validator(mode="after")
     def _names_fit(self) -> Self:

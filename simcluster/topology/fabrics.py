@@ -23,7 +23,7 @@ from simcluster.topology.trees import FatTreeSpec, RailOnlySpec, RailOptimisedSp
 
 
 class DragonflyPlusSpec(Spec):
-    """Groups of leaves and spines, all NICs of a node on one leaf.
+    """Dragonfly+ network: fully connected groups of leaf and spine switches, all NICs of a node on one leaf.
 
     In a group every leaf has a link to every spine.  Every pair of groups has equally many links, with the line rate of
     a leaf's link to a spine unless given.  Routes are minimal: at most one global link, so of a pair of groups only the
@@ -32,19 +32,19 @@ class DragonflyPlusSpec(Spec):
 
     kind: Literal["dragonfly_plus"]
     nodes_per_leaf: Count
-    """Nodes on each leaf."""
+    """Number of nodes on each leaf switch."""
     leaves_per_group: Count
-    """Leaves of a group."""
+    """Number of leaf switches per group."""
     spines_per_group: Count
-    """Spines of a group."""
+    """Number of spine switches per group."""
     global_links_per_spine: Count
-    """Links out of the group that each spine has."""
+    """Number of links from each spine switch to other groups."""
     oversubscription: Ratio = 1.0
-    """Bandwidth of the NICs below a leaf over that of its uplinks."""
+    """Oversubscription of a leaf switch: bandwidth of the NICs below it over that of its uplinks."""
     leaf_to_spine: UplinkSpec = UplinkSpec()
-    """The cable from a leaf to a spine."""
+    """Link from a leaf switch to a spine switch."""
     spine_to_spine: UplinkSpec = UplinkSpec()
-    """The cable between groups; default: as from leaf to spine."""
+    """Link between spine switches of different groups; default: equal to leaf_to_spine."""
 
     def add(self, site: Site, ports: Sequence[NicPort], machines: int) -> None:
         """Add switches named group0.leaf0, ..., group0.spine0, ..., and the links between NICs and switches."""
@@ -106,7 +106,7 @@ _CABLE = {"line_rate": "50 GB/s", "latency": "1 us"}
 
 
 class MachinesSpec(TopologySpec):
-    """Equal nodes, the fabric that collectives use, and one for each other network of their NICs."""
+    """Identical nodes, a fabric for collectives, and one further fabric per additional network of the nodes' NICs."""
 
     EXAMPLE: ClassVar[Fields] = {
         "nodes": 3, "machine": {"gpus": 2, "pcie": _CABLE, "nics": [{"count": 2, "link": _CABLE}]},
@@ -116,13 +116,13 @@ class MachinesSpec(TopologySpec):
     kind: Literal["machines"]
     name: Title = "cluster"
     nodes: Count
-    """Nodes; of NVL72 topologies these are racks of 72 GPUs (18 trays of 4), where public tables count trays."""
+    """Number of nodes; in NVL72 topologies, a node is a rack of 72 GPUs (18 trays); public tables count trays."""
     machine: MachineSpec
-    """The parts of a node."""
+    """Hardware of each node: GPUs, PCIe switches, host bridges, NICs, and their links."""
     fabric: AnyFabric
-    """The network that collectives use."""
+    """Network that connects the nodes' NICs and carries collectives."""
     other_networks: dict[Name, AnyFabric] = Field(default_factory=dict)
-    """Networks that collectives do not use, by name."""
+    """Additional networks by name, such as storage, that collectives do not use."""
 
     @model_validator(mode="after")
     def _fits(self) -> Self:

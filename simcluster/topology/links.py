@@ -42,15 +42,15 @@ class PresetSpec(Spec):
 
 
 class RateSpec(PresetSpec):
-    """The speed of one direction of a cable or trace."""
+    """Bandwidth of one direction of a link, without a latency."""
 
     line_rate: BytesPerSecond
-    """Rate of one direction by the standard."""
+    """Nominal (specified) rate of one direction of the link."""
     efficiency: Fraction = 1.0
-    """Part of the line rate that payload gets."""
+    """Share of the line rate that is available to payload."""
     source: str = ""
     medium: Name | None = None  # nvlink, pcie, infiniband, ethernet, ...; the builder knows what is usual
-    """The kind of link, as in nvlink, pcie, infiniband, ethernet; default: the usual one at this place."""
+    """Type of link, such as nvlink, pcie, infiniband or ethernet; default: the usual type between its ends."""
 
     def edge(self, medium: str, latency: float) -> EdgeData:
         """Return the edge attributes of one direction, with ``latency`` seconds."""
@@ -58,10 +58,10 @@ class RateSpec(PresetSpec):
 
 
 class LinkSpec(RateSpec):
-    """A link with its latency."""
+    """A link, with its bandwidth and latency."""
 
     latency: Seconds
-    """Time of the first byte from one end to the other; collectives take NCCL's latencies instead where its platform is
+    """Latency of the first byte from one end to the other; collectives use NCCL's latencies instead if the platform is
     known (collectives.nccl)."""
 
     def link(self, medium: str) -> EdgeData:

@@ -44,33 +44,33 @@ class NicSpec(Spec):
     """
 
     count: Few
-    """NICs in every box or tray, spread evenly over the places where they sit."""
+    """Number of these NICs per box or tray, spread evenly over what they attach to (GPUs, PCIe switches or bridges)."""
     link: LinkSpec
-    """The link from the NIC to its switch."""
+    """Link from the NIC to its network switch."""
     ports: Few = 1
-    """NICs that are driven as this one; its link has the line rate N times."""
+    """Number of NICs that are driven as one; the line rate of its link is multiplied by this."""
     slots: Few = 1
-    """PCIe slots of the NIC; its PCIe link has the line rate N times."""
+    """Number of PCIe slots of the NIC; the line rate of its PCIe link is multiplied by this."""
     pcie: LinkSpec | None = None
-    """Its PCIe link; default: the node's."""
+    """PCIe link of the NIC; default: the node's pcie."""
     at: Place | None = None
-    """Its place: a GPU, a PCIe switch or a host bridge; default: the nearest to the GPUs that the node has."""
+    """What the NIC attaches to: a GPU, PCIe switch or host bridge; default: the nearest to the GPUs in the node."""
     network: Name = COMPUTE
-    """Its network; collectives use the one called compute."""
+    """Name of the network that the NIC is on; collectives use the one named compute."""
     plane: Annotated[int, Field(strict=True, ge=0, lt=64)] = 0
-    """The copy of the network that it is on."""
+    """Number of the NIC's plane: which of the separate copies of its network it is on."""
 
 
 class HostSpec(Spec):
-    """Host bridges of a box or tray."""
+    """CPU host bridges of a box or tray."""
 
     count: Few = 1
-    """Bridges, one per processor."""
+    """Number of host bridges, one per processor."""
     upstream: LinkSpec | None = None
-    """The link to what is below: PCIe switches, or the GPUs where there are none (NVLink-C2C of a Grace); default: the
+    """Link from a host bridge down to PCIe switches, or to GPUs if there are none (NVLink-C2C of a Grace); default: the
     node's pcie."""
     between: LinkSpec | None = None
-    """The link between bridges."""
+    """Link between two host bridges."""
 
     @model_validator(mode="after")
     def _bridges_are_linked(self) -> Self:
@@ -83,7 +83,7 @@ class HostSpec(Spec):
 
 
 class MachineSpec(Spec):
-    """A box of GPUs, or a rack of such boxes whose GPUs share one NVLink domain.
+    """A node: a box of GPUs, or a rack of such boxes whose GPUs share one NVLink domain.
 
     All NVSwitch chips are one node without a separate limit.  PCIe switches are linked to NICs (``pcie``) and to host
     bridges.  Without PCIe switches GPUs hang on the host bridge, if there is one, and NICs on GPUs, if ``at`` says so
@@ -91,22 +91,22 @@ class MachineSpec(Spec):
     """
 
     gpus: Few = 8
-    """GPUs of a box, or of each tray of a rack."""
+    """Number of GPUs in a box, or in each tray of a rack."""
     trays: Few = 1
-    """Boxes of a rack whose GPUs share one NVLink domain; jobs of several NVL72 racks mostly take 16 of the 18 trays,
-    64 GPUs a rack."""
+    """Number of boxes (trays) in a rack whose GPUs share one NVLink domain; jobs on several NVL72 racks mostly use 16
+    of the 18 trays, 64 GPUs per rack."""
     nvlink: LinkSpec | None = None
-    """The link between a GPU and the NVSwitches; default: none."""
+    """Link between a GPU and the NVSwitches of its node; default: none."""
     mesh: LinkSpec | None = None
-    """The link between every two GPUs of a box (AMD's xGMI), instead of NVSwitches; default: none."""
+    """Link between every two GPUs of a box (AMD's xGMI), instead of NVSwitches; default: none."""
     pcie: LinkSpec
-    """The link between a GPU and its PCIe switch, and between that and a NIC."""
+    """Link between a GPU and its PCIe switch, and between a PCIe switch and a NIC."""
     gpus_per_pcie_switch: Few | None = None
-    """GPUs under each PCIe switch; default: there are no PCIe switches."""
+    """Number of GPUs under each PCIe switch; default: no PCIe switches."""
     host: HostSpec | None = None
-    """Bridges of the processors; default: none."""
+    """CPU host bridges of a box or tray; default: none."""
     nics: tuple[NicSpec, ...]
-    """NICs of a box or tray, as a list of kinds."""
+    """NICs of a box or tray: a list with one entry per type of NIC."""
 
     @property
     def num_gpus(self) -> int:

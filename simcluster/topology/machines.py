@@ -23,11 +23,11 @@ _CABLE = {"line_rate": "50 GB/s", "latency": "1 us"}
 
 
 class FabricSpec(TreeSpec):
-    """The fat tree that the machines hang on: see ``TreeSpec``."""
+    """Fat tree that connects the NICs of all nodes."""
 
 
 class DgxSpec(TopologySpec):
-    """Nodes whose GPUs meet in NVSwitches and have one NIC each, on a rail-optimised fat tree.
+    """Nodes with NVSwitches between their GPUs, one NIC per GPU by default, and a rail-optimised fat tree.
 
     In each unit there is one leaf per rail: NIC i of every node goes to leaf i, so GPUs with equal index in their nodes
     are one leaf apart, others go over a spine.  The PCIe switches that GPUs and NICs share in pairs are not modelled.
@@ -41,19 +41,19 @@ class DgxSpec(TopologySpec):
     kind: Literal["dgx"]
     name: Title = "DGX cluster"
     nodes: Count
-    """Nodes."""
+    """Number of nodes."""
     gpus_per_node: Count = 8
-    """GPUs per node."""
+    """Number of GPUs per node."""
     nics_per_node: Count | None = None
-    """NICs per node; default: one per GPU."""
+    """Number of NICs per node; default: one per GPU."""
     nvlink: LinkSpec
-    """The link between a GPU and the NVSwitches."""
+    """Link between a GPU and the NVSwitches of its node."""
     pcie: LinkSpec
-    """The link between a GPU and its NIC."""
+    """Link between a GPU and its NIC."""
     nic: LinkSpec
-    """The link between a NIC and its leaf."""
+    """Link between a NIC and its leaf switch."""
     fabric: FabricSpec
-    """The rail-optimised fat tree above."""
+    """Rail-optimised fat tree that connects the NICs of all nodes."""
 
     @model_validator(mode="after")
     def _one_nic_per_gpu(self) -> Self:
@@ -86,7 +86,7 @@ class DgxSpec(TopologySpec):
 
 
 class PcieBoxSpec(TopologySpec):
-    """Nodes without NVLink: GPUs under PCIe switches under one host bridge, and all nodes of a unit on one leaf."""
+    """Nodes without NVLink: GPUs under PCIe switches and one host bridge; all nodes of a unit share a leaf switch."""
 
     EXAMPLE: ClassVar[Fields] = {
         "nodes": 3, "gpus_per_node": 4, "gpus_per_pcie_switch": 2, "nics_per_node": 2, "pcie": _CABLE, "nic": _CABLE,
@@ -96,21 +96,21 @@ class PcieBoxSpec(TopologySpec):
     kind: Literal["pcie_box"]
     name: Title = "PCIe boxes"
     nodes: Count
-    """Nodes."""
+    """Number of nodes."""
     gpus_per_node: Count
-    """GPUs per node."""
+    """Number of GPUs per node."""
     gpus_per_pcie_switch: Count = 4
-    """GPUs under each PCIe switch."""
+    """Number of GPUs under each PCIe switch."""
     nics_per_node: Count = 1
-    """NICs per node, which all its GPUs share."""
+    """Number of NICs per node, shared by all GPUs of the node."""
     pcie: LinkSpec
-    """The link between a GPU and its PCIe switch, and between host bridge and NIC."""
+    """Link between a GPU and its PCIe switch, and between the host bridge and a NIC."""
     upstream: LinkSpec | None = None
-    """The link between a PCIe switch and the host bridge; default: as pcie."""
+    """Link between a PCIe switch and the host bridge; default: equal to pcie."""
     nic: LinkSpec
-    """The link between a NIC and its leaf."""
+    """Link between a NIC and its leaf switch."""
     fabric: FabricSpec
-    """The fat tree above."""
+    """Fat tree that connects the NICs of all nodes."""
 
     @model_validator(mode="after")
     def _not_too_large(self) -> Self:

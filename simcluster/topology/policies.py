@@ -35,8 +35,8 @@ class _Policy(Spec):
 
     by_flow: ClassVar[bool] = False  # does the way depend on the sender and the flow, too, or on the destination alone?
     pxn: bool | None = None
-    """Is traffic between rails passed over NVLink to the GPU on the destination's rail (NCCL's PXN): wherever that GPU
-    is fewer switches away, or never? Default: only where nothing else leads there."""
+    """Whether traffic between rails first goes over NVLink to the GPU on the destination's rail (NCCL's PXN): wherever
+    that GPU is fewer switches away (true), or never (false); default: only if no other path exists."""
 
     def picks(self, flow: Flow) -> tuple[Pick, ...]:
         """Return for each path of a flow its choice among next hops; paths share the bytes evenly; empty: all paths."""
@@ -44,7 +44,7 @@ class _Policy(Spec):
 
 
 class ShortestSpec(_Policy):
-    """Routing over the first of the shortest paths by name, as in a network without load balancing."""
+    """Routing over one fixed shortest path, the first by name, as in a network without load balancing."""
 
     kind: Literal["shortest"]
 
@@ -55,7 +55,7 @@ class ShortestSpec(_Policy):
 
 
 class StaticSpec(_Policy):
-    """Routing by destination, as in InfiniBand fat trees: next hop d mod k, where d numbers the NICs leaf by leaf.
+    """Routing by destination, as in InfiniBand fat trees: next hop d mod k to NIC d; NICs are numbered leaf by leaf.
 
     D-Mod-K; E. Zahavi, "Fat-tree routing and node ordering providing contention free traffic for MPI global
     collectives", JPDC 72, 2012.
@@ -69,7 +69,7 @@ class StaticSpec(_Policy):
 
 
 class EcmpSpec(_Policy):
-    """Routing by hash, as in Ethernet switches: a flow uses a random next hop at every switch, always the same.
+    """Routing by hash (ECMP), as in Ethernet switches: a flow keeps one random next hop at every switch.
 
     A flow is a channel from one GPU to another. Switches hash independently of each other (no polarisation).
     """
@@ -77,9 +77,9 @@ class EcmpSpec(_Policy):
     by_flow = True
     kind: Literal["ecmp"]
     seed: Annotated[int, Field(strict=True, ge=0, lt=2**63)] = 0
-    """Seed of the hashes."""
+    """Random seed of the routing hashes."""
     queue_pairs: Annotated[int, Field(strict=True, ge=1, le=1024)] = 1
-    """Connections of a flow, each hashed separately, that share its bytes evenly."""
+    """Number of connections (queue pairs) of a flow, each hashed separately, that share its bytes evenly."""
 
     def picks(self, flow: Flow) -> tuple[Pick, ...]:
         """Return one hashed choice per queue pair."""
@@ -90,7 +90,7 @@ class EcmpSpec(_Policy):
 
 
 class AdaptiveSpec(_Policy):
-    """Routing packet by packet over all shortest paths, evenly at every switch (adaptive routing, spraying).
+    """Routing of each packet separately (adaptive routing, spraying): flows spread evenly over all shortest paths.
 
     As InfiniBand's adaptive routing: k parallel links are one link of k times the capacity.
     """

@@ -30,7 +30,7 @@ def sites_kind(kinds: Mapping[str, type[TopologySpec]]) -> type[TopologySpec]:
     """Return the topology kind ``sites``, of which each site is a cluster of one of these ``kinds``."""
 
     class SitesSpec(TopologySpec):
-        """Equal sites, whose nodes are numbered site by site."""
+        """Several equal sites joined by a wide-area network; nodes are numbered site by site."""
 
         EXAMPLE: ClassVar[Fields] = {
             "sites": 2,
@@ -41,12 +41,12 @@ def sites_kind(kinds: Mapping[str, type[TopologySpec]]) -> type[TopologySpec]:
         kind: Literal["sites"]
         name: Title = "sites"
         sites: Annotated[int, Field(strict=True, ge=2, le=64)]
-        """Number of sites."""
+        """Number of sites (data centers) of the cluster."""
         site: Annotated[TopologySpec, RegisteredModel(kinds)]
-        """The cluster that each site is; the GPU and NCCL's platform are those of the whole."""
+        """Cluster inside each site (all sites are equal); the GPU and the NCCL platform are set once, for all sites."""
         wan: LinkSpec
-        """A site's port on the wide-area network, shared by all that leaves it, and by all that enters; latency is from
-        site to site, one way (light in fibre takes 5 us per km)."""
+        """Link of each site to the wide-area network, shared by all its traffic in one direction; latency is one way
+        from site to site (light in fibre takes 5 us per km)."""
 
         @model_validator(mode="before")
         @classmethod

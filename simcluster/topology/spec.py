@@ -25,10 +25,10 @@ Fields: TypeAlias = Mapping[str, Any]
 
 
 class HostMemorySize(Spec):
-    """Memory of the processors of a node."""
+    """CPU memory of a node."""
 
     size: Bytes
-    """Bytes of memory of one node's processors (in a rack: of one tray)."""
+    """Bytes of CPU memory per node (in a rack: per tray)."""
     source: str = ""
 
 
@@ -46,17 +46,17 @@ class TopologySpec(Spec):
     EXAMPLE: ClassVar[Fields]
 
     routing: RoutingSpec = STATIC
-    """Choice among equally short paths of a flow."""
+    """Routing policy: how a flow chooses among equally short paths."""
     nccl: Annotated[NcclPlatform | None, FileForms(lambda: (tuple(platform_names()), type(None)))] = None
-    """NCCL's platform, for its latencies and rates (simcluster list platforms); default: the links alone say how long a
-    collective takes."""
+    """NCCL platform that sets latencies and rates of collectives (simcluster list platforms); default: none, only the
+    links count."""
     host_memory: Annotated[HostMemorySize | None, BeforeValidator(_parse_size), FileForms(lambda: (..., str))] = None
-    """Memory of the processors of one node; default: unknown, and offload is not checked against it."""
+    """CPU memory of one node; default: unknown, so that offloading is not checked against it."""
     kind: str
     name: Title
     """Name of the cluster."""
     device: Annotated[Name | dict[str, object], FileForms(lambda: (tuple(device_names()), A_PATH, {"type": "object"}))]
-    """The GPU: a built-in name, the path of a device file, or its own numbers over a base."""
+    """GPU of the cluster: a built-in name, the path of a device file, or a mapping of base and changed values."""
 
     @classmethod
     def small(cls, kind: str) -> Self:

@@ -43,14 +43,14 @@ class UplinkSpec(PresetSpec):
     """A link between two switches."""
 
     line_rate: BytesPerSecond | None = None
-    """Rate of one cable; default: the NIC's."""
+    """Nominal rate of one cable between switches; default: the NIC's."""
     efficiency: Fraction | None = None
-    """Part of the line rate that payload gets; default: the NIC's."""
+    """Share of the line rate that is available to payload; default: the NIC's."""
     latency: Seconds = 0.6e-6
-    """Time that a further switch and its cable add; collectives take NCCL's latencies instead where its platform is
+    """Latency that a further switch and its cable add; collectives use NCCL's latencies instead if the platform is
     known."""
     medium: Name | None = None
-    """The kind of link; default: the NIC's."""
+    """Type of link, such as infiniband or ethernet; default: that of the NIC's link."""
     source: str = "0.6 us for each further switch: assumed, inside the 0.3 to 1 us usual for a switch and its cables"
 
     def cable(self, below: EdgeData) -> EdgeData:
@@ -100,17 +100,17 @@ class TreeSpec(Spec):
     """
 
     nodes_per_unit: Count
-    """Nodes of a unit, which has its own leaf or leaves."""
+    """Number of nodes per unit, a group of nodes with leaf switches of its own."""
     oversubscription: Ratio = 1.0
-    """Line rate of the NICs of a full unit on a leaf over that of its uplinks."""
+    """Oversubscription of a leaf switch: line rate of the NICs of a full unit over that of the switch's uplinks."""
     leaf_to_spine: UplinkSpec = UplinkSpec()
-    """The cable from a leaf to a spine."""
+    """Link from a leaf switch to a spine switch."""
     units_per_pod: Count | None = None
-    """Units of a pod, which has its own spines; default: there are two levels."""
+    """Number of units per pod, a group with spine switches of its own; default: no pods, two switch levels."""
     spine_oversubscription: Ratio = 1.0
-    """The same between spines and cores."""
+    """Oversubscription of a spine switch: line rate of its links to leaves over that of its links to cores."""
     spine_to_core: UplinkSpec | None = None
-    """The cable from a spine to a core; default: as from leaf to spine."""
+    """Link from a spine switch to a core switch; default: equal to leaf_to_spine."""
 
     @model_validator(mode="after")
     def _cores_need_pods(self) -> Self:
@@ -192,7 +192,7 @@ class TreeSpec(Spec):
 
 
 class FatTreeSpec(TreeSpec):
-    """Fat tree in which all NICs of a machine are on the leaf switch of its unit."""
+    """Fat tree in which all NICs of a node are on one leaf switch, that of the node's unit."""
 
     kind: Literal["fat_tree"]
 
@@ -202,7 +202,7 @@ class FatTreeSpec(TreeSpec):
 
 
 class RailOptimisedSpec(TreeSpec):
-    """Fat tree with one leaf switch per rail and unit, and spines over the leaves of all rails."""
+    """Fat tree with one leaf switch per rail and unit (a group of nodes), and spine switches that connect all rails."""
 
     kind: Literal["rail_optimised"]
 

@@ -20,7 +20,7 @@ from simcluster.topology.trees import Site
 
 
 class FlatSpec(TopologySpec):
-    """GPUs with one port each on one ideal switch: the alpha-beta model of the textbooks."""
+    """GPUs with one port each on one ideal switch: the alpha-beta model of textbooks."""
 
     EXAMPLE: ClassVar[Fields] = {
         "gpus": 5,
@@ -32,13 +32,13 @@ class FlatSpec(TopologySpec):
     kind: Literal["flat"]
     name: Title = "flat network"
     gpus: Count
-    """GPUs."""
+    """Number of GPUs."""
     gpus_per_host: Count = 1
-    """GPUs that count as one node."""
+    """Number of GPUs that count as one node."""
     link: RateSpec
-    """A GPU's port."""
+    """Link between a GPU and its switch."""
     path_latency: Seconds
-    """Latency from GPU to GPU, the alpha of the textbooks; half of it is on each link."""
+    """Latency from GPU to GPU (alpha of the alpha-beta model); each of the two links has half of it."""
 
     @model_validator(mode="after")
     def _not_too_large(self) -> Self:
@@ -55,7 +55,7 @@ class FlatSpec(TopologySpec):
 
 
 class LeafSpineSpec(TopologySpec):
-    """GPUs with one port each under leaf switches, and one link from every leaf to every spine."""
+    """GPUs with one port each under leaf switches, and one link from every leaf switch to every spine switch."""
 
     EXAMPLE: ClassVar[Fields] = {
         "leaves": 3, "gpus_per_leaf": 2, "spines": 2, "path_latency": "6 us",
@@ -65,20 +65,20 @@ class LeafSpineSpec(TopologySpec):
     kind: Literal["leaf_spine"]
     name: Title = "leaf-spine network"
     leaves: Count
-    """Leaf switches."""
+    """Number of leaf switches."""
     gpus_per_leaf: Count
-    """GPUs under each leaf."""
+    """Number of GPUs under each leaf switch."""
     spines: Count
-    """Spine switches."""
+    """Number of spine switches."""
     gpus_per_host: Count = 1
-    """GPUs that count as one node."""
+    """Number of GPUs that count as one node."""
     link: RateSpec
-    """A GPU's port."""
+    """Link between a GPU and its switch."""
     uplink: RateSpec
-    """The one cable from every leaf to every spine."""
+    """Link between each leaf switch and each spine switch."""
     path_latency: Seconds
-    """Latency from GPU to GPU over leaf, spine and leaf, a quarter on each link; under one leaf a path has two of the
-    four."""
+    """Latency from GPU to GPU through leaf, spine and leaf, a quarter per link; GPUs under one leaf are two links
+    apart."""
 
     @model_validator(mode="after")
     def _not_too_large(self) -> Self:
