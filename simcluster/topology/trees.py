@@ -100,13 +100,13 @@ class TreeSpec(Spec):
     """
 
     nodes_per_unit: Count
-    """Number of nodes per unit, a group of nodes with leaf switches of its own."""
+    """Number of nodes per unit, a group of nodes with separate leaf switches."""
     oversubscription: Ratio = 1.0
     """Oversubscription of a leaf switch: line rate of the NICs of a full unit over that of the switch's uplinks."""
     leaf_to_spine: UplinkSpec = UplinkSpec()
     """Link from a leaf switch to a spine switch."""
     units_per_pod: Count | None = None
-    """Number of units per pod, a group with spine switches of its own; default: no pods, two switch levels."""
+    """Number of units per pod, a group with separate spine switches; default: no pods, two switch levels."""
     spine_oversubscription: Ratio = 1.0
     """Oversubscription of a spine switch: line rate of its links to leaves over that of its links to cores."""
     spine_to_core: UplinkSpec | None = None
