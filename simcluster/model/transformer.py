@@ -60,7 +60,7 @@ class Model(Spec):
     causal: StrictBool = True
     """Whether attention is causal (a token sees only earlier ones), or covers the whole sequence."""
     vocab_multiple: Count = 128
-    """Divisor of the padded vocabulary size, multiplied by tp (Megatron-LM's --make-vocab-size-divisible-by)."""
+    """The vocabulary is padded to a multiple of this number x tp (Megatron-LM's --make-vocab-size-divisible-by)."""
     position_rows: Count | None = None
     """Number of rows of the learned position table; default: sequence_length."""
     qk_norm: Literal["head", "full"] | None = None
