@@ -35,7 +35,6 @@ class _Phases:
 
     @cached_property
     def _machines(self) -> Sequence[Sequence[int]]:
-        """Positions of ranks grouped by NVSwitch domain."""
         members: dict[int | str, list[int]] = {}
         for position, switch in enumerate(self._group.switch_of):
             members.setdefault(switch, []).append(position)

@@ -172,7 +172,6 @@ def _spec_kind(value: object) -> str:
 
 
 def _keep_typed_text(value: object, text: ValidatorFunctionWrapHandler) -> str:
-    """Return a name, keeping the mark of text that the user typed."""
     return value if isinstance(value, TrustedText) else str(text(value))
 
 

@@ -252,7 +252,6 @@ def _pair_evenly(lower: list[str], upper: list[str], turn: int = 0) -> Iterable[
 
 
 def _pair_with_shared_nics(nics: list[str], gpus: list[str]) -> Iterable[tuple[str, str]]:
-    """Pair each GPU with the NIC that it shares with its neighbours."""
     return ((nic, gpu) for gpu, nic in _pair_evenly(gpus, nics))
 
 

@@ -233,5 +233,4 @@ def _full_rate(ports: Sequence[NicPort], machines: int) -> float:
 
 
 def _count_cables(rate: float, cable: EdgeData) -> int:
-    """Return the number of cables that fit in a line rate, at least one."""
     return max(1, int(rate / cable["line_rate"] * (1 + 1e-12)))  # 1e-12: 3 x 0.1 is still 3 cables

@@ -100,7 +100,6 @@ class LeafSpineSpec(TopologySpec):
 
 
 def _draft_gpus(count: int, per_host: int) -> Draft:
-    """Return a draft of GPUs gpu0, gpu1, ... without links."""
     pattern, draft = Recorder(), Draft(per_host=per_host)
     add_gpus(pattern, [("gpu0", 0, 0)])
     draft.stamp(pattern, count, "gpu")

@@ -128,7 +128,6 @@ class Platform:
 
 @cache
 def _read_platforms() -> dict[str, Platform]:
-    """Return the platforms of ``platforms.yaml``, by name."""
     known = read_document(Path(__file__).with_suffix(".yaml")).data
     found = {}
     for name, written in known["platforms"].items():
