@@ -30,7 +30,7 @@ def both(scenario: Scenario) -> tuple[SeenJob, SeenJob]:
     """The job as it is seen, and as a whole."""
     with pytest.MonkeyPatch.context() as patch:
         seen = seen_job(scenario)
-        patch.setattr(Symmetry, "_through", lambda _: iter(()))
+        patch.setattr(Symmetry, "_windows_that_fold", lambda _: iter(()))
         return seen, seen_job(scenario)
 
 

@@ -198,7 +198,7 @@ def test_sweeps_and_plans_play_anew_what_names_an_edited_file(reference: dict[st
         return {name: run_sweep(made, store=Path("rows"), measure=stub).played for name, made in rows.items()}
 
     def planned() -> str:
-        return LayoutPlayer(load(TINY, changes), None)._key(None)  # type: ignore[arg-type]
+        return LayoutPlayer(load(TINY, changes), None)._key_of_layout(None)  # type: ignore[arg-type]
 
     assert played() == {"swept over": 1, "swept": 1}
     assert played() == {"swept over": 0, "swept": 0}

@@ -21,7 +21,7 @@ class Records(Displayable, list[T]):
     @property
     def table(self) -> DataFrame:
         """DataFrame of the objects' numbers and texts, from ``to_dict`` or their dataclass fields."""
-        return rows_to_frame(_row_of(each) for each in self)
+        return rows_to_frame(_fields_as_row(each) for each in self)
 
 
 def rows_to_frame(rows: Iterable[Mapping[str, Any]], index: str | None = None) -> DataFrame:
@@ -46,7 +46,7 @@ def _cell_value(value: object) -> object:
     return ", ".join(map(str, value)) if isinstance(value, list | tuple) else value
 
 
-def _row_of(answer: object) -> Mapping[str, Any]:
+def _fields_as_row(answer: object) -> Mapping[str, Any]:
     said = getattr(answer, "to_dict", None)
     if said is not None:
         return said()  # type: ignore[no-any-return]

@@ -107,15 +107,15 @@ def listen_to_notes(listener: Callable[[str], object]) -> Iterator[None]:
 
 def report_step_start(name: str) -> None:
     """Report to the progress display that the simulation of a named step begins."""
-    _report(name, 0.0)
+    _report_duration(name, 0.0)
 
 
 def report_estimate(name: str, seconds: float) -> None:
     """Report to the progress display how long (s) a named scenario is estimated to take."""
-    _report(name, seconds)
+    _report_duration(name, seconds)
 
 
-def _report(name: str, seconds: float) -> None:
+def _report_duration(name: str, seconds: float) -> None:
     listener = _progress_listener.get()
     if listener is not None:
         listener(name, seconds)

@@ -83,12 +83,12 @@ def build_answer(it: object) -> Answer:
     return found
 
 
-def _own_summary(it: Any) -> str | None:
+def _summary_if_defined(it: Any) -> str | None:
     return str(it.summary()) if getattr(type(it), "summary", Displayable.summary) is not Displayable.summary else None
 
 
 TEXTS: Mapping[str, Callable[[Any], str | None]] = {
     **dict.fromkeys(ANSWERS, lambda it: blocks_text(build_answer(it), bold=bold_line)),
-    "": _own_summary,
+    "": _summary_if_defined,
 }
 """The text of an object by the name of its class; "" for all others."""

@@ -140,8 +140,8 @@ def _load_large_cluster(file: str, overrides: list[tuple[str, Any]], gpus: int) 
 
 def _parse_sizes(text: str, factor: int) -> list[int]:
     first, colon, last = text.partition(":")
-    low = _to_size(first)
-    high = _to_size(last) if colon else low
+    low = _parse_whole_bytes(first)
+    high = _parse_whole_bytes(last) if colon else low
     if high < low:
         raise InputError(f"--size {text!r}: the first size must not be larger than the second, as in 1MiB:8GiB")
     sizes = [low]
@@ -150,7 +150,7 @@ def _parse_sizes(text: str, factor: int) -> list[int]:
     return sizes
 
 
-def _to_size(text: str) -> int:
+def _parse_whole_bytes(text: str) -> int:
     size = parse_size(text)
     if not 1 <= size <= 1e18 or size != int(size):
         raise InputError(f"--size {text!r}: must be a whole number of bytes from 1 B to 1 EB")

@@ -124,7 +124,7 @@ def run(args: argparse.Namespace) -> None:
     common.print_answer(
         args,
         lambda: [
-            *_blocks(table, causes, results, refused, list(played)),
+            *_comparison_blocks(table, causes, results, refused, list(played)),
             Lines([*head, *held] if held else []),
             *(Lines([line]) for line in longer),
             Lines(assumed_lines(merge_assumptions({name: rows[name]["assumed"] for name in results}))),
@@ -162,7 +162,7 @@ def _draw_timelines(args: argparse.Namespace, results: Mapping[str, Result]) -> 
     return picture("compare_gantts")(named, title=f"{what}, one step of each", **common.picture_inches(args))
 
 
-def _blocks(
+def _comparison_blocks(
     table: pd.DataFrame, causes: pd.DataFrame, results: Mapping[str, Result], refused: Mapping[str, str],
     order: Sequence[str],
 ) -> Iterator[Block]:  # fmt: skip

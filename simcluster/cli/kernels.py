@@ -25,17 +25,17 @@ def run(args: argparse.Namespace) -> None:
     found = kernels(scenario, args.stage)
     common.print_answer(
         args,
-        lambda: _blocks(scenario, args.stage, found, args.phase),
+        lambda: _kernel_blocks(scenario, args.stage, found, args.phase),
         lambda: {"stage": args.stage, "kernels": [row.to_dict() for row in found]},
     )
 
 
-def _blocks(scenario: Scenario, stage: int, found: Sequence[KernelRow], phase: str | None) -> Answer:
+def _kernel_blocks(scenario: Scenario, stage: int, found: Sequence[KernelRow], phase: str | None) -> Answer:
     device = scenario.cluster.device
     precision = scenario.training.precision.removesuffix("-mixed")
     peak, bandwidth = device.peak_flops(precision), device.memory_bandwidth
     shown = [row for row in found if phase in (None, row.phase)]
-    rows = [_cells(row) for row in shown]
+    rows = [_table_cells(row) for row in shown]
     sums = sum(row.step_seconds for row in shown)
     ridge = f"{peak / bandwidth:.0f} FLOP/byte"
     return [
@@ -53,12 +53,12 @@ def _blocks(scenario: Scenario, stage: int, found: Sequence[KernelRow], phase: s
     ]  # fmt: skip
 
 
-def _cells(row: KernelRow) -> list[str]:
+def _table_cells(row: KernelRow) -> list[str]:
     return [
         row.name,
         row.phase,
-        _shape(row.m, row.k, row.n, row.batch),
-        "" if row.whole is None else _shape(*row.whole),
+        _format_matmul_shape(row.m, row.k, row.n, row.batch),
+        "" if row.whole is None else _format_matmul_shape(*row.whole),
         row.split,
         f"{row.flops / 1e9:,.1f}" if row.flops else "-",
         format_bytes(row.bytes),
@@ -70,7 +70,7 @@ def _cells(row: KernelRow) -> list[str]:
     ]
 
 
-def _shape(m: int, k: int, n: int, batch: int) -> str:
+def _format_matmul_shape(m: int, k: int, n: int, batch: int) -> str:
     if not m:
         return ""
     return f"{f'{batch} of ' if batch > 1 else ''}{m} x {k} -> {n}"

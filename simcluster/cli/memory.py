@@ -113,7 +113,7 @@ def _head_lines(scenario: Scenario) -> Lines:
 def job_answer(memory: JobMemory) -> Answer:
     """Return the text blocks about the memory of a job."""
     capacity = memory.capacity
-    stages = [[str(stage), *_parts(held, capacity)] for stage, held in enumerate(memory.stages)]
+    stages = [[str(stage), *_memory_table_cells(held, capacity)] for stage, held in enumerate(memory.stages)]
     title = [f"GB on the fullest rank of each stage, of {capacity / 1e9:.4g} GB"]
     bars = [TableBar(0.0, held.total) for held in memory.stages]
     return [
@@ -128,7 +128,7 @@ def _zero_table(memory: JobMemory) -> TableBlock:
     rows = [
         [
             f"{rung.zero}{' (yours)' if rung.own else ''}",
-            *(_parts(rung.held, memory.capacity) if rung.held else ["-"] * len(_HEADER)),
+            *(_memory_table_cells(rung.held, memory.capacity) if rung.held else ["-"] * len(_HEADER)),
             format_seconds(rung.step_time) if rung.step_time is not None else "invalid",
         ]
         for rung in memory.rungs
@@ -162,7 +162,7 @@ def _activation_table(memory: JobMemory) -> TableBlock:
     return TableBlock(["block", "tensor", "MB each", "alive", "GB"], rows, title=[title])
 
 
-def _parts(held: Footprint, capacity: float) -> list[str]:
+def _memory_table_cells(held: Footprint, capacity: float) -> list[str]:
     parts: dict[str, Any] = memory_by_part(held)
     total = f"{held.total / 1e9:,.2f}{fit_mark(held.total, capacity)}"
     return [*(f"{parts[name] / 1e9:,.2f}" for name in PARTS), total, f"{(capacity - held.total) / 1e9:,.2f}"]

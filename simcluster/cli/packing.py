@@ -40,7 +40,7 @@ def run(args: argparse.Namespace) -> None:
     table = compare_packing(documents, length, batch=batch, tokens=_parse_tokens(args, "tokens"), unique=unique)
     common.print_answer(
         args,
-        lambda: _blocks(table, law, documents, length),
+        lambda: _packing_blocks(table, law, documents, length),
         lambda: {
             "documents": len(documents),
             "tokens": float(documents.sum()),
@@ -108,7 +108,7 @@ def _parse_documents(documents: str) -> Floats:
         raise InputError(f"--documents: {what}; got {documents!r}") from None
 
 
-def _blocks(table: pd.DataFrame, law: Lengths | None, documents: Floats, length: int) -> Answer:
+def _packing_blocks(table: pd.DataFrame, law: Lengths | None, documents: Floats, length: int) -> Answer:
     columns = ["packing", "sequences", "real tokens", "attention", "dropped"]
     columns += [name for name in ("steps", "epochs") if name in table]
     rows = [

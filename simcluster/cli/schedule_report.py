@@ -34,7 +34,7 @@ def schedule_answer(played: TimedSchedule) -> Answer:
     notes = [
         f"(span: first start to last end on the stage; peak in flight: most activations at once, in {what};",
         " per stage: the same in microbatches of all its layers)",
-        *_notes([played]),
+        *_schedule_notes([played]),
     ]
     return [
         Lines([
@@ -63,7 +63,7 @@ def comparison_answer(
         " means over stages.  bubble of span: 1 - busy / longest span of a stage, the bubble if each stage enters",
         " the next step when it finishes.  weights: copies of the model's parameters.  peak: most activations alive at",
         " once, in microbatches of a whole stage)",
-        *_notes(shown),
+        *_schedule_notes(shown),
         *(f"invalid: {name}: {why.partition(': ')[2] or why}" for name, why in refused),
     ]
     return [
@@ -114,7 +114,7 @@ def schedule_document(played: TimedSchedule) -> dict[str, object]:
         "peak_of_a_stage": [float(peak) for peak in played.peaks],
         "copies_of_weights": played.copies,
         "rows": row_texts(schedule),
-        "notes": _notes([played]),
+        "notes": _schedule_notes([played]),
         **({"goal": _goal_document(played.automatic)} if played.automatic else {}),
     }
 
@@ -180,7 +180,7 @@ def _number_lines(played: TimedSchedule) -> list[str]:
     ]
 
 
-def _notes(shown: Sequence[TimedSchedule]) -> list[str]:
+def _schedule_notes(shown: Sequence[TimedSchedule]) -> list[str]:
     goals = [text for played in shown if played.automatic for text in _zb_auto_lines(played, played.automatic)]
     if any(played.schedule.name == "interleaved" and played.schedule.num_chunks == 1 for played in shown):
         return [*goals, "note: one chunk per stage is not interleaved; try --chunks 2"]

@@ -41,7 +41,7 @@ def run(args: argparse.Namespace) -> None:
         args,
         lambda: [
             Lines([f"{scenario.title}: {format_seconds(found[0].before)} per step"]),
-            _table(found, priced=bool(prices)),
+            _sensitivity_table(found, priced=bool(prices)),
             Lines([f"{RESOURCES[each.resource]}: {note}" for each in found if (note := each.note())]),
             Lines(_memory_lines(memory, scenario.cluster.device.memory, found[0].before)),
             Lines(_gap_lines(scenario, causes, found[0].before)),
@@ -82,7 +82,7 @@ def _parse_price(text: str) -> tuple[str, float]:
     return name, value
 
 
-def _table(found: list[Sensitivity], *, priced: bool) -> TableBlock:
+def _sensitivity_table(found: list[Sensitivity], *, priced: bool) -> TableBlock:
     rows = []
     for each in found:
         estimate = each.estimated_gain

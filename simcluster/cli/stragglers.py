@@ -34,7 +34,7 @@ def run(args: argparse.Namespace) -> None:
     common.print_answer(
         args,
         lambda: [*blocks, *([_remedy_table(result, tried)] if args.mitigate else [])],
-        lambda: _document(result, found, tried),
+        lambda: _json_document(result, found, tried),
     )
     common.draw_pictures(
         args,
@@ -70,7 +70,7 @@ def _remedy_table(result: Result, tried: list[Mitigation]) -> Block:
     return TableBlock(header, rows, notes=["  saved: for the same sequences; negative costs more"])
 
 
-def _document(result: Result, found: Stragglers, tried: list[Mitigation]) -> dict[str, Any]:
+def _json_document(result: Result, found: Stragglers, tried: list[Mitigation]) -> dict[str, Any]:
     waits = [
         {"rank": wait.rank, "culprit": wait.culprit, "where": wait.where, "seconds": wait.seconds / result.steps}
         for wait in result.waits

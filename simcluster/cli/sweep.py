@@ -67,7 +67,7 @@ def run(args: argparse.Namespace) -> None:
     table = swept.frame()
     write_table(output, table)
     best = find_fastest_rows(swept, table, headroom, _BEST)
-    summary = {**_summary(swept, table), **_rank_document(best)}
+    summary = {**_sweep_summary(swept, table), **_rank_document(best)}
     common.require_results(
         args,
         int((table["status"] == "ok").sum()),
@@ -109,7 +109,7 @@ def _format_clock(seconds: float) -> str:
     return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
 
 
-def _summary(swept: SweepResult, table: pd.DataFrame) -> dict[str, Any]:
+def _sweep_summary(swept: SweepResult, table: pd.DataFrame) -> dict[str, Any]:
     counts = table["status"].value_counts()
     errors = table.loc[table["status"] != "ok", "error"].value_counts()
     how = (

@@ -106,12 +106,12 @@ class Group:
     @cached_property
     def places(self) -> Sequence[int]:
         """All positions node by node: ``places[k]`` is the k-th position in that order."""
-        if self._begins is not None:
+        if self._first_positions_of_nodes is not None:
             return range(self.num_ranks)
         return tuple(position for positions in self.machines for position in positions)
 
     @cached_property
-    def _begins(self) -> NDArray[np.int64] | None:
+    def _first_positions_of_nodes(self) -> NDArray[np.int64] | None:
         """First position of every node; None if positions of a node are not consecutive."""
         hosts = np.asarray(self.hosts)
         first = run_starts(hosts)
@@ -127,8 +127,8 @@ class Group:
     @cached_property
     def sizes(self) -> tuple[int, ...]:
         """Ranks on every node, nodes in the order of their first position."""
-        if self._begins is not None:
-            return tuple(np.diff(self._begins, append=self.num_ranks).tolist())
+        if self._first_positions_of_nodes is not None:
+            return tuple(np.diff(self._first_positions_of_nodes, append=self.num_ranks).tolist())
         return tuple(Counter(self.hosts).values())
 
     @cached_property

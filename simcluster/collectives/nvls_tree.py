@@ -34,7 +34,7 @@ class _Phases:
         self._group, self._each = group, group.on_switches[1][0]
 
     @cached_property
-    def _machines(self) -> Sequence[Sequence[int]]:
+    def _node_ranks(self) -> Sequence[Sequence[int]]:
         members: dict[int | str, list[int]] = {}
         for position, switch in enumerate(self._group.switch_of):
             members.setdefault(switch, []).append(position)
@@ -42,37 +42,37 @@ class _Phases:
 
     def __call__(self, number: int) -> Phase:
         """Return the phase with this number."""
-        inside = 2 * len(self._machines)
+        inside = 2 * len(self._node_ranks)
         if number < inside:
-            return self._in_switch(number // 2, whole=number % 2 == 0, back=False)
+            return self._phase_inside_node(number // 2, whole=number % 2 == 0, back=False)
         if number >= inside + 2:
             number -= inside + 2
-            return self._in_switch(number // 2, whole=number % 2 == 1, back=True)
-        back = [replace(hop, source=hop.target, target=hop.source) for hop in reversed(self._up)]
-        hops = self._up if number == inside else back
-        return self._phase(hops, reduces=number == inside)
+            return self._phase_inside_node(number // 2, whole=number % 2 == 1, back=True)
+        back = [replace(hop, source=hop.target, target=hop.source) for hop in reversed(self._hops_to_roots)]
+        hops = self._hops_to_roots if number == inside else back
+        return self._pipelined_phase(hops, reduces=number == inside)
 
     @cached_property
-    def _up(self) -> list[Hop]:
-        return list(_hops_up_trees(self._machines))
+    def _hops_to_roots(self) -> list[Hop]:
+        return list(_hops_up_trees(self._node_ranks))
 
-    def _in_switch(self, machine: int, *, whole: bool, back: bool) -> Phase:
+    def _phase_inside_node(self, machine: int, *, whole: bool, back: bool) -> Phase:
         """Return a phase inside a node: its switch reads the ``whole`` data, or gives each GPU its part of the sum.
 
         Or ``back``: each GPU writes its part of the result to the switch, or that writes the whole to all.
         """
-        places = [(local, position, tree) for local, position in enumerate(self._machines[machine]) for tree in (0, 1)]
+        found = [(local, position, tree) for local, position in enumerate(self._node_ranks[machine]) for tree in (0, 1)]
         if whole:
-            hops = [Hop(position, SWITCH, 0.5, channel=tree, count=self._each) for _, position, tree in places]
+            hops = [Hop(position, SWITCH, 0.5, channel=tree, count=self._each) for _, position, tree in found]
         else:
             hops = [
-                Hop(SWITCH, position, 0.5 / self._each, channel=tree, chunk=local) for local, position, tree in places
+                Hop(SWITCH, position, 0.5 / self._each, channel=tree, chunk=local) for local, position, tree in found
             ]
         if back:
             hops = [replace(hop, source=hop.target, target=hop.source) for hop in hops]
-        return self._phase(hops, reduces=whole and not back)
+        return self._pipelined_phase(hops, reduces=whole and not back)
 
-    def _phase(self, hops: Sequence[Hop], *, reduces: bool) -> Phase:
+    def _pipelined_phase(self, hops: Sequence[Hop], *, reduces: bool) -> Phase:
         return Phase(rounds=1, hops=hops, chunks=self._each, reduces=reduces, pipelined=True)
 
 

@@ -73,9 +73,9 @@ class _Round(ColumnHops):
         source, target = self._places[place], self._places[(place + self._distance) % ranks]
         if self._back:
             source, target = target, source
-        return HopList.of(source, target, self._counts / ranks, chunk=self._lowest(place))
+        return HopList.of(source, target, self._counts / ranks, chunk=self._lowest_chunk(place))
 
-    def _lowest(self, place: NDArray[np.int64]) -> NDArray[np.int64]:
+    def _lowest_chunk(self, place: NDArray[np.int64]) -> NDArray[np.int64]:
         around = place + len(self._places) - (self._below - 1) * self._stride
         return np.where(self._hop % 2, around, place - (self._counts - 1) * self._stride)
 

@@ -42,7 +42,7 @@ class RouterLaw:
         if limited:  # that a group is open, or an expert of it visited, is certain only where each token visits one
             often = np.where((shares >= 1.0).any(axis=1), 1.0, np.minimum(often, _NEARLY))
         inside = np.where(shares >= 1.0, 1.0, np.minimum(inside, _NEARLY))
-        self._groups, self._experts = self._fitted(often, inside)
+        self._groups, self._experts = self._fit_log_odds(often, inside)
 
     def visited(self, blocks: Sequence[Iterable[int]], lost: Floats | float = 0.0) -> Floats:
         """Return the probability that a token visits each block; a fraction ``lost`` of an expert's visits fails.
@@ -54,12 +54,12 @@ class RouterLaw:
         for block, row in zip(blocks, left, strict=True):
             row[list(block)] = 1.0
         kept = self._experts * (1.0 - left * (1.0 - lost)).reshape(-1, *self._experts.shape)
-        whole, missed = (self._ways(self._polynomials(each)) for each in (self._experts[None], kept))
+        whole, missed = (self._joint_chances(self._visit_chances(each)) for each in (self._experts[None], kept))
         found = 1.0 - missed[:, self._counted, self._top_k] / whole[:, self._counted, self._top_k]
         each = left * self._visits * (1.0 - lost)
         return np.asarray(np.clip(found, each.max(axis=1), np.minimum(each.sum(axis=1), 1.0)))
 
-    def _fitted(self, often: Floats, inside: Floats) -> tuple[Floats, Floats]:
+    def _fit_log_odds(self, often: Floats, inside: Floats) -> tuple[Floats, Floats]:
         """Return the parameters (log odds) of groups and experts that give these frequencies.
 
         Groups are open as ``often``, and an expert of an open group is visited as often as ``inside``.
@@ -67,7 +67,7 @@ class RouterLaw:
         groups, experts, last = often, inside, np.inf
         for _ in range(_MOST):
             self._groups, self._experts = groups, experts
-            found, there = self._marginals()
+            found, there = self._marginal_probabilities()
             far = max(float(abs(found - often).max()), float(abs(there - inside).max()))
             if far < _CLOSE:
                 break
@@ -79,24 +79,24 @@ class RouterLaw:
             )
         return groups, experts
 
-    def _marginals(self) -> tuple[Floats, Floats]:
+    def _marginal_probabilities(self) -> tuple[Floats, Floats]:
         """Return the probability that each group is open, and that an expert of an open group is visited."""
         groups, own = self._experts.shape
-        whole = self._polynomials(self._experts[None])
+        whole = self._visit_chances(self._experts[None])
         # of all other groups; their number of open ones and of visits
-        others = self._ways(np.repeat(whole, groups, axis=0), absent=np.eye(groups, dtype=bool))
+        others = self._joint_chances(np.repeat(whole, groups, axis=0), absent=np.eye(groups, dtype=bool))
         rest = others[:, self._counted - self._limited, ::-1]  # visits that are left for this group
         open_ways = (whole[0] * rest).sum(axis=1)
         shut_ways = others[:, self._counted, self._top_k] if self._limited else np.zeros(groups)
         weight, closed = self._groups * open_ways, (1.0 - self._groups) * shut_ways
         found = np.divide(weight, weight + closed, out=np.zeros(groups), where=weight + closed > 0)
-        without = self._polynomials(self._experts * (1.0 - np.eye(own))[:, None])  # [expert left out, group, visits]
+        without = self._visit_chances(self._experts * (1.0 - np.eye(own))[:, None])  # [expert left out, group, visits]
         missed = (without * rest).sum(axis=2).T
         ways = open_ways[:, None]
         there = 1.0 - np.divide(missed, ways, out=np.zeros_like(missed), where=ways > 0)
         return found, np.where(self._experts > 0, there, 0.0)
 
-    def _polynomials(self, chosen: Floats) -> Floats:
+    def _visit_chances(self, chosen: Floats) -> Floats:
         """Return the probability of 0 to top_k visits to an open group, [case, group, visits].
 
         ``chosen`` [case, group, expert] is the chance that an expert is visited and counts; that it is not visited does
@@ -110,7 +110,7 @@ class RouterLaw:
             found = more
         return found
 
-    def _ways(self, polynomials: Floats, absent: Bools | None = None) -> Floats:
+    def _joint_chances(self, polynomials: Floats, absent: Bools | None = None) -> Floats:
         """Return the probability of every number of open groups and of visits, [case, open, visits].
 
         Groups that are ``absent`` [case, group] do not count.

@@ -181,13 +181,13 @@ def _tile_work(
     ``shape`` is m, n, k, batch, streams and beside of the kernel. None of it depends on the rates that are reached.
     """
     m, n, k, batch, streams, beside = shape
-    best_reuse = max(_reuse(rows, columns) for rows, columns in tiles_of)
+    best_reuse = max(_tile_data_reuse(rows, columns) for rows, columns in tiles_of)
     unused, there = 1.0 - 1.0 / power_exponent, multiprocessors - reserved
     together = min(streams, batch) or batch  # products of the batch that share waves
     found = []
     for rows, columns in tiles_of:
         tiles = math.ceil(m / rows) * math.ceil(n / columns) * together
-        tile_flops = 2.0 * rows * columns * k * best_reuse / _reuse(rows, columns) * (batch / together)
+        tile_flops = 2.0 * rows * columns * k * best_reuse / _tile_data_reuse(rows, columns) * (batch / together)
         waves = math.ceil(tiles * beside / there) / beside
         idle = waves * multiprocessors / tiles  # 1 / u
         counted = tiles * (idle if streams else idle**unused)
@@ -196,7 +196,7 @@ def _tile_work(
     return tuple(found)
 
 
-def _reuse(rows: int, columns: int) -> float:
+def _tile_data_reuse(rows: int, columns: int) -> float:
     return rows * columns / (rows + columns)
 
 

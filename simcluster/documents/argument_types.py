@@ -48,11 +48,11 @@ def checked(function: Callable[P, T]) -> Callable[P, T]:
     @wraps(function)
     def asked(*args: P.args, **kwargs: P.kwargs) -> T:
         signature, hints = _argument_types(function)
-        given = {**dict(zip(_positional(signature), args, strict=False)), **kwargs}
+        given = {**dict(zip(_positional_names(signature), args, strict=False)), **kwargs}
         if wrong := _find_name_error(signature, args, kwargs) or _find_misfit(hints, given):
             raise InputError(f"{name}: {wrong}")
         plain: Any = [
-            _to_python(hints.get(key, ()), each) for key, each in zip(_positional(signature), args, strict=False)
+            _to_python(hints.get(key, ()), each) for key, each in zip(_positional_names(signature), args, strict=False)
         ]
         rest: Any = args[len(plain) :]
         named: Any = {key: _to_python(hints.get(key, ()), value) for key, value in kwargs.items()}
@@ -89,7 +89,7 @@ def find_wrong_argument(function: Callable[..., object], given: Mapping[str, obj
 # --- names ------------------------------------------------------------------------------------------------------------
 
 
-def _positional(signature: inspect.Signature) -> list[str]:
+def _positional_names(signature: inspect.Signature) -> list[str]:
     kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     return [name for name, one in signature.parameters.items() if one.kind in kinds]
 
@@ -109,7 +109,7 @@ def _find_name_error(signature: inspect.Signature, args: Sequence[object], kwarg
         lacks = next((each for each in needed if each not in given), "")
         return f"{lacks} is required and missing; write {lacks}=...; {takes}" if lacks else ""
     except TypeError as problem:
-        named = [each for each in known if each not in _positional(signature)]
+        named = [each for each in known if each not in _positional_names(signature)]
         by_name = f", of which {', '.join(named)} by name: write {named[0]}=..." if named and len(args) > 1 else ""
         return f"{problem}; {takes}{by_name}"
 
@@ -152,13 +152,13 @@ def _argument_types(
 ) -> tuple[inspect.Signature, dict[str, list[Any]]]:
     signature, names = inspect.signature(function), _known_names(inspect.unwrap(function).__module__, whole)
     return signature, {
-        name: _member_types(_evaluate(one.annotation, names))
+        name: _member_types(_evaluate_annotation(one.annotation, names))
         for name, one in signature.parameters.items()
         if name not in ("self", "cls") and one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD)
     }
 
 
-def _evaluate(annotation: object, names: _KnownNames) -> object:
+def _evaluate_annotation(annotation: object, names: _KnownNames) -> object:
     try:
         return eval(annotation, {}, names) if isinstance(annotation, str) else annotation
     except (NameError, TypeError, AttributeError, SyntaxError):
@@ -314,7 +314,7 @@ def find_public_maker(kind: Any) -> str:
         function = inspect.unwrap(getattr(ours, name))
         if inspect.isfunction(function):
             names = _known_names(function.__module__, True)
-            given = _member_types(_evaluate(inspect.signature(function).return_annotation, names))
+            given = _member_types(_evaluate_annotation(inspect.signature(function).return_annotation, names))
             if any(
                 _is_kind(each, kind) for hint in given for each in (hint, *get_args(hint)) if isinstance(each, type)
             ):

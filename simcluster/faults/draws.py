@@ -47,7 +47,7 @@ class Streams:
         return self._generator
 
 
-def _normals(generator: np.random.Generator, mean: float, sigma: float, count: int) -> Floats:
+def _draw_normals(generator: np.random.Generator, mean: float, sigma: float, count: int) -> Floats:
     """Return ``count`` normal numbers as ``mean + sigma * z``; numpy's ``normal`` may round them differently."""
     if type(generator) is not np.random.Generator:  # one of ``quick_draws``
         return generator.normal(mean, sigma, count)
@@ -72,7 +72,7 @@ class Normal(_FactorLaw):
 
     def draw(self, generator: np.random.Generator, count: int) -> Floats:
         """Return ``count`` random factors."""
-        return np.maximum(0.0, _normals(generator, 1.0, self.sigma, count))
+        return np.maximum(0.0, _draw_normals(generator, 1.0, self.sigma, count))
 
 
 class Lognormal(_FactorLaw):
@@ -84,7 +84,7 @@ class Lognormal(_FactorLaw):
 
     def draw(self, generator: np.random.Generator, count: int) -> Floats:
         """Return ``count`` random factors."""
-        normals = _normals(generator, -(self.sigma**2) / 2, self.sigma, count)
+        normals = _draw_normals(generator, -(self.sigma**2) / 2, self.sigma, count)
         return np.exp(normals, out=normals)
 
 

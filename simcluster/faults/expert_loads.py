@@ -91,7 +91,7 @@ class ExpertLoads:
 
         One group represents all where they are equal, one rank those that an expert is split over.
         """
-        return np.concatenate([self._loads(layer, step, microbatch, group) for group in range(self._groups)])
+        return np.concatenate([self._loads_of_experts(layer, step, microbatch, group) for group in range(self._groups)])
 
     def program(self, rank: int, program: StageProgram) -> StageProgram:
         """Return a rank's copy of its stage's program, with the tokens that its experts get."""
@@ -135,11 +135,11 @@ class ExpertLoads:
         if known is None:
             if len(self._known) >= _MOST_KNOWN:  # ranks come one after the other, each with all its passes
                 self._known.clear()
-            loads = self._loads(layer, item.step, item.microbatch, group)
+            loads = self._loads_of_experts(layer, item.step, item.microbatch, group)
             known = self._known[moment] = loads.tolist(), float(loads.max())
         return known[0][place], known[1]
 
-    def _loads(self, layer: int, step: int, microbatch: int, group: int) -> Floats:
+    def _loads_of_experts(self, layer: int, step: int, microbatch: int, group: int) -> Floats:
         tokens = RoutedTokens(self._routes, self._seed, layer, step, microbatch, group, self._capacity)
         return np.asarray(math.prod(fault.expert_loads(tokens, self._ep) for fault in self._faults))
 

@@ -110,13 +110,13 @@ class RankPrograms:
         return seconds
 
     @cached_property
-    def _loads(self) -> Floats:
+    def _attention_loads(self) -> Floats:
         return attention_loads(self._attention, self._setting.seed, self._setting.batch, self._setting.plan.dp)
 
     def _weigh_attention(self, rank: int, item: Item) -> Item:
         if item.microbatch < 0:
             return item
-        load = float(self._loads[item.step, self._setting.worker[rank][0], item.microbatch])
+        load = float(self._attention_loads[item.step, self._setting.worker[rank][0], item.microbatch])
         name, known = (item.segment, load), self._setting.known
         if name not in known:
             known[name] = item.segment.with_works(lambda op: op.work.slowed(1.0, load=load))

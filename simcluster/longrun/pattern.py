@@ -99,7 +99,7 @@ class CheckpointPattern:
         return rows
 
     @cached_property
-    def _cumulative(self) -> dict[str, Floats]:
+    def _cumulative_times(self) -> dict[str, Floats]:
         known = {what: [0.0] for what in ("at", "steps", "write", "verify", "stall")}
         for what, seconds, steps in (phase for cycle in self.phases for phase in cycle):
             spent = seconds - steps * self.step_with_validation if what == "write" else seconds
@@ -111,7 +111,7 @@ class CheckpointPattern:
     @cached_property
     def interval_bounds(self) -> Floats:
         """Times (s) within a pattern at which its intervals between snapshots begin, and the last ends."""
-        return self._cumulative["at"][::4]
+        return self._cumulative_times["at"][::4]
 
     @cached_property
     def period(self) -> float:
@@ -139,17 +139,17 @@ class CheckpointPattern:
         The seconds of ``write`` are part of the work.
         """
         whole, rest = self._split_patterns(at)
-        more: Floats = np.interp(rest, self._cumulative["at"], self._cumulative[what])
-        return whole * float(self._cumulative[what][-1]) + more
+        more: Floats = np.interp(rest, self._cumulative_times["at"], self._cumulative_times[what])
+        return whole * float(self._cumulative_times[what][-1]) + more
 
     def time_at_steps(self, steps: float) -> float:
         """Return the nominal time (s) at which ``steps`` steps are done."""
         each = self.steps * self.cycles
         whole = int(np.ceil(steps / each)) - 1 if steps else 0
-        known, rest = self._cumulative["steps"], steps - whole * each
+        known, rest = self._cumulative_times["steps"], steps - whole * each
         place = max(1, int(np.searchsorted(known, rest * (1 - 1e-15))))
         share = (rest - known[place - 1]) / (known[place] - known[place - 1])
-        begun = self._cumulative["at"]
+        begun = self._cumulative_times["at"]
         return whole * self.period + float(begun[place - 1] + share * (begun[place] - begun[place - 1]))
 
     @cached_property

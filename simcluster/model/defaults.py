@@ -12,7 +12,7 @@ from simcluster.base.errors import InputError
 _LARGEST = 10**9  # far beyond any model; products of four such counts still fit a float
 
 
-def _count(value: object) -> int:
+def _check_count(value: object) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not 0 < value <= _LARGEST:
         shown = f"{value!r}"
         shown = shown if len(shown) <= 40 else shown[:37] + "..."
@@ -20,12 +20,12 @@ def _count(value: object) -> int:
     return value
 
 
-Count = Annotated[int, BeforeValidator(_count), WithJsonSchema({"type": "integer", "minimum": 1})]
+Count = Annotated[int, BeforeValidator(_check_count), WithJsonSchema({"type": "integer", "minimum": 1})]
 
 
 def validate_natural(value: object) -> int:
     """Return a whole number of at least 0 from a file; raise InputError for anything else."""
-    return 0 if value == 0 and isinstance(value, int) and not isinstance(value, bool) else _count(value)
+    return 0 if value == 0 and isinstance(value, int) and not isinstance(value, bool) else _check_count(value)
 
 
 def add_derived_fields(given: object) -> object:
@@ -67,7 +67,7 @@ def add_derived_fields(given: object) -> object:
 
 def _valid_count(value: object) -> int | None:
     try:
-        return _count(value)
+        return _check_count(value)
     except InputError:
         return None
 

@@ -225,8 +225,8 @@ def mean_of_padded(law: LognormalLengths, length: int) -> float:
     if not sigma:
         return min(law.median, float(length))
     above = (math.log(length) - mean) / sigma
-    return float(math.exp(mean + sigma**2 / 2) * _phi(above - sigma) + length * (1 - _phi(above)))
+    return float(math.exp(mean + sigma**2 / 2) * _normal_cdf(above - sigma) + length * (1 - _normal_cdf(above)))
 
 
-def _phi(z: float) -> float:
+def _normal_cdf(z: float) -> float:
     return 0.5 * (1.0 + math.erf(z / math.sqrt(2.0)))

@@ -68,12 +68,12 @@ class BoundaryBuilder:
 
     def key(self, action: Action, step: int) -> Key:
         """Return the key of an action's output; I and B have equal keys, since both make the input gradient."""
-        way = self._way(action)
+        way = self._data_path_of_action(action)
         return way.made, step, action.microbatch, way.virtual
 
     def needs(self, action: Action, step: int) -> tuple[Need, ...]:
         """Return what an action waits for: a send from the neighbouring stage, or an output on its own stage."""
-        made, virtual, source, _ = self._way(action)
+        made, virtual, source, _ = self._data_path_of_action(action)
         if source is None:
             return ()
         what = made if source[0] == self._stage else f"send {made}"
@@ -89,7 +89,7 @@ class BoundaryBuilder:
             self._made.append(action)
         else:
             key = self.key(action, step)
-            self._send(action, key, (Need(self._stage, key),))
+            self._add_send(action, key, (Need(self._stage, key),))
 
     def rendezvous(self, row: Sequence[Action], halves: Sequence[int]) -> dict[int, int]:
         """Return the positions in a row that a rendezvous precedes, each with the number of actions until the next.
@@ -120,21 +120,21 @@ class BoundaryBuilder:
         whence = {hop[0] for action in coming if (hop := self._comes_from(action)) is not None}
         sent: tuple[Need, ...] = ()
         for action in self._made:
-            sent += self._send(action, self.key(action, step), reached)
+            sent += self._add_send(action, self.key(action, step), reached)
         together = self._job.schedule.num_chunks > 1 or to == whence
         for action in coming:
-            self._receive(action, step, reached if together else reached + sent)
+            self._add_receive(action, step, reached if together else reached + sent)
         self._lanes.delay_next_item(sent)
         self._made = []
 
-    def _send(self, action: Action, key: Key, needs: tuple[Need, ...]) -> tuple[Need, ...]:
+    def _add_send(self, action: Action, key: Key, needs: tuple[Need, ...]) -> tuple[Need, ...]:
         hop = self._sent_to(action)
         if hop is None:
             return ()
         target, meets = hop[0], self._job.rendezvous
         kind, step, *_ = key
         lane = f"send {kind}" if self._job.overlap_sends or meets else MAIN
-        work = self._transfer(target, key)
+        work = self._transfer_to_stage(target, key)
 
         def make() -> Segment:
             return Segment((Op(work, "pp", "send", _tensor_name(kind), lane=lane),))
@@ -144,14 +144,14 @@ class BoundaryBuilder:
         self._lanes.append_item(lane, Item(segment, sent, needs, step, action.chunk, action.microbatch))
         return (Need(self._stage, sent),)
 
-    def _transfer(self, target: int, key: Key) -> Transfer:
+    def _transfer_to_stage(self, target: int, key: Key) -> Transfer:
         known = self._transfers.get(target)
         if known is None:
             known = Transfer(target, self._job.send_bytes, rendezvous=self._job.rendezvous)
             self._transfers[target] = known
         return known
 
-    def _receive(self, action: Action, step: int, needs: tuple[Need, ...]) -> None:
+    def _add_receive(self, action: Action, step: int, needs: tuple[Need, ...]) -> None:
         hop = self._comes_from(action)
         if hop is None:
             return
@@ -165,14 +165,14 @@ class BoundaryBuilder:
         )
 
     def _comes_from(self, action: Action) -> Hop | None:
-        hop = self._way(action).source
+        hop = self._data_path_of_action(action).source
         return None if hop is None or hop[0] == self._stage else hop
 
     def _sent_to(self, action: Action) -> Hop | None:
-        hop = self._way(action).target
+        hop = self._data_path_of_action(action).target
         return None if hop is None or hop[0] == self._stage else hop
 
-    def _way(self, action: Action) -> _DataPath:
+    def _data_path_of_action(self, action: Action) -> _DataPath:
         if self._asked[0] is action:
             return self._asked[1]
         schedule, kind, chunk = self._job.schedule, action.kind, action.chunk

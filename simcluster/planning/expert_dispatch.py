@@ -66,15 +66,15 @@ class ExpertDispatch(Spec):
 
     def dispatch_transfer(self, there: RoutedRows, ranks: int, element_bytes: float) -> TokenTransfer:
         """Return the collective that brings tokens, or gradients of expert outputs, to the ``ranks`` of an ep group."""
-        return self._travel(there, ranks, _element_bytes(self.dtype, element_bytes), ("all_gather", DISPATCH))
+        return self._transfer(there, ranks, _element_bytes(self.dtype, element_bytes), ("all_gather", DISPATCH))
 
     def combine_transfer(self, there: RoutedRows, ranks: int, element_bytes: float) -> TokenTransfer:
         """Return the collective that brings expert outputs, or gradients of tokens, back."""
-        return self._travel(
+        return self._transfer(
             there, ranks, _element_bytes(self.combine_dtype, element_bytes), ("reduce_scatter", COMBINE)
         )
 
-    def _travel(self, there: RoutedRows, ranks: int, element_bytes: float, kinds: tuple[str, str]) -> TokenTransfer:
+    def _transfer(self, there: RoutedRows, ranks: int, element_bytes: float, kinds: tuple[str, str]) -> TokenTransfer:
         row = there.hidden * element_bytes
         match self.kind:
             case "allgather":

@@ -110,7 +110,7 @@ class FixedBoundaries(BoundaryBuilder):
             need for action in actions if self._comes_from(action) is not None for need in self.needs(action, step)
         )
 
-    def _transfer(self, target: int, key: Key) -> Transfer:
+    def _transfer_to_stage(self, target: int, key: Key) -> Transfer:
         made, _, microbatch, place = key
         stage, chunk = self._schedule.route(microbatch)[place]
         return Transfer(target, 0.0, self._costs.costs_of(stage, chunk).send_seconds(made), rendezvous=True)
@@ -167,7 +167,7 @@ class FixedStage:
             if position in firsts:
                 other = row[position + 1]
                 others = parts.get((other.kind, other.chunk, route_of[other.microbatch])) or self._make_template(other)
-                needs = _needs_of(part, at) + _needs_of(others, begin + other.microbatch)
+                needs = _needs_of_part(part, at) + _needs_of_part(others, begin + other.microbatch)
                 put(Item(part.segment, part.half + at, needs, step, chunk, microbatch))
                 halves.append((part, action))
                 continue
@@ -182,7 +182,7 @@ class FixedStage:
             elif position in reducing:
                 self._add_reductions(step, chunk, self._add_pieces(part, action, step, at))
             else:
-                put(_item((part.segment, part.key + at, _needs_of(part, at), step, chunk, microbatch, ())))
+                put(_item((part.segment, part.key + at, _needs_of_part(part, at), step, chunk, microbatch, ())))
             if part.send or meetings:
                 self._add_send(part, step, begin, action)
         if meetings:
@@ -191,7 +191,7 @@ class FixedStage:
     def _make_template(self, action: Action) -> _ActionTemplate:
         schedule, stage, made = self._schedule, self._stage, "B" if action.kind == "I" else action.kind
         here = schedule.virtual_stage(action.microbatch, stage, action.chunk)
-        source, _ = _neighbours(schedule, stage, action)
+        source, _ = _adjacent_hops(schedule, stage, action)
         target = None if self._meetings else _receiving_stage(schedule, stage, action)
         lane = MAIN if self._blocking else f"send {made}"
         send = None
@@ -233,7 +233,7 @@ class FixedStage:
         put, ends = partial(self._lanes.append_item, MAIN), list[Hashable]()
         for number, segment in enumerate(make_pass_pieces(kind, seconds, costs, self._plan.tp, count), 1):
             ends.append(part.key + at if number == count else ("piece", step, chunk, number))
-            put(Item(segment, ends[-1], () if number > 1 else _needs_of(part, at), step, chunk, microbatch))
+            put(Item(segment, ends[-1], () if number > 1 else _needs_of_part(part, at), step, chunk, microbatch))
         return ends
 
     def _add_reductions(self, step: int, chunk: int, ends: list[Hashable]) -> None:
@@ -274,16 +274,16 @@ class FixedStage:
         self._lanes.append_item(MAIN, Item(self._lanes.segment(key, lambda: Segment((op,))), (key, step), (), step))
 
 
-def _needs_of(part: _ActionTemplate, at: int) -> tuple[Need, ...]:
+def _needs_of_part(part: _ActionTemplate, at: int) -> tuple[Need, ...]:
     return (_need((part.whence, part.source + at)),) if part.whence >= 0 else ()
 
 
 def _receiving_stage(schedule: Schedule, stage: int, action: Action) -> int | None:
-    _, target = _neighbours(schedule, stage, action)
+    _, target = _adjacent_hops(schedule, stage, action)
     return None if action.kind == "W" or target is None or target[0] == stage else target[0]
 
 
-def _neighbours(schedule: Schedule, stage: int, action: Action) -> tuple[Hop | None, Hop | None]:
+def _adjacent_hops(schedule: Schedule, stage: int, action: Action) -> tuple[Hop | None, Hop | None]:
     before = schedule.previous_hop(action.microbatch, stage, action.chunk)
     after = schedule.next_hop(action.microbatch, stage, action.chunk)
     return (before, after) if action.kind == "F" else (after, before)

@@ -67,21 +67,21 @@ class MixtureOps:
         edges, parts = self._recomputed if self._shape.recomputes(layer) else self._plain
         match phase:
             case "forward" | "recompute":
-                self._forward(ops, edges, parts, phase, layer)
+                self._add_forward(ops, edges, parts, phase, layer)
             case "weight_grad":
                 sections = (edges.exit, parts.shared, parts.router, edges.entry)
                 ops.compute(parts.experts.weight_grad, phase, EXPERTS, layer)  # as long as the rank has rows
                 kernels = tuple(kernel for section in sections for kernel in section.weight_grad)
                 ops.compute(kernels, phase, "mixture_weight_grad", layer)
             case "backward" | "input_grad":
-                self._backward(ops, edges, parts, phase, layer)
+                self._add_backward(ops, edges, parts, phase, layer)
             case _:
                 assert_never(phase)
 
-    def _forward(self, ops: SegmentBuilder, edges: Block, parts: Mixture, kind: str, layer: int) -> None:
+    def _add_forward(self, ops: SegmentBuilder, edges: Block, parts: Mixture, kind: str, layer: int) -> None:
         def shared() -> None:
             if parts.shared.forward:
-                self._gathered(ops, "shared", layer)
+                self._add_all_gather(ops, "shared", layer)
                 ops.compute(parts.shared.forward_kernels(kind), kind, "shared", layer)
                 self._add_scatter(ops, "shared", layer)
 
@@ -93,14 +93,14 @@ class MixtureOps:
             ops.wait_for_counts(layer)
         self._send_to_experts(ops, "dispatch", layer, shared)
         ops.compute(parts.experts.forward_kernels(kind), kind, EXPERTS, layer)
-        self._send_back(ops, "combine", layer)
+        self._add_return_transfer(ops, "combine", layer)
         ops.compute(parts.combine.forward_kernels(kind) + edges.exit.forward_kernels(kind), kind, "combine", layer)
 
-    def _backward(self, ops: SegmentBuilder, edges: Block, parts: Mixture, kind: str, layer: int) -> None:
+    def _add_backward(self, ops: SegmentBuilder, edges: Block, parts: Mixture, kind: str, layer: int) -> None:
         def shared() -> None:
             if parts.shared.forward:
-                self._gathered(ops, "shared_grad", layer)
-                self._gathered(ops, "shared_input", layer)
+                self._add_all_gather(ops, "shared_grad", layer)
+                self._add_all_gather(ops, "shared_input", layer)
                 ops.compute(parts.shared.backward_kernels(kind), kind, "shared", layer)
                 self._add_scatter(ops, "shared_grad", layer)
 
@@ -114,7 +114,7 @@ class MixtureOps:
         ops.compute(
             parts.experts.input_grad if self._overlap else parts.experts.backward_kernels(kind), kind, EXPERTS, layer
         )
-        self._send_back(ops, "dispatch_grad", layer, weights)
+        self._add_return_transfer(ops, "dispatch_grad", layer, weights)
         ops.compute(parts.dispatch.backward_kernels(kind), kind, "dispatch", layer)
         if not self._overlap:
             shared()
@@ -123,7 +123,7 @@ class MixtureOps:
     def _add_recompute(self, ops: SegmentBuilder, edges: Block, parts: Mixture, layer: int) -> None:
         ops.compute(edges.entry.recompute, "recompute", "router", layer)
         if parts.shared.recompute:
-            self._gathered(ops, "shared_again", layer)
+            self._add_all_gather(ops, "shared_again", layer)
             ops.compute(parts.shared.recompute, "recompute", "shared", layer)
             self._add_scatter(ops, "shared_again", layer)
         ops.compute(parts.experts.recompute, "recompute", EXPERTS, layer)
@@ -133,7 +133,7 @@ class MixtureOps:
         if self._shape.expert_tp > 1:
             ops.collective("all_gather", name, self._there, layer, self._split)
 
-    def _send_back(
+    def _add_return_transfer(
         self, ops: SegmentBuilder, name: str, layer: int, meanwhile: Callable[[], None] | None = None
     ) -> None:  # fmt: skip
         if self._shape.expert_tp > 1:
@@ -149,7 +149,7 @@ class MixtureOps:
         elif self._shape.ep > 1:
             ops.collective(travel.kind, name, travel.size, layer, "ep")
 
-    def _gathered(self, ops: SegmentBuilder, name: str, layer: int) -> None:
+    def _add_all_gather(self, ops: SegmentBuilder, name: str, layer: int) -> None:
         if self._shape.tp > 1:
             ops.collective("all_gather", name, self._whole, layer)
 

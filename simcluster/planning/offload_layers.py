@@ -114,10 +114,10 @@ class LayerOffload:
         """Return the parts of an action, cut where copies of activations begin or must have ended."""
         parts = self._replicas.parts(action, step)
         windows = self._windows.get(action[1:]) if action.kind != "W" else None
-        self._left = [] if windows is None else self._pieces(action, step, parts, windows)
+        self._left = [] if windows is None else self._pieces_of_action(action, step, parts, windows)
         if not self._left:
             return parts
-        self._bring_back(action, step, self._lanes.last_end())
+        self._add_copy_to_device(action, step, self._lanes.last_end())
         return [piece.part for piece in self._left]
 
     def after(self, action: Action, step: int, part: ActionPart, made: tuple[object, ...]) -> None:
@@ -128,12 +128,12 @@ class LayerOffload:
         if piece.away >= 0:
             self._add_copy("d2h", action, step, piece.away, needs)
         if self._left:
-            self._bring_back(action, step, needs)
+            self._add_copy_to_device(action, step, needs)
         if piece.whole:
             self._replicas.after(action, step, piece.whole, made)
         return None
 
-    def _pieces(
+    def _pieces_of_action(
         self, action: Action, step: int, parts: Sequence[ActionPart], windows: LayerWindows
     ) -> list[_Piece]:  # fmt: skip
         found: list[_Piece] = []
@@ -183,7 +183,7 @@ class LayerOffload:
         needs = (*part.needs, self._need_copy("away", action, step, over))
         return replace(part, needs=needs, memory=(*part.memory, freed))
 
-    def _bring_back(self, action: Action, step: int, needs: tuple[Need, ...]) -> None:
+    def _add_copy_to_device(self, action: Action, step: int, needs: tuple[Need, ...]) -> None:
         number = self._left[0].brings
         if number >= 0:
             self._add_copy("h2d", action, step, number, (*needs, self._need_copy("away", action, step, number)))

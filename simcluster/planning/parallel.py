@@ -226,7 +226,7 @@ def _expert_replica_groups(plan: Plan) -> Ranks:
     return np.sort(np.moveaxis(together, (1, 2), (-2, -1)).reshape(-1, plan.expert_replicas), axis=1)
 
 
-def _subgroups(axis: str, *, replicas: bool = False) -> Callable[[Plan], Ranks]:
+def _subgroup_splitter(axis: str, *, replicas: bool = False) -> Callable[[Plan], Ranks]:
     """Return a function that splits an axis's groups into subgroups of ranks that share one copy of parameters.
 
     ``replicas``: into ranks that hold the same shard instead.
@@ -248,16 +248,16 @@ COMMUNICATORS: dict[str, Communicator] = {
     "pp": Communicator("pp", groups_over("pp")),
     "dp": Communicator("dp", _replica_groups),
     # inside a dp group: ranks that share parameters (twice: gradients travel beside them), that have the same shard
-    "shard": Communicator("dp", _subgroups("dp")),
-    "shard_reduce": Communicator("dp", _subgroups("dp")),
-    "replica": Communicator("dp", _subgroups("dp", replicas=True)),
+    "shard": Communicator("dp", _subgroup_splitter("dp")),
+    "shard_reduce": Communicator("dp", _subgroup_splitter("dp")),
+    "replica": Communicator("dp", _subgroup_splitter("dp", replicas=True)),
     # ranks that split an expert, that share experts, that hold the same ones; and inside the latter as above
     "etp": Communicator("tp", lambda plan: _expert_grid(plan).reshape(-1, plan.expert_tp)),
     "ep": Communicator("ep", lambda plan: np.moveaxis(_expert_grid(plan), 2, -1).reshape(-1, plan.ep)),
     "edp": Communicator("dp", _expert_replica_groups),
-    "edp_shard": Communicator("dp", _subgroups("edp")),
-    "edp_reduce": Communicator("dp", _subgroups("edp")),
-    "edp_replica": Communicator("dp", _subgroups("edp", replicas=True)),
+    "edp_shard": Communicator("dp", _subgroup_splitter("edp")),
+    "edp_reduce": Communicator("dp", _subgroup_splitter("edp")),
+    "edp_replica": Communicator("dp", _subgroup_splitter("edp", replicas=True)),
     # the gradient norm, the embedding that first and last stage have, workers that train separately
     "model": Communicator("tp", groups_over("tp", "pp"), between_stages=True),
     "world": Communicator("dp", groups_over("tp", "cp", "dp", "pp"), between_stages=True),

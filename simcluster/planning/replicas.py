@@ -180,7 +180,7 @@ class ReplicaBuilder:
         freed = (MemoryChange("gradients", 0.0, -size),) if self._data.zero == 2 else ()
         calls = held.calls(self._job.plan, self._data.gradient_bytes)
         segment = self._lanes.collectives(self._reduction, "gradients", calls, "dp", memory=freed)
-        key = self._reduced(action, step, part.bucket)
+        key = self._reduction_key(action, step, part.bucket)
         item = Item(segment, key, (Need(self._stage, made),), step, action.chunk)
         if self._job.plan.copies:
             self._behind.append((-self._place[action.chunk], part.bucket, item))
@@ -196,7 +196,7 @@ class ReplicaBuilder:
         needs: tuple[Need, ...] = ()
         if self._reduces_beside:
             needs = tuple(
-                Need(self._stage, self._reduced(self._last_gradient[chunk], step, bucket))
+                Need(self._stage, self._reduction_key(self._last_gradient[chunk], step, bucket))
                 for chunk, buckets in self._buckets.items()
                 for bucket in range(len(buckets))
             )
@@ -221,7 +221,7 @@ class ReplicaBuilder:
 
     def _reduced_parts(self, step: int) -> list[ReducedGradients]:
         found = {
-            self._reduced(self._last_gradient[chunk], step, number): (
+            self._reduction_key(self._last_gradient[chunk], step, number): (
                 self._num_updated(held),
                 work.embedding or work.lm_head,
             )
@@ -240,14 +240,14 @@ class ReplicaBuilder:
         each = self._data.zero == 2 and self._data.sharding.every_microbatch
         return each or self._last_gradient[action.chunk] == action
 
-    def _reduced(self, action: Action, step: int, bucket: int) -> tuple[object, ...]:
+    def _reduction_key(self, action: Action, step: int, bucket: int) -> tuple[object, ...]:
         microbatch = (action.microbatch,) if self._data.zero == 2 else ()
         return ("reduced", step, self._place[action.chunk], bucket, *microbatch)
 
     def _bucket_part(self, action: Action, step: int, bucket: int) -> ActionPart:
         work, held = self._buckets[action.chunk][bucket]
         before = self._sent[-2:-1]
-        self._sent.append(self._reduced(action, step, bucket))
+        self._sent.append(self._reduction_key(action, step, bucket))
         if self._data.zero != 2:
             return ActionPart(work, (), bucket)
         return ActionPart(

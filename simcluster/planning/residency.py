@@ -164,15 +164,15 @@ def _residencies_by_name(model: Model, shape: RankShape) -> dict[str, Residency]
         again = shape.recompute == "full" or (module is not None and shape.reruns(module))
         working = working_bytes(name, model, shape)
         passing, temporary = forward_working_bytes(name, model, shape), temporary_bytes(name, model, shape)
-        found[name] = _residency(own, shape, working, passing[0], temporary[0], again=again)
+        found[name] = _sum_residency(own, shape, working, passing[0], temporary[0], again=again)
         rows = [tensor for tensor in own if tensor.routed]
         if rows:
-            routed = _residency(rows, shape, 0.0, passing[1], temporary[1], again=again)
+            routed = _sum_residency(rows, shape, 0.0, passing[1], temporary[1], again=again)
             found[name] = replace(found[name], routed=routed)
     return found
 
 
-def _residency(
+def _sum_residency(
     parts: Sequence[Tensor], shape: RankShape, working: float, passing: float, temporary: float, *, again: bool
 ) -> Residency:
     def total(made: str, *, kept: bool, only_for_weights: bool = False) -> float:

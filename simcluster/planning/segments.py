@@ -183,12 +183,12 @@ class Passes:
     def _add_visit(self, ops: SegmentBuilder, phase: Phase, block: Block, layer: int) -> None:
         match phase:
             case "forward" | "recompute":
-                self._forward(ops, block, layer, phase)
+                self._add_forward(ops, block, layer, phase)
             case "weight_grad":
                 self._add_weight_grad(ops, block, layer)
             case "backward" | "input_grad":
                 if phase == "backward" or block.name != "embedding":
-                    self._backward(ops, block, layer, phase)
+                    self._add_backward(ops, block, layer, phase)
                 elif self._split:  # nothing is before it, but its W needs the whole gradient
                     ops.collective("all_gather", block.name, self.activation_bytes)
             case _:
@@ -200,7 +200,7 @@ class Passes:
             kernels = block.exit.input_grad + block.body.input_grad + kernels
         ops.compute(kernels, "weight_grad", f"{block.name}_weight_grad", layer)
 
-    def _forward(self, ops: SegmentBuilder, block: Block, layer: int, kind: str) -> None:
+    def _add_forward(self, ops: SegmentBuilder, block: Block, layer: int, kind: str) -> None:
         ops.compute(block.entry.forward_kernels(kind), kind, f"{block.name}_norm", layer)
         gathers = self._split and not self._needs_no_exchange(block, "embedding", "input")
         reduces = self._tp > 1 and not self._needs_no_exchange(block, "lm_head", "output")
@@ -304,7 +304,7 @@ class Passes:
         if reduces and self._pieces == 1 and not beside:
             ops.collective(*reduction, layer)
 
-    def _backward(self, ops: SegmentBuilder, block: Block, layer: int, kind: str) -> None:
+    def _add_backward(self, ops: SegmentBuilder, block: Block, layer: int, kind: str) -> None:
         body, name = block.body, block.name
         if name not in self._residencies.recomputed_blocks(layer):
             if self._split and self._shape.recompute == "operators" and body.recompute:

@@ -114,11 +114,11 @@ class _Stage:
     def _action_segments(self, action: Action, step: int) -> list[tuple[ActionPart, Segment]]:
         split = self._boundaries.arrives_split(action)
         return [
-            (part, self._segment(action, part, boundary=split and index == 0, begins=index == 0))
+            (part, self._segment_of_part(action, part, boundary=split and index == 0, begins=index == 0))
             for index, part in enumerate(self._replicas.parts(action, step))
         ]
 
-    def _segment(self, action: Action, part: ActionPart, *, boundary: bool, begins: bool) -> Segment:
+    def _segment_of_part(self, action: Action, part: ActionPart, *, boundary: bool, begins: bool) -> Segment:
         kind, casts = action.kind, action in self._casting
         name = kind, part.work, boundary, begins, casts, part.memory
         found = self._segments.get(name)

@@ -112,7 +112,7 @@ class FreeCalls:
     def seconds(self, key: CallKey) -> float:
         """Return the seconds that a communication call would take on free links."""
         if key not in self._known:
-            self._known[key] = self._alone(key)
+            self._known[key] = self._seconds_alone(key)
         return self._known[key]
 
     def of_spans(self, spans: Spans, ops: Ops, called: tuple[Ints, list[CallKey]]) -> Floats:
@@ -131,7 +131,7 @@ class FreeCalls:
         free[received] = of_receiver[spans.op[received]]
         return np.asarray(np.fmin(free, spans.end - spans.start))
 
-    def _alone(self, key: CallKey) -> float:
+    def _seconds_alone(self, key: CallKey) -> float:
         if key.communicator != self._usages[0]:
             self._usages = key.communicator, self._on_classes(key.communicator)
         try:

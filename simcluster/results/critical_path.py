@@ -42,14 +42,14 @@ class CriticalPath(Displayable):
         """Return seconds per step by kind of op ("forward", "tp all_gather", "pp send"), longest first."""
         spans, words = self.spans, self.spans.words
         found: dict[str, float] = {}
-        for (stream, kind), seconds in self._summed(spans.stream, spans.kind):
+        for (stream, kind), seconds in self._seconds_by_columns(spans.stream, spans.kind):
             name = op_kind_name(words[stream], words[kind])
             found[name] = found.get(name, 0.0) + seconds
         return dict(sorted(found.items(), key=lambda item: (-item[1], item[0])))
 
     def by_rank(self) -> dict[int, float]:
         """Return the path's seconds per step on each rank; a collective counts on the member where it continues."""
-        return {rank: seconds for (rank,), seconds in self._summed(self.spans.rank)}
+        return {rank: seconds for (rank,), seconds in self._seconds_by_columns(self.spans.rank)}
 
     def rows(self) -> list[dict[str, str | int | float]]:
         """Return each span of the path as a row: rank, stage, kind, name, layer, microbatch, start and end."""
@@ -68,7 +68,7 @@ class CriticalPath(Displayable):
             for at, start, end in zip(self.number.tolist(), self.start.tolist(), self.end.tolist(), strict=True)
         ]
 
-    def _summed(self, *columns: Ints) -> list[tuple[list[int], float]]:
+    def _seconds_by_columns(self, *columns: Ints) -> list[tuple[list[int], float]]:
         codes = np.stack([column[self.number] for column in columns], axis=1)
         distinct, which = np.unique(codes, axis=0, return_inverse=True)
         seconds = np.bincount(which.reshape(-1), self.end - self.start, len(distinct)) / self.steps

@@ -105,7 +105,7 @@ class LinkLoads:
         """Table of the links that carried traffic; see ``link_table``."""
         number, kinds = self._cluster.kinds(self._links)
         rows = [
-            (a, b, kinds[kind].medium, *self._row(own))
+            (a, b, kinds[kind].medium, *self._load_row(own))
             for (a, b), kind, own in zip(
                 self._cluster.named(self._links), number.tolist(), self._classes.tolist(), strict=True
             )
@@ -121,7 +121,7 @@ class LinkLoads:
         found: dict[tuple[LinkKind, tuple[str, ...]], tuple[int, int, Row]] = {}
         for place in np.argsort(first).tolist():
             own, kind = divmod(int(codes[place]), len(kinds))
-            row = self._row(own)
+            row = self._load_row(own)
             alike = kinds[kind], tuple(map("{:.9g}".format, row))  # 9 digits: sums in another order are still alike
             one, many, row = found.get(alike, (int(first[place]), 0, row))
             found[alike] = one, many + int(counts[place]), row
@@ -150,12 +150,12 @@ class LinkLoads:
         there = place < len(self._links) and self._links[place] == number
         return int(self._classes[place]) if there else None
 
-    def _row(self, number: int) -> Row:
+    def _load_row(self, number: int) -> Row:
         capacity = self.capacity[number]
         key = capacity, tuple(self._bytes[number].items())
         if key not in self._measured:
             moved = sum(size * len(self._spans[traffic][0]) for traffic, size in key[1])
-            times, rate = self._rates(number)
+            times, rate = self._rate_over_time(number)
             busy = float(np.diff(times)[rate[:-1] > 0].sum()) if len(times) else 0.0
             self._measured[key] = moved, busy, min(1.0, float(rate.max(initial=0.0)) / capacity)
         moved, busy, peak = self._measured[key]
@@ -163,12 +163,12 @@ class LinkLoads:
 
     def moved_until(self, number: int, instants: Floats) -> Floats:
         """Return the bytes that had crossed each link of a class at these times (s)."""
-        times, rate = self._rates(number)
+        times, rate = self._rate_over_time(number)
         until = np.concatenate([[0.0], np.cumsum(rate[:-1] * np.diff(times))])
         crossed: Floats = np.interp(instants, times, until)
         return crossed
 
-    def _rates(self, number: int) -> tuple[Floats, Floats]:
+    def _rate_over_time(self, number: int) -> tuple[Floats, Floats]:
         times, changes, under_way = [], [], []
         for traffic, size in self._bytes[number].items():
             start, end = self._spans[traffic]

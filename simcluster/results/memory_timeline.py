@@ -81,12 +81,12 @@ class MemoryChanges:
     source: Ints
 
     @cached_property
-    def _held(self) -> HeldMemory:
+    def _held_memory(self) -> HeldMemory:
         return HeldMemory(self.source, self.pool, self.delta, len(POOLS))
 
     def peak(self, times: Floats, rank: int, stage: int) -> MemoryPeak:
         """Return the first memory peak of a rank of ``stage`` with these changes, given its times (s)."""
-        at, *held = self._held.peak(times)
+        at, *held = self._held_memory.peak(times)
         if at < 0:
             return MemoryPeak(rank, stage, 0.0, dict.fromkeys(POOLS, 0.0))
         kind, name, layer = self.rows[self.row[at]]
@@ -164,7 +164,7 @@ class MemoryTimeline(Displayable):
 
     def only(self, ranks: range) -> MemoryTimeline:
         """Return the changes on the ranks of one job, with ranks and stages renumbered from 0."""
-        own = self._part(ranks.start, ranks.stop)
+        own = self._slice_of_ranks(ranks.start, ranks.stop)
         columns = {name: getattr(self, name)[own] for name in _COLUMNS}
         columns["rank"] = columns["rank"] - ranks.start
         if own.stop > own.start:
@@ -173,7 +173,7 @@ class MemoryTimeline(Displayable):
 
     def curve(self, rank: int) -> tuple[Floats, dict[str, Floats]]:
         """Return times, and by pool the bytes that a simulated rank holds from time[i] (s) until time[i + 1]."""
-        own = self._part(rank, rank + 1)
+        own = self._slice_of_ranks(rank, rank + 1)
         time, last = _first_of_instants(self.time[own])
         return time, {
             name: np.cumsum(np.where(self.pool[own] == number, self.delta[own], 0.0))[last]
@@ -182,7 +182,7 @@ class MemoryTimeline(Displayable):
 
     def peak(self, rank: int, stage: int) -> MemoryPeak:
         """Return the first memory peak of a simulated rank of this stage."""
-        own = self._part(rank, rank + 1)
+        own = self._slice_of_ranks(rank, rank + 1)
         columns = {name: getattr(self, name)[own] for name in ("row", *_OF_CHANGES)}
         changes = MemoryChanges(self.rows, source=np.arange(own.stop - own.start), **columns)
         return changes.peak(self.time[own], rank, stage)
@@ -192,7 +192,7 @@ class MemoryTimeline(Displayable):
         """Bytes that a rank holds in the pool of a change, after the change."""
         found = np.zeros(len(self))
         for rank in np.unique(self.rank).tolist():
-            own = self._part(rank, rank + 1)
+            own = self._slice_of_ranks(rank, rank + 1)
             for number in range(len(POOLS)):
                 where = own.start + np.flatnonzero(self.pool[own] == number)
                 found[where] = np.cumsum(self.delta[where])
@@ -208,7 +208,7 @@ class MemoryTimeline(Displayable):
         columns |= {"pool": np.array(POOLS, dtype=object)[self.pool], "bytes": self.delta, "held": self.held}
         return pd.DataFrame({name: columns[name] for name in COLUMNS})
 
-    def _part(self, first: int, stop: int) -> slice:
+    def _slice_of_ranks(self, first: int, stop: int) -> slice:
         low, high = np.searchsorted(self.rank, [first, stop])
         return slice(int(low), int(high))
 

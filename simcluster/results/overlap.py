@@ -166,11 +166,11 @@ class CommunicationTime:
         if not part.any() and (last[:-1] <= first[1:]).all():  # one after the other
             place = np.repeat(first, last - first) + concat_ranges(last - first)
             return place, np.ones(len(place)), np.zeros(len(place))
-        depth = self._depth(first, last, np.ones(len(chosen)))
+        depth = self._concurrency_by_interval(first, last, np.ones(len(chosen)))
         place = np.flatnonzero(depth > 0)
-        return place, depth[place], self._depth(first, last, part)[place]
+        return place, depth[place], self._concurrency_by_interval(first, last, part)[place]
 
-    def _depth(self, first: Ints, last: Ints, weight: Floats) -> Floats:
+    def _concurrency_by_interval(self, first: Ints, last: Ints, weight: Floats) -> Floats:
         size = len(self._edges)
         found: Floats = np.cumsum((np.bincount(first, weight, size) - np.bincount(last, weight, size))[:-1])
         return found

@@ -70,9 +70,9 @@ class Run(TimedNumbers):
     def simulated_for(self, rank: int) -> int:
         """Return the simulated rank that represents any rank of the job."""
         classes, first = self.folding.classes, self.ranks.start
-        return classes.rank_representatives[classes.of_rank[first + self._own(rank)]] - first
+        return classes.rank_representatives[classes.of_rank[first + self._check_rank(rank)]] - first
 
-    def _own(self, rank: int) -> int:
+    def _check_rank(self, rank: int) -> int:
         if not (isinstance(rank, Integral) and 0 <= rank < len(self.ranks)):
             raise InputError(
                 f"rank: there is no rank {rank!r}; this job has ranks 0 to {len(self.ranks) - 1}: use one of those"
@@ -89,10 +89,10 @@ class Run(TimedNumbers):
     @cached_property
     def times(self) -> StepTime:
         """Time breakdown of the step and the metrics that follow from it."""
-        return measure_step_time(self._ranks, self.weights, steps=self.steps)
+        return measure_step_time(self._rank_records, self.weights, steps=self.steps)
 
-    def _ranks(self) -> Iterator[RankRecord]:
-        first, stages = self.ranks.start, self._stages
+    def _rank_records(self) -> Iterator[RankRecord]:
+        first, stages = self.ranks.start, self._stage_of_rank
         for rank, _, ops, times in self.record.ranks():
             if rank in self.ranks:
                 yield RankRecord(rank - first, stages[rank - first], ops, times)
@@ -100,7 +100,7 @@ class Run(TimedNumbers):
     @cached_property
     def breakdown_of_stages(self) -> list[dict[str, float]]:
         """Time breakdown of the mean rank of each pipeline stage; each adds up to the step time."""
-        stages = self._stages
+        stages = self._stage_of_rank
         ranks = [[rank for rank in self.weights if stages[rank] == stage] for stage in range(max(stages.values()) + 1)]
         return [mean_breakdown(self.times.of_rank, self.weights, chosen, steps=self.steps) for chosen in ranks]
 
@@ -155,22 +155,22 @@ class Run(TimedNumbers):
     @cached_property
     def memory_timeline(self) -> MemoryTimeline:
         """Allocations and frees of the simulated ranks over time, without model state."""
-        return memory_timeline(self._ranks())
+        return memory_timeline(self._rank_records())
 
     @cached_property
     def peaks(self) -> list[MemoryPeak]:
         """Memory peak of every simulated rank."""
-        return memory_peaks(self._ranks())
+        return memory_peaks(self._rank_records())
 
     def peak_of(self, rank: int) -> MemoryPeak:
         """Return the memory peak of a simulated rank, without model state; raise InputError for other ranks."""
         if rank not in self.weights:
             some = ", ".join(map(str, list(self.weights)[:8]))
             raise InputError(f"rank: {rank!r} is not simulated; use one that is ({some}), or simulated_for(rank)")
-        return self.memory_timeline.peak(rank, self._stages[rank])
+        return self.memory_timeline.peak(rank, self._stage_of_rank[rank])
 
     @cached_property
-    def _stages(self) -> dict[int, int]:
+    def _stage_of_rank(self) -> dict[int, int]:
         record, first = self.record, self.ranks.start
         pairs = zip(record.lane_rank.tolist(), record.lane_stage.tolist(), strict=True)
         stages = {rank - first: stage for rank, stage in pairs if rank in self.ranks}
@@ -181,5 +181,5 @@ class Run(TimedNumbers):
     def waits(self) -> list[Wait]:
         """Waits of one rank for another, longest first."""
         first = self.ranks.start
-        found = list_waits(self._ranks())
+        found = list_waits(self._rank_records())
         return [replace(wait, culprit=wait.culprit - first) for wait in found] if first else found

@@ -74,12 +74,12 @@ class UpgradeLimit:
             rate, now = f"{rate} for {self.flows:g} messages at a time", f"{now} for {self.links_flows:g}"
         whose = " and ".join([part for part in (", ".join(self.axes[:-1]), self.axes[-1]) if part])
         return (
-            f"{self._buys} for {whose}: bound by {self.by}{_RESOURCE_LABELS[self.resource]} at {rate}, in series with "
+            f"{self._gain} for {whose}: bound by {self.by}{_RESOURCE_LABELS[self.resource]} at {rate}, in series with "
             f"{self.links}{_RESOURCE_LABELS[self.raised]} (now {now}); {self.remedy}"
         )
 
     @property
-    def _buys(self) -> str:
+    def _gain(self) -> str:
         part = (self.gain - 1) / (self.factor - 1)
         if part < _NEXT_TO_NOTHING:
             return "no gain" if part < _SAME else "almost no gain"

@@ -151,7 +151,7 @@ class Result(Run, FlatNumbers):
         """Peak bytes of offloaded state and activations in the fullest host memory, with every rank at its peak."""
         if self.scenario.memory.offload == HostMemory():
             return 0.0
-        stages, box_of = self._stages, self.scenario.cluster.built.box_of
+        stages, box_of = self._stage_of_rank, self.scenario.cluster.built.box_of
         held = {
             rank: host_activations(self.spans, rank) + self.facts.footprints[stages[rank]].host for rank in self.weights
         }

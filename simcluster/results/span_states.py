@@ -74,9 +74,9 @@ class SpanBits(NamedTuple):
 
 def span_entry_bits(stream: str, kind: str) -> int:
     """Return the bits that select a span's breakdown entry; raise ValueError if no entry counts its time."""
-    _require(stream, STREAMS, "stream")
+    _require_known_word(stream, STREAMS, "stream")
     if stream == "compute":
-        _require(kind, COMPUTATION, "computation of kind")
+        _require_known_word(kind, COMPUTATION, "computation of kind")
         return 1 << next(state for state, kinds in enumerate(COMPUTE_KINDS.values()) if kind in kinds)
     if stream in EXPOSED:
         found = 1 << len(COMPUTE_KINDS) + EXPOSED.index(stream)
@@ -89,7 +89,7 @@ def span_entry_bits(stream: str, kind: str) -> int:
     return found
 
 
-def _require(word: str, known: tuple[str, ...], what: str) -> None:
+def _require_known_word(word: str, known: tuple[str, ...], what: str) -> None:
     if word not in known:
         raise ValueError(f"no entry of the breakdown counts {what} {word!r}; known: {', '.join(known)}")
 

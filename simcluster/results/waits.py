@@ -133,12 +133,12 @@ def _expand_waits(waits: Sequence[Wait], plan: Plan, class_of: Sequence[int]) ->
     for wait in waits:
         pair = class_of[wait.rank], class_of[wait.culprit]
         if pair not in known:
-            known[pair] = _nearest(members, places, *pair)
+            known[pair] = _nearest_ranks(members, places, *pair)
         found.append((*known[pair], wait.seconds))
     return found
 
 
-def _nearest(members: Mapping[int, Sequence[int]], places: Ints, waiting: int, culprit: int) -> tuple[Ints, Ints]:
+def _nearest_ranks(members: Mapping[int, Sequence[int]], places: Ints, waiting: int, culprit: int) -> tuple[Ints, Ints]:
     ranks, others = np.array(members[waiting]), np.array(members[culprit])
     common = (places[ranks][:, None, :] == places[others][None, :, :]).sum(axis=2)
     common[ranks[:, None] == others[None, :]] = -1

@@ -45,7 +45,7 @@ class Contents:
     def digest(self, value: object, folder: Path = Path()) -> str:
         """Return one digest of all files that texts in ``value`` name, directly or through other files; "" if none."""
         found = self._follow_names(list(self._find_named(value, folder)))
-        return hashlib.sha256("".join(map(self._digest, found)).encode()).hexdigest() if found else ""
+        return hashlib.sha256("".join(map(self._file_digest, found)).encode()).hexdigest() if found else ""
 
     @property
     def changed(self) -> list[Path]:
@@ -70,7 +70,7 @@ class Contents:
             seen.update(dict.fromkeys(self._below[path]))
         return list(seen)
 
-    def _digest(self, path: Path) -> str:
+    def _file_digest(self, path: Path) -> str:
         if path not in self._digests:
             self._stamps[path] = _file_stamp(path)
             try:
@@ -114,7 +114,7 @@ class VariantKeys:
         self.contents = contents or Contents()
         self._folder = Path(base.folder)
         named = self.contents.digest([_base_document(base), base.fixed], _base_folder(base))
-        self._base = _hash([sources_digest(), base.fingerprint(), named, *what])
+        self._base = _hash_json([sources_digest(), base.fingerprint(), named, *what])
         self._named: dict[str, str] = {}  # digests by change, which many variants have
 
     def key(self, variant: Variant) -> str:
@@ -123,16 +123,16 @@ class VariantKeys:
 
     def key_of_changes(self, *changes: object) -> str:
         """Return the cache key of the base scenario with changes (dotted path, value)."""
-        return _hash([self._base, changes, [self._digest(each) for each in changes]])
+        return _hash_json([self._base, changes, [self._change_digest(each) for each in changes]])
 
-    def _digest(self, change: object) -> str:
+    def _change_digest(self, change: object) -> str:
         name = repr(change)
         if name not in self._named:
             self._named[name] = self.contents.digest(change, self._folder)
         return self._named[name]
 
 
-def _hash(what: object) -> str:
+def _hash_json(what: object) -> str:
     return hashlib.sha256(json.dumps(what, default=str).encode()).hexdigest()
 
 

@@ -56,7 +56,7 @@ def fragment_of(annotation: Any, metadata: Iterable[Any] = ()) -> Fragment:
         if isinstance(mark, NameFromSet):
             return {"enum": list(mark.words)}
         if isinstance(mark, RegisteredModel):
-            return union_fragment(_reference(model) for model in mark.models)
+            return union_fragment(_schema_reference(model) for model in mark.models)
     if get_origin(annotation) is Annotated:
         inner, *more = get_args(annotation)
         return _add_limits(fragment_of(inner, more), marks)
@@ -66,7 +66,7 @@ def fragment_of(annotation: Any, metadata: Iterable[Any] = ()) -> Fragment:
 def _type_fragment(annotation: Any) -> Fragment:
     origin, parts = get_origin(annotation), get_args(annotation)
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return _reference(annotation)
+        return _schema_reference(annotation)
     if origin is Literal:
         return {"enum": list(parts)}
     if origin in (tuple, list):
@@ -95,7 +95,7 @@ def union_fragment(fragments: Iterable[Fragment]) -> Fragment:
     return found[0] if len(found) == 1 else {"anyOf": found}
 
 
-def _reference(model: type[BaseModel]) -> Fragment:
+def _schema_reference(model: type[BaseModel]) -> Fragment:
     return {"$ref": f"#/$defs/{model.__name__}"}
 
 
@@ -126,11 +126,11 @@ def fragment_words(fragment: Fragment) -> tuple[str, ...]:
 
 def describe_fragment(fragment: Fragment) -> str:
     """Describe the type of a schema fragment: 'whole number from 1', 'none, auto or bytes, as in "80 GB"'."""
-    said = [_describe_one(each) for each in _alternatives(fragment) if each.get("type") != "null"]
+    said = [_describe_alternative(each) for each in _alternatives(fragment) if each.get("type") != "null"]
     return listed(dict.fromkeys(each for each in said if each))
 
 
-def _describe_one(each: Fragment) -> str:
+def _describe_alternative(each: Fragment) -> str:
     if "enum" in each:
         return listed(map(_format_word, each["enum"]))
     if "$ref" in each:
@@ -194,14 +194,14 @@ class ScenarioKey:
         return re.sub(r"\[[\w-]+\]", "", self.path)
 
     @property
-    def _field(self) -> FieldInfo:
+    def _field_info(self) -> FieldInfo:
         return self.model.model_fields[self.name]
 
     @cached_property
     def fragment(self) -> Fragment:
         """Type of the key as a JSON schema fragment."""
-        own = fragment_of(self._field.annotation, self._field.metadata)
-        more = next((each for each in self._field.metadata if isinstance(each, FileForms)), None)
+        own = fragment_of(self._field_info.annotation, self._field_info.metadata)
+        more = next((each for each in self._field_info.metadata if isinstance(each, FileForms)), None)
         return union_fragment(own if each is ... else form_fragment(each) for each in more.forms()) if more else own
 
     @property
@@ -228,7 +228,7 @@ class ScenarioKey:
     def required(self) -> bool:
         """Whether a scenario file must have the key."""
         one_of_some = issubclass(self.model, PaceFault) and self.name in PACE_KEYS
-        return self._field.is_required() and not one_of_some
+        return self._field_info.is_required() and not one_of_some
 
     @cached_property
     def default(self) -> Any:
@@ -236,7 +236,7 @@ class ScenarioKey:
 
         None also for defaults that depend on other keys.
         """
-        default = None if self._field.is_required() else self._field.get_default(call_default_factory=True)
+        default = None if self._field_info.is_required() else self._field_info.get_default(call_default_factory=True)
         if default is None or isinstance(default, Spec):
             return None
         if self.unit in _SYMBOLS and isinstance(default, float):

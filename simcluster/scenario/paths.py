@@ -106,11 +106,11 @@ def _key_index() -> dict[str, list[str]]:
     return found
 
 
-def _check(value: object) -> object:
+def _check_if_path(value: object) -> object:
     if isinstance(value, str):
         check_path(value)
     return value
 
 
-ScenarioPath = Annotated[str, BeforeValidator(_check)]
+ScenarioPath = Annotated[str, BeforeValidator(_check_if_path)]
 """A dotted path into a scenario, such as parallel.tp."""

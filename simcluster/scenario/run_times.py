@@ -248,7 +248,7 @@ TIMES: dict[str, type[TimeSpec]] = {
 """Distributions of durations by their word in documents: add a class and a line here."""
 
 
-def _to_document(value: object) -> object:
+def _duration_document(value: object) -> object:
     if isinstance(value, Mapping) and "kind" not in value:
         return {"kind": "fixed", "seconds": "0 s", **value}
     if isinstance(value, Mapping | TimeSpec):
@@ -260,6 +260,6 @@ def _seconds_text(seconds: float) -> str:
     return f"{seconds!r} s"
 
 
-Time = Annotated[Any, RegisteredModel(TIMES), BeforeValidator(_to_document)]
+Time = Annotated[Any, RegisteredModel(TIMES), BeforeValidator(_duration_document)]
 """Field type of a distribution of durations, or of a fixed duration: "5 min"."""
 StagedTime.model_rebuild()

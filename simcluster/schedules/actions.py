@@ -227,9 +227,9 @@ class RowWriter:
             if word.startswith("["):
                 self.fused.append(len(self.actions))
             for single in word.strip("[]").split("|"):
-                self.actions.append(self._next(single))
+                self.actions.append(self._next_action(single))
 
-    def _next(self, word: str) -> Action:
+    def _next_action(self, word: str) -> Action:
         if word == "W":
             waiting = self._without_weight.popleft()
             return Action("W", waiting.microbatch, waiting.chunk)

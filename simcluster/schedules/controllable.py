@@ -168,7 +168,7 @@ class _Row:
         for index in range(min(self._choice, len(self._to_come))):
             action = self._to_come[index]
             full = action.kind == "F" and self._alive >= self._most_alive
-            if not full and all(ended.get(need, slot + 1) <= slot for need in self._needs(action)):
+            if not full and all(ended.get(need, slot + 1) <= slot for need in self._needed_actions(action)):
                 return action
         return self._weights[0] if self._weights else None
 
@@ -186,7 +186,7 @@ class _Row:
             self.turned = True
             self._weights.append(Action("W", action.microbatch, action.chunk))
 
-    def _needs(self, action: Action) -> Iterator[tuple[Kind, int, int]]:
+    def _needed_actions(self, action: Action) -> Iterator[tuple[Kind, int, int]]:
         place = self.slice_of(action)
         if action.kind == "F":
             if place:

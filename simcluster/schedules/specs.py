@@ -107,13 +107,13 @@ class Rows(Spec):
         """Return the function that makes the checked schedule; it raises InputError if the job's counts differ."""
 
         def made(num_stages: int, num_microbatches: int, num_chunks: int = 1) -> Schedule:
-            schedule = make_schedule(self._schedule(), num_stages, num_microbatches)
+            schedule = make_schedule(self._parse_rows(), num_stages, num_microbatches)
             require_fixed_chunks(self.title, num_chunks, schedule.num_chunks)
             return schedule
 
         return made
 
-    def _schedule(self) -> Schedule:
+    def _parse_rows(self) -> Schedule:
         parsed = [parse_row(row) for row in self.rows]
         actions = tuple(row for row, _ in parsed)
         fused = tuple(positions for _, positions in parsed)

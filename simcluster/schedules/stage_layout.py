@@ -40,7 +40,7 @@ class StageLayout:
         is not first, the loss not last or a layer of multi-token prediction before a decoder layer.
         """
         found = cls(tuple(_expand_text(given).split("|") if isinstance(given, str) else map(_slice_letters, given)))
-        found._check()
+        found._check_slices()
         return found
 
     def __str__(self) -> str:
@@ -92,7 +92,7 @@ class StageLayout:
             )
         return len(self.slices) // pp
 
-    def _check(self) -> None:
+    def _check_slices(self) -> None:
         ends = (
             ("E", "the first slice begins", self.slices[0].startswith("E")),
             ("L", "the last slice ends", self.slices[-1].endswith("L")),

@@ -214,7 +214,7 @@ def _resolve_steps(
             else:
                 steps.append((duration, forward if last else forward + 3, delay_after, forward + 1, cells.unused))
         for position in schedule.fused_at(stage):
-            _fuse(steps, position, pair)
+            _fuse_steps(steps, position, pair)
             _require_duration(steps[position + 1][0], f"a fused pair on stage {stage}")
         rows.append(steps)
     return rows
@@ -230,7 +230,7 @@ def _hop_delays(
     return schedule.virtual_stage(microbatch, *hop), delay_before, delay_after, after is None
 
 
-def _fuse(row: list[Step[Time]], position: int, pair: Callable[[Time, Time], Time]) -> None:
+def _fuse_steps(row: list[Step[Time]], position: int, pair: Callable[[Time, Time], Time]) -> None:
     """Turn two steps into a fused pair: the first only waits, the second does both and publishes both results."""
     first, second = row[position], row[position + 1]
     row[position] = (first[0] * 0, first[1], first[2], second[4], second[4])

@@ -95,12 +95,12 @@ def optimize_schedule(
     best = min(range(len(made)), key=reached.__getitem__)
     schedule, value = replace(made[best], name="zb-auto"), reached[best][0]
     task, unit = _ordering_task(each, latency, num_microbatches, limit, weight_memory, goal)
-    return _improve(
+    return _improve_schedule(
         schedule, value, task, unit, lambda better: _goal_key(time_actions(better, costs, latency), goal)[0], goal
     )
 
 
-def _improve(
+def _improve_schedule(
     schedule: Schedule, value: Any, task: OrderingTask, unit: Any, value_of: Callable[[Schedule], Any], goal: Goal
 ) -> OptimizedSchedule:
     """Search for a schedule better than the given one; return the better of both with a bound on the optimum."""

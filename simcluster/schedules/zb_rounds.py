@@ -72,20 +72,20 @@ class RoundsBuilder:
     def schedule(self) -> Schedule:
         """Return the schedule of all rounds, followed by the remaining W."""
         numbers = range(len(self._stages))
-        self._warm_up()
+        self._schedule_warm_up()
         for microbatch in range(self._num_microbatches):
             for number in numbers:
                 if self._wants_forward(number, microbatch):
-                    self._forward(number)
+                    self._schedule_forward(number)
             for number in reversed(numbers):
-                self._input(number)
+                self._schedule_input_grad(number)
         for stage in self._stages:
             while stage.has_weight:
                 stage.put("W")
         rows = [stage.row for stage in self._stages]
         return Schedule.along(loop_route(len(rows), 1), "zb-auto", rows, self._num_microbatches)
 
-    def _warm_up(self) -> None:
+    def _schedule_warm_up(self) -> None:
         """Run the F that end before the first I can arrive, fewer on every stage than on the one before."""
         arrivals = [sum(stage.times["F"] for stage in self._stages) + (len(self._stages) - 1) * self._latency]
         for stage in reversed(self._stages[1:]):
@@ -93,12 +93,12 @@ class RoundsBuilder:
         most = self._num_microbatches
         for number, (stage, arrival) in enumerate(zip(self._stages, reversed(arrivals), strict=True)):
             most = min(most, stage.limit)
-            self._forward(number)
+            self._schedule_forward(number)
             while stage.count("F") < most:
                 end = stage.now + stage.times["F"]
                 if end > arrival and not (self._taste.delay_first_input and stage.now < arrival):
                     break
-                self._forward(number)
+                self._schedule_forward(number)
             most = max(1, stage.count("F") - 1)
 
     def _wants_forward(self, number: int, microbatch: int) -> bool:
@@ -135,22 +135,22 @@ class RoundsBuilder:
         done = self._stages[number].count("F")
         return before[done] + self._latency if done < len(before) else None
 
-    def _forward(self, number: int) -> None:
+    def _schedule_forward(self, number: int) -> None:
         stage, ready = self._stages[number], self._forward_ready(number)
         assert ready is not None  # a stage is never as far as the one before it
-        self._fill(number, ready, frees=True)
+        self._fill_with_weight_grads(number, ready, frees=True)
         stage.put("F", ready)
 
-    def _input(self, number: int) -> None:
+    def _schedule_input_grad(self, number: int) -> None:
         stage = self._stages[number]
         if number + 1 < len(self._stages):
             ready = self._stages[number + 1].ends["I"][stage.count("I")] + self._latency
         else:
             ready = stage.ends["F"][stage.count("I")]
-        self._fill(number, ready, frees=False)
+        self._fill_with_weight_grads(number, ready, frees=False)
         stage.put("I", ready)
 
-    def _fill(self, number: int, ready: Any, *, frees: bool) -> None:
+    def _fill_with_weight_grads(self, number: int, ready: Any, *, frees: bool) -> None:
         """Run pending weight gradients until an input is ready: where memory is full, where they fit, or eagerly."""
         stage = self._stages[number]
         while stage.has_weight:

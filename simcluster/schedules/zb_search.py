@@ -116,20 +116,20 @@ class _Search:
             looked_at += len(layer)
             if most is not None and looked_at > most:
                 return FoundRows(None, self._best, complete=False)
-            layer = self._next(layer)
+            layer = self._next_layer(layer)
             if width is not None and len(layer) > width:
                 layer = sorted(layer, key=lambda node: (node.bound, sum(node.state.free)))[:width]
                 complete = False
         if not layer:
             return FoundRows(None, self._best, complete)
         best = min(layer, key=lambda node: node.bound)
-        return FoundRows(self._rows(best), best.bound, complete)
+        return FoundRows(self._rows_of_node(best), best.bound, complete)
 
-    def _next(self, layer: list[_Node]) -> list[_Node]:
+    def _next_layer(self, layer: list[_Node]) -> list[_Node]:
         """Return all partial schedules of one more action, without dominated ones."""
         found: dict[tuple[tuple[int, int, int], ...], list[_Node]] = {}
         for node in layer:
-            for stage, kind, start in self._branches(node.state):
+            for stage, kind, start in self._alternative_actions(node.state):
                 state = self._state_after(node.state, stage, kind, start)
                 bound = self._bounds_if_better(state)
                 if bound is None:
@@ -141,7 +141,7 @@ class _Search:
                     others.append(new)
         return list(itertools.chain.from_iterable(found.values()))
 
-    def _branches(self, state: _State) -> list[tuple[int, Kind, int]]:
+    def _alternative_actions(self, state: _State) -> list[tuple[int, Kind, int]]:
         """Return (stage, kind, start) of the alternative next actions, all on one stage."""
         task = self._task
         first_end: float = math.inf
@@ -238,7 +238,7 @@ class _Search:
                 next_input[stage] = max(free[stage], arrival)
         return next_forward, next_input
 
-    def _rows(self, node: _Node) -> tuple[tuple[Action, ...], ...]:
+    def _rows_of_node(self, node: _Node) -> tuple[tuple[Action, ...], ...]:
         rows: list[list[Kind]] = [[] for _ in range(self._last + 1)]
         way = node.way
         while way is not None:

@@ -54,11 +54,11 @@ _UNITS = (("s", 1.0), ("ms", 1e-3), ("us", 1e-6), ("ns", 1e-9))
 @lru_cache(10_000)
 def text_width(text: str, size: float) -> float:
     """Return the width of a text in points, at a font size in points."""
-    width, _, _ = _renderer().get_text_width_height_descent(text, FontProperties(size=size), ismath=False)
+    width, _, _ = _agg_renderer().get_text_width_height_descent(text, FontProperties(size=size), ismath=False)
     return float(width) * 72 / DPI
 
 
 @cache
-def _renderer() -> Any:
+def _agg_renderer() -> Any:
     renderer: Any = RendererAgg  # matplotlib leaves it untyped
     return renderer(8, 8, DPI)

@@ -107,7 +107,7 @@ def _draw_rows(axes: Axes, panel: Panel, *, named: bool) -> None:
     lane = np.tile(np.arange(len(lanes.streams)), num_rows)
     top, bottom = lanes.edges(np.repeat(np.arange(num_rows), len(lanes.streams)), lane)
     axes.set_facecolor(palette.LANE_SURROUND)
-    ground = _add(axes, np.full(len(lane), start), np.full(len(lane), end), top, bottom, palette.IDLE)
+    ground = _add_boxes(axes, np.full(len(lane), start), np.full(len(lane), end), top, bottom, palette.IDLE)
     ground.set_zorder(0)  # under the grid, which is under the boxes
     axes.set_axisbelow(True)
     axes.set_xlim(start, end)
@@ -132,16 +132,16 @@ def _draw_boxes(axes: Axes, panel: Panel) -> None:
     hatched = waiting & (end - start > _HATCHED * pixel)
     end = _visible_ends(boxes, waiting, start, end, pixel)
     for which in (waiting & ~hatched, hatched, ~waiting):
-        collection = _add(axes, start[which], end[which], top[which], bottom[which], colours[which])
+        collection = _add_boxes(axes, start[which], end[which], top[which], bottom[which], colours[which])
         if which is hatched and int(which.sum()) <= HATCH_UP_TO:
             collection.set(hatch="//////", edgecolor=palette.WAITING_HATCH)
     strip = boxes.recompute > 0
     height = (bottom - top)[strip] * boxes.recompute[strip]
     chunks = [boxes.paints[at][2] for at in boxes.paint[strip].tolist()]
     purple = np.array([palette.colour_of("compute", "recompute", chunk) for chunk in chunks]).reshape(-1, 3)
-    _add(axes, start[strip], end[strip], bottom[strip] - height, bottom[strip], purple)
+    _add_boxes(axes, start[strip], end[strip], bottom[strip] - height, bottom[strip], purple)
     edged = (boxes.lane == 0) & ~waiting & (end - start > _EDGE * pixel)
-    _add(axes, start[edged], start[edged] + pixel, top[edged], bottom[edged], colours[edged] * 0.55)
+    _add_boxes(axes, start[edged], start[edged] + pixel, top[edged], bottom[edged], colours[edged] * 0.55)
 
 
 def _visible_ends(boxes: Boxes, waiting: Bools, start: Floats, end: Floats, pixel: float) -> Floats:
@@ -153,7 +153,9 @@ def _visible_ends(boxes: Boxes, waiting: Bools, start: Floats, end: Floats, pixe
     return np.where(close, next_start, end)
 
 
-def _add(axes: Axes, start: Floats, end: Floats, top: Floats, bottom: Floats, colour: str | Floats) -> PolyCollection:
+def _add_boxes(
+    axes: Axes, start: Floats, end: Floats, top: Floats, bottom: Floats, colour: str | Floats
+) -> PolyCollection:
     """Add rectangles without outlines, because antialiased edges would colour the gaps between them."""
     corners: Any = np.stack([start, top, end, top, end, bottom, start, bottom], axis=1).reshape(-1, 4, 2)
     collection = PolyCollection(

@@ -86,7 +86,7 @@ class _TextRoom:
         cut = {key for at, key in self.keys.items() if boxes.start[at] <= first or boxes.end[at] >= last}
         self.passes = set(self.keys.values()) - cut
 
-    def _fitting(
+    def _first_fit(
         self, at: int, texts: Iterable[tuple[str, bool]], sizes: Sequence[float]
     ) -> Iterator[tuple[int, BoxText]]:
         for words, numbered in texts:
@@ -98,14 +98,16 @@ class _TextRoom:
     def names(self) -> dict[int, BoxText]:
         """Return the most specific op name that fits into each box of a single span."""
         wide = np.flatnonzero(self.width >= _LEAST_NAMED).tolist()
-        return dict(found for at in wide for found in self._fitting(at, _candidate_texts(self.panel, at), _NAME_SIZES))
+        return dict(
+            found for at in wide for found in self._first_fit(at, _candidate_texts(self.panel, at), _NAME_SIZES)
+        )
 
     def numbers(self, size: float) -> dict[int, BoxText]:
         """Return the microbatch number for each compute box that is wide enough for it."""
         return dict(
             found
             for at, (*_, number) in self.keys.items()
-            for found in self._fitting(at, [(str(number), True)], [size])
+            for found in self._first_fit(at, [(str(number), True)], [size])
         )
 
 

@@ -33,20 +33,20 @@ def object_line(it: object, name: str, *parts: str) -> str:
     return f"{type(it).__name__}({clip_line(name, NAME)}: {', '.join(part for part in parts if part)})"
 
 
-def _step(seconds: float) -> str:
+def _step_time(seconds: float) -> str:
     return f"{format_seconds(seconds)} a step"
 
 
 def _run_line(run: Run) -> str:
     steps = f"{run.steps:,} steps" if run.steps > 1 else ""
-    return object_line(run, _step(run.step_time), f"{len(run.ranks):,} rank{'s' * (len(run.ranks) > 1)}", steps)
+    return object_line(run, _step_time(run.step_time), f"{len(run.ranks):,} rank{'s' * (len(run.ranks) > 1)}", steps)
 
 
 def _result_line(result: Result) -> str:
     facts, seconds = result.facts, result.step_time
     rate = f"{facts.tokens / seconds:,.0f} tokens/s"
     return object_line(
-        result, result.scenario.title, _step(seconds), rate, f"MFU {result.mfu:.1%}", f"{facts.ranks:,} GPUs"
+        result, result.scenario.title, _step_time(seconds), rate, f"MFU {result.mfu:.1%}", f"{facts.ranks:,} GPUs"
     )
 
 
@@ -73,7 +73,7 @@ def _difference_line(found: Difference) -> str:
 def _critical_path_line(path: CriticalPath) -> str:
     kind, seconds = next(iter(path.by_kind().items()), ("nothing", 0.0))
     most = f"most of it {kind}, {seconds / path.seconds:.1%}" if path.seconds else ""
-    return object_line(path, _step(path.seconds), f"{len(path.number):,} spans", most)
+    return object_line(path, _step_time(path.seconds), f"{len(path.number):,} spans", most)
 
 
 def _distribution_line(found: Distribution) -> str:
@@ -87,7 +87,7 @@ def _distribution_line(found: Distribution) -> str:
 def _ranked_line(each: Ranked) -> str:
     place = each.layout
     return object_line(each, f"tp {place.tp}, pp {place.pp}, dp {place.dp}, micro batch {place.micro_batch}",
-                  _step(each.step_time), f"{each.memory / 1e9:.1f} GB per GPU")  # fmt: skip
+                  _step_time(each.step_time), f"{each.memory / 1e9:.1f} GB per GPU")  # fmt: skip
 
 
 def _collective_line(time: CollectiveTime) -> str:
@@ -109,13 +109,13 @@ def _found_line(found: Found) -> str:
         return object_line(found, found.base.name, counts)
     place = found.best[0].layout
     best = f"best tp {place.tp}, pp {place.pp}, dp {place.dp}, micro batch {place.micro_batch}"
-    return object_line(found, found.base.name, best, _step(found.best[0].step_time), counts)
+    return object_line(found, found.base.name, best, _step_time(found.best[0].step_time), counts)
 
 
 def _stragglers_line(found: Stragglers) -> str:
     dearest = f"dearest {found.causes[0].what}" if found.causes else "nothing straggles"
     return object_line(
-        found, _step(found.step_time), f"{found.slowdown:.4f} x the step without", clip_line(dearest, 80)
+        found, _step_time(found.step_time), f"{found.slowdown:.4f} x the step without", clip_line(dearest, 80)
     )
 
 

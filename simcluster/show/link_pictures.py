@@ -184,7 +184,7 @@ def link_levels(result: Result, *, title: str | None = None) -> Figure:
     for level in levels:
         back = both.get((level.ends[1], level.ends[0]))
         if back is None or places[level.ends[0]][1] < places[level.ends[1]][1] or back is level:
-            _pair(axes, level, back, places, largest)
+            _draw_pair(axes, level, back, places, largest)
     for name, place in places.items():
         draw_box(axes, place, _BOX, mix_with_white(NODES[kinds[name]].colour, _BOX_TINT), f"{counts[name]:,} × {name}")
     axes.set_xlim(first, last)
@@ -221,7 +221,9 @@ def _box_positions(levels: Sequence[LinkLevel], kinds: Mapping[str, str]) -> dic
     return places
 
 
-def _pair(axes: Axes, there: LinkLevel, back: LinkLevel | None, places: Mapping[str, Point], largest: float) -> None:
+def _draw_pair(
+    axes: Axes, there: LinkLevel, back: LinkLevel | None, places: Mapping[str, Point], largest: float
+) -> None:
     start, end = places[there.ends[0]], places[there.ends[1]]
     links = f"{there.links:,} × {format_bytes_per_second(there.capacity)}"
     if start == end:

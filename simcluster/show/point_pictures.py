@@ -161,7 +161,7 @@ def scaling(table: pd.DataFrame, *, by: str | None = None, title: str = "scaling
     figure = Figure(figsize=(11.5, 4.8), layout="constrained")
     times, rates = figure.subplots(1, 2)
     for number, ((name, part), (colour, marker)) in enumerate(zip(series, _LOOKS, strict=False)):
-        _line(times, rates, part, name, colour, marker, above=number == 0 and len(series) > 1)
+        _draw_line(times, rates, part, name, colour, marker, above=number == 0 and len(series) > 1)
     _set_up_axes(times, rows, "step time", _scaling_kind(series))
     _set_up_axes(rates, rows, "tokens/s/GPU", "throughput per GPU, in percent of ideal at each point")
     rates.set_ylim(0, 1.18 * float(rows["tokens_per_s_per_gpu"].max()))
@@ -197,7 +197,9 @@ def _scaling_kind(series: Sequence[tuple[str, pd.DataFrame]]) -> str:
     return kinds.pop() if len(kinds) == 1 else "batch and GPUs change"
 
 
-def _line(times: Axes, rates: Axes, part: pd.DataFrame, name: str, colour: str, marker: str, *, above: bool) -> None:
+def _draw_line(
+    times: Axes, rates: Axes, part: pd.DataFrame, name: str, colour: str, marker: str, *, above: bool
+) -> None:
     gpus, rate = part["gpus"].tolist(), part["tokens_per_s_per_gpu"].tolist()
     ideal = (_tokens_per_step(part) / (part["gpus"] * rate[0])).tolist()
     for axes, values, best in ((times, part["step_time_s"].tolist(), ideal), (rates, rate, [rate[0]] * len(rate))):

@@ -148,7 +148,7 @@ def _draw_communication(axes: Axes, found: Roofline) -> dict[str, float]:
         axes.legend(loc="upper left", fontsize=8, edgecolor="none", framealpha=0.85, handletextpad=0.2)
     room = 6.0 * 1.7 ** (len(shown) + (_RING in rates))  # for a line of the legend each
     _set_log_axes(axes, (low, high), (0.3 * min(heights), room * max(heights)))
-    axes.annotate(f"this step: {_flops(reached)}", (high / 1.2, reached), xytext=(0, -10), ha="right",
+    axes.annotate(f"this step: {_rate_text(reached)}", (high / 1.2, reached), xytext=(0, -10), ha="right",
                   textcoords="offset points", fontsize=8, color=QUIET_TEXT)  # fmt: skip
     title, x = "communication: dots near the dashed line limit the step", "FLOP of the step per byte sent"
     label_axes(axes, x, "FLOP/s if this communication alone took time", title, grid=LANE_SURROUND)
@@ -170,7 +170,7 @@ class _SlopeName(Annotation):
 
 def _name_slopes(axes: Axes, rates: Mapping[str, float], peak: float) -> None:
     (low, high), (bottom, top) = axes.get_xlim(), axes.get_ylim()
-    axes.annotate(f"peak {_flops(peak)}", (high / 1.1, peak), xytext=(0, 4), textcoords="offset points", ha="right",
+    axes.annotate(f"peak {_rate_text(peak)}", (high / 1.1, peak), xytext=(0, 4), textcoords="offset points", ha="right",
                   fontsize=8.5, color=TEXT)  # fmt: skip
     points = [line for line in axes.lines if line.get_marker() == "o"]
     taken = [(float(x), float(y)) for line in points for x, y in np.asarray(line.get_xydata())]
@@ -200,11 +200,11 @@ def _set_log_axes(axes: Axes, across: tuple[float, float], upwards: tuple[float,
     axes.set_yscale("log")
     axes.set_xlim(*across)
     axes.set_ylim(*upwards)
-    axes.yaxis.set_major_formatter(lambda rate, _: _flops(rate))
+    axes.yaxis.set_major_formatter(lambda rate, _: _rate_text(rate))
     axes.yaxis.set_minor_formatter(NullFormatter())
 
 
-def _flops(rate: float) -> str:
+def _rate_text(rate: float) -> str:
     for scale, unit in ((1e18, "E"), (1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M")):
         if rate >= scale * 0.9995:
             return f"{rate / scale:.3g} {unit}FLOP/s"

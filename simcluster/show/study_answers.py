@@ -88,7 +88,7 @@ def describe_stragglers(found: Stragglers) -> Answer:
         Fact("S", f"{found.slowdown:.4f}", aside="the step over T_ideal"),
         Fact("S, by trace", f"{estimated.slowdown:.4f}", aside=by_trace),
     ]
-    return [Figures(facts), straggler_causes_table(found), _where(found)]
+    return [Figures(facts), straggler_causes_table(found), _slow_places_table(found)]
 
 
 def straggler_causes_table(found: Stragglers) -> Block:
@@ -114,7 +114,7 @@ def straggler_causes_table(found: Stragglers) -> Block:
     )
 
 
-def _where(found: Stragglers) -> TableBlock:
+def _slow_places_table(found: Stragglers) -> TableBlock:
     estimated = found.estimated
     types = [(name, value) for name, value in estimated.by_type.items() if value >= 1.0005][:_WORST]
     stages = [(f"stage {stage}", value) for stage, value in enumerate(estimated.by_stage)]

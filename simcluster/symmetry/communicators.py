@@ -82,12 +82,12 @@ class Communicators:
         if sends and len({*map(len, stages)}) == 1:  # pairs are columns of one table, and have equal counterparts
             table = np.stack(stages, axis=1)
             pairs = [table[:, name[1] :: name[2] - name[1]][:, :2] for name in sends]
-            self._add(sends, pairs, self._window.counterparts(table))
+            self._add_groups(sends, pairs, self._window.counterparts(table))
         elif sends:
-            self._add(sends, [np.stack([stages[end] for end in name[1:]], axis=1) for name in sends])
+            self._add_groups(sends, [np.stack([stages[end] for end in name[1:]], axis=1) for name in sends])
         for name, stage in self._demand.calls:
             if name[0] == "copy":
-                self._add([name], [stages[stage][:, None]])
+                self._add_groups([name], [stages[stage][:, None]])
         if self._window.links and not self._window.links.settled:
             raise NotAlikeError
         told = [np.zeros(0, dtype=np.int64), *(kind.seen + kind.those.told for kind in self.kinds)]
@@ -121,7 +121,7 @@ class Communicators:
             first = {stage: each.first for each in self.named(kind) for stage in self.stage_of[each.table[0]].tolist()}
             of_stage = np.array([first[stage] for stage in self.stage_of[ranks].tolist()], dtype=np.int64)
             return of_stage + self.place_of[ranks].astype(np.int64)
-        return self._of_ranks(kind)[ranks].astype(np.int64)
+        return self._communicator_of_ranks(kind)[ranks].astype(np.int64)
 
     def named(self, name: Hashable) -> list[CommunicatorTable]:
         """Return the communicator tables of this axis, pair of stages or copy direction."""
@@ -129,7 +129,7 @@ class Communicators:
 
     def group_name(self, axis: str, rank: int) -> str:
         """Return the timeline's name of the rank's group: tp0, dp3, ...; "" for a pair."""
-        number = int(self._of_ranks(axis)[rank])
+        number = int(self._communicator_of_ranks(axis)[rank])
         return "" if number < 0 else f"{axis}{number - self.named(axis)[0].first}"
 
     def span(self, axis: str, hosts: Ints) -> bool:
@@ -139,14 +139,14 @@ class Communicators:
 
     def method(self, number: int, kind: str, size: float) -> Method:
         """Return how this group runs a collective of this kind and size."""
-        return self._form(number)[kind, size][0]
+        return self._form_of_group(number)[kind, size][0]
 
     def planned_size(self, number: int, kind: str, size: float) -> float | None:
         """Return the size of the group's planned call of this kind nearest to ``size``; None without any.
 
         Calls of uneven experts have other sizes than the call that was planned for even ones.
         """
-        planned = [each for name, each in self._form(number) if name == kind]
+        planned = [each for name, each in self._form_of_group(number) if name == kind]
         return min(planned, key=lambda each: abs(each - size), default=None)
 
     def calls(self, ranks: range) -> dict[tuple[str, Call], Method]:
@@ -169,14 +169,14 @@ class Communicators:
 
     def traffics(self, number: int, kind: str, size: float, usages: Sequence[Usage]) -> tuple[Traffic, ...]:
         """Return a collective's activities on links, given the usage of the communicator or of its class."""
-        method, parts = self._form(number)[kind, size]
+        method, parts = self._form_of_group(number)[kind, size]
         return make_activities(group_patterns(parts, usages), size, method)
 
-    def _form(self, number: int) -> Form:
+    def _form_of_group(self, number: int) -> Form:
         kind = self.kind(number)
         return self._forms[self._form_of[kind.seen + int(kind.those.told[number - kind.first])]]
 
-    def _of_ranks(self, axis: Hashable) -> Int32s:
+    def _communicator_of_ranks(self, axis: Hashable) -> Int32s:
         if axis not in self._of_rank:
             of = self._of_rank[axis] = np.full(len(self.stage_of), -1, dtype=np.int32)
             for each in self.named(axis):
@@ -190,9 +190,9 @@ class Communicators:
             raise NotAlikeError
         for table in map(np.asarray, by_size):
             blocking, every = axis not in self._demand.overlapped, table.shape == (1, len(self.stage_of))
-            self._add([axis], [table], apart=every and blocking and has_links_alone(programs, axis))
+            self._add_groups([axis], [table], apart=every and blocking and has_links_alone(programs, axis))
 
-    def _add(
+    def _add_groups(
         self, names: Sequence[Name], tables: Sequence[Ranks], like: Counterparts | None = None, *, apart: bool = False
     ) -> None:
         """Add groups of one size (rows of ranks in ``tables``) under these names; some may represent others."""
@@ -217,10 +217,12 @@ class Communicators:
         for number in range(int(layout.max(initial=-1)) + 1):
             alike = np.flatnonzero(layout == number)
             group = group_of(self._fabric, members[alike[0]])
-            draw = partial(self._draw, ({}, {}), group, members, alike, those.cut)
+            draw = partial(self._draw_patterns, ({}, {}), group, members, alike, those.cut)
             for calls in np.flatnonzero(np.bincount(own[alike])).tolist():
                 some = np.flatnonzero(own == calls)
-                form[some], uses = self._make(name, members[some], group, asked[row[some[0]]], partial(draw, some))
+                form[some], uses = self._make_forms(
+                    name, members[some], group, asked[row[some[0]]], partial(draw, some)
+                )
                 places[some] = len(uses)
                 if apart:
                     self._apart[seen] = uses
@@ -247,7 +249,7 @@ class Communicators:
             flows=flows[order], places=places,
         ))  # fmt: skip
 
-    def _draw(
+    def _draw_patterns(
         self, known: tuple[dict[tuple[str, str], tuple[PatternTable, ...] | None], dict[bytes, PatternTable]],
         group: Group, members: Ranks, alike: Ints, cut: int, some: Ints, call: str, method: Method,
     ) -> tuple[PatternTable, ...]:  # fmt: skip
@@ -266,7 +268,7 @@ class Communicators:
             raise NotAlikeError
         return usage_one_by_one(self._fabric, members[some], phases_of(method, group, call))
 
-    def _make(
+    def _make_forms(
         self, name: Name, members: Ranks, group: Group, calls: tuple[Call, ...], draw: Draw
     ) -> tuple[Ints, list[PatternTable]]:
         """Return form numbers and link usages of groups that make these calls and have the layout of ``group``."""

@@ -85,7 +85,7 @@ class CommunicationDemand:
                 for segment in dict.fromkeys(map(itemgetter(0), lane))  # the first of an item is its segment
             }
             works = {id(op.work): op.work for segment in segments for op in segment.ops}
-            axes = {number: self._axis(program.stage, work) for number, work in works.items()}
+            axes = {number: self._record_call(program.stage, work) for number, work in works.items()}
             for segment, lane in segments.items():
                 if lane != MAIN or len({op.lane for op in segment.ops}) > 1:
                     self.overlapped |= dict.fromkeys([axis for op in segment.ops if (axis := axes[id(op.work)])])
@@ -94,7 +94,7 @@ class CommunicationDemand:
         """Return the calls of a group with this name that has ranks on these stages."""
         return tuple({call: None for stage in dict.fromkeys(stages) for call in self.calls.get((name, stage), ())})
 
-    def _axis(self, stage: int, work: Work) -> str:
+    def _record_call(self, stage: int, work: Work) -> str:
         """Record the call of an op; return its axis, "" for none."""
         if type(work) not in WORKS:
             raise InputError(f"{type(work).__name__} is not a kind of work that planning/works.WORKS names: {work}")

@@ -50,7 +50,7 @@ class Symmetry:
     ) -> Folding:
         """Return the communicators and classes of the job with these disturbances (``engine.tabulate`` reads them)."""
         odd = None
-        for window, communicators in self._through():
+        for window, communicators in self._windows_that_fold():
             assert window.links is not None
             odd = odd or Irregularities.of(window.links.wired, capacity, slowness, disturbances)
             with suppress(NotAlikeError):
@@ -67,7 +67,7 @@ class Symmetry:
         """All groups of the job with link usage, for when no window represents them all."""
         return Communicators(*self._job)
 
-    def _through(self) -> Iterator[tuple[Quotient, Communicators]]:
+    def _windows_that_fold(self) -> Iterator[tuple[Quotient, Communicators]]:
         yield from list(self._known)
         for window in self._left:
             try:

@@ -65,7 +65,7 @@ class ShortestPaths:
         self._next = {node: self.in_order(to) for node, to in graph.succ.items()}
         self._previous = {node: self.in_order(to) for node, to in graph.pred.items()}
         self._onto, self._from = self._between_switches(self._next), self._between_switches(self._previous)
-        self.near = self._doors(self._nearest_ports)
+        self.near = self._build_gpu_ports(self._nearest_ports)
         self.tree_order = self._number_by_leaf()
         self._mates: dict[tuple[str, ...], list[int]] = {}
         self._inside: dict[str, dict[str, int]] = {}
@@ -76,7 +76,7 @@ class ShortestPaths:
     @cached_property
     def all(self) -> GpuPorts:
         """All ports of GPUs, not only those nearest to them (``near``)."""
-        return self._doors(self._ports)
+        return self._build_gpu_ports(self._ports_of_gpu)
 
     def in_order(self, nodes: Iterable[str]) -> list[str]:
         """Return graph nodes sorted by name in natural order (gpu2 before gpu10)."""
@@ -87,7 +87,7 @@ class ShortestPaths:
     def hops_inside(self, end: str) -> dict[str, int]:
         """Return the number of hops to the graph node ``end`` from every node of the same machine that can reach it."""
         if end not in self._inside:
-            self._inside[end] = self._reached(end, self._previous)
+            self._inside[end] = self._hops_from(end, self._previous)
         return self._inside[end]
 
     def walk_inside(self, start: str, end: str, dst: int) -> list[str]:
@@ -172,15 +172,15 @@ class ShortestPaths:
 
     # --- found once --------------------------------------------------------------------------------------------------
 
-    def _reached(self, start: str, neighbours: Mapping[str, list[str]]) -> dict[str, int]:
+    def _hops_from(self, start: str, neighbours: Mapping[str, list[str]]) -> dict[str, int]:
         """Return the hops from ``start`` to the nodes of its machine; GPUs and NICs are reached but not passed."""
         seen = {start: 0}
         frontier = {start: 0}
         while frontier:
-            frontier = self._step(frontier, seen, neighbours)
+            frontier = self._next_frontier(frontier, seen, neighbours)
         return seen
 
-    def _step(
+    def _next_frontier(
         self, frontier: Mapping[str, int], seen: dict[str, int], neighbours: Mapping[str, list[str]]
     ) -> dict[str, int]:
         """Return the graph nodes of a machine one hop beyond the ``frontier``, and add them to ``seen``."""
@@ -193,13 +193,13 @@ class ShortestPaths:
                     seen[other] = reached[other] = hops + 1
         return reached
 
-    def _doors(self, find: Callable[[str, Mapping[str, list[str]]], list[FabricPort]]) -> GpuPorts:
+    def _build_gpu_ports(self, find: Callable[[str, Mapping[str, list[str]]], list[FabricPort]]) -> GpuPorts:
         exits, entries = ([find(gpu, neighbours) for gpu in self._gpus] for neighbours in (self._next, self._previous))
         return GpuPorts(exits, entries, [ports_signature(ports) for ports in entries])
 
-    def _ports(self, gpu: str, neighbours: Mapping[str, list[str]]) -> list[FabricPort]:
+    def _ports_of_gpu(self, gpu: str, neighbours: Mapping[str, list[str]]) -> list[FabricPort]:
         """Return a GPU's ports to or from the switches, sorted by NIC and switch."""
-        return self._ports_at(self._reached(gpu, neighbours), neighbours)
+        return self._ports_at(self._hops_from(gpu, neighbours), neighbours)
 
     def _nearest_ports(self, gpu: str, neighbours: Mapping[str, list[str]]) -> list[FabricPort]:
         seen = {gpu: 0}
@@ -208,7 +208,7 @@ class ShortestPaths:
             ports = self._ports_at(frontier, neighbours)
             if ports:
                 return ports
-            frontier = self._step(frontier, seen, neighbours)
+            frontier = self._next_frontier(frontier, seen, neighbours)
         return []
 
     def _ports_at(self, nodes: Mapping[str, int], neighbours: Mapping[str, list[str]]) -> list[FabricPort]:

@@ -238,10 +238,10 @@ class Cluster(Displayable):
         Routes do not change: traffic is not rerouted around a slow cable. Factors on one link multiply. InputError for
         an unknown node, for two nodes with no link between them, and for a factor that is not positive.
         """
-        found = [(link, factor) for a, b, factor in faults for link in self._to_scale(a, b, factor)]
+        found = [(link, factor) for a, b, factor in faults for link in self._links_to_scale(a, b, factor)]
         return replace(self, link_capacity=self.link_capacity.multiply(found)) if found else self
 
-    def _to_scale(self, a: str, b: str, factor: float) -> list[int]:
+    def _links_to_scale(self, a: str, b: str, factor: float) -> list[int]:
         if not (math.isfinite(factor) and factor > 0):
             raise InputError(
                 f"link {a} - {b}: factor {factor!r} must be a positive number, such as 0.5 for half the speed"
@@ -252,14 +252,14 @@ class Cluster(Displayable):
         """Return the links between two neighbours, both directions; raise InputError if there are none."""
         for node in (a, b):
             if not self.wiring.has(node):
-                raise InputError(f"link {a} - {b}: no node {node!r} in cluster {self.name!r}{self._near(node)}")
+                raise InputError(f"link {a} - {b}: no node {node!r} in cluster {self.name!r}{self._near_nodes(node)}")
         found = [self.link_index[pair] for pair in ((a, b), (b, a)) if pair in self.link_index]
         if not found:
             neighbours = ", ".join(list(self.graph.adj[a])[:4])
             raise InputError(f"link {a} - {b}: cluster {self.name!r} has no such link; {a} is linked to {neighbours}")
         return found
 
-    def _near(self, name: str) -> str:
+    def _near_nodes(self, name: str) -> str:
         inside = [str(node) for node in self.graph if str(node).startswith(f"{name}.")]  # of a machine
         close = inside[:3] or nearest_words(name, self.graph, cutoff=0.5, most=3)
         nodes = ", ".join(close or list(self.graph)[:4])

@@ -163,7 +163,7 @@ class Draft:
             self.nodes[:, own] = np.arange(self.size, self.size + many, dtype=np.int32).reshape(count, len(own))
             self.runs.append(own)
             self.size += many
-            self._named.append(lambda own=own: self._copies([names[place] for place in own]))  # type: ignore[misc]
+            self._named.append(lambda own=own: self._copied_names([names[place] for place in own]))  # type: ignore[misc]
         place = {node: number for number, node in enumerate(names)}
         runs = [list(run) for _, run in itertools.groupby(pattern.came, key=lambda link: id(link[2]))]
         for run in runs if kinds else [pattern.came]:  # kind by kind links come call by call, else machine by machine
@@ -189,7 +189,7 @@ class Draft:
         tables = self.nodes, np.asarray(switches, dtype=np.int32)[:, None]
         self.blocks.append(LinkBlock(tables, (places, [0] * len(places)), [each for each in data for _ in range(2)]))
 
-    def _copies(self, names: Sequence[str]) -> Named:
+    def _copied_names(self, names: Sequence[str]) -> Named:
         """Return the names of the pattern's nodes in every machine, machine by machine."""
         cut = len(self.domain) + 1
         suffixes = [(name[cut:], self.pattern.nodes[name]) for name in names]

@@ -74,7 +74,7 @@ class GraphSpec(TopologySpec):
     """List of links between the nodes of the cluster graph."""
 
     @model_validator(mode="after")
-    def _names_fit(self) -> Self:
+    def _check_names(self) -> Self:
         names: dict[str, None] = {}
         for node in self.nodes:
             if node.name in names:
@@ -112,7 +112,7 @@ class GraphSpec(TopologySpec):
     def build(self) -> Cluster:
         """Build the cluster, with the names of the file."""
         graph: Graph = nx.DiGraph()
-        host_of = self._hosts()
+        host_of = self._machine_of_gpu()
         filled: dict[int, int] = {}
         for node in self.nodes:
             match node.kind:
@@ -130,19 +130,19 @@ class GraphSpec(TopologySpec):
                     assert_never(node.kind)
         for edge in self.edges:
             a, b = edge.between
-            data = edge.link(self._medium(graph.nodes[a]["kind"], graph.nodes[b]["kind"]))
+            data = edge.link(self._usual_medium(graph.nodes[a]["kind"], graph.nodes[b]["kind"]))
             graph.add_edges_from([(a, b)] if edge.one_way else [(a, b), (b, a)], **data)
         return make_cluster(self.name, self.device, graph, self.routing, self.nccl)
 
     @staticmethod
-    def _medium(a: str, b: str) -> str:
+    def _usual_medium(a: str, b: str) -> str:
         """Return the usual medium between two kinds of node, for a link that does not name its medium."""
         for kind in ("switch", "nic", "pcie", "host", "nvswitch"):
             if kind in (a, b):
                 return _USUAL_MEDIUM[kind]
         return _USUAL_MEDIUM["gpu"]
 
-    def _hosts(self) -> dict[str, int]:
+    def _machine_of_gpu(self) -> dict[str, int]:
         """Return the machine number of every GPU, in the order of their ``host`` numbers, or of the file."""
         gpus = [node for node in self.nodes if node.kind == "gpu"]
         given = [node.host for node in gpus if node.host is not None]

@@ -125,7 +125,7 @@ class MachinesSpec(TopologySpec):
     """Additional networks by name, such as storage, that collectives do not use."""
 
     @model_validator(mode="after")
-    def _fits(self) -> Self:
+    def _check_fabrics(self) -> Self:
         check_gpu_count(self.nodes * self.machine.num_gpus)
         complaints: list[Complaint] = []
         for path, fabric in [

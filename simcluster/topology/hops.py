@@ -64,18 +64,18 @@ class SwitchLinks:
         """Return for every switch the lowest number of the switches that can reach each other with it."""
         found = np.full(self.size, -1, dtype=np.int64)
         while (rest := np.flatnonzero(found < 0)).size:
-            found[self._distances(rest[:1]) < self.size] = rest[0]
+            found[self._hops_to_goals(rest[:1]) < self.size] = rest[0]
         return found
 
     def onward(self, here: int, goal: int) -> Ints:
         """Return the switches after neighbour set ``here`` on shortest paths to neighbour set ``goal``, sorted."""
         if (here, goal) not in self._known:
             near = self.neighbours[here]
-            distances = self._distances(self.neighbours[goal])[near]
+            distances = self._hops_to_goals(self.neighbours[goal])[near]
             self._known[here, goal] = near[distances == distances.min()]
         return self._known[here, goal]
 
-    def _distances(self, goals: Ints) -> Ints:
+    def _hops_to_goals(self, goals: Ints) -> Ints:
         """Return the hops from every switch to the nearest goal; the number of switches where there is no path."""
         found = np.full(self.size, self.size, dtype=np.int64)
         frontier, hops = goals, 0
@@ -92,7 +92,7 @@ class SwitchLinks:
         """Return the link from each switch of ``a`` to that of ``b``, -1 if there is none."""
         if not len(self.near):
             return np.full(len(a), -1, dtype=np.int64)
-        codes, begin = self._codes
+        codes, begin = self._neighbour_codes
         sets = self.onto[a]
         code = sets * self.size + b
         place = np.searchsorted(codes, code)
@@ -109,7 +109,7 @@ class SwitchLinks:
         return found
 
     @cached_property
-    def _codes(self) -> tuple[Ints, Ints]:
+    def _neighbour_codes(self) -> tuple[Ints, Ints]:
         """Ascending code of every switch in every neighbour set, and where the codes of each set begin."""
         begin = np.cumsum([0, *map(len, self.neighbours)])
         return np.concatenate([number * self.size + near for number, near in enumerate(self.neighbours)]), begin

@@ -56,12 +56,12 @@ class LinkEnds(Wiring):
 
     def named(self, links: Ints) -> list[tuple[str, str]]:
         """Return the names of the nodes where links begin and end."""
-        begin, end = (self._names(nodes) for nodes in self.nodes(links))
+        begin, end = (self._node_names(nodes) for nodes in self.nodes(links))
         return list(zip(begin, end, strict=True))
 
     def kinds(self, links: Ints) -> tuple[Ints, list[LinkKind]]:
         """Return the kind number of each link, and the list of kinds."""
-        by_node, labels = self._labels
+        by_node, labels = self._node_labels
         media = list(dict.fromkeys(str(data["medium"]) for data in self.draft.sorts))
         of_sort = np.array([media.index(str(data["medium"])) for data in self.draft.sorts])
         codes = np.empty(len(links), dtype=np.int64)
@@ -96,7 +96,7 @@ class LinkEnds(Wiring):
         return begin, end
 
     @cached_property
-    def _labels(self) -> tuple[NDArray[np.int16], list[str]]:
+    def _node_labels(self) -> tuple[NDArray[np.int16], list[str]]:
         """Label number of every node in reports, and the list of labels."""
         draft = self.draft
         known: dict[str, int] = {}
@@ -107,7 +107,7 @@ class LinkEnds(Wiring):
             found[node] = known.setdefault(label_for_attributes(data), len(known))
         return found, list(known)
 
-    def _names(self, nodes: Ints) -> list[str]:
+    def _node_names(self, nodes: Ints) -> list[str]:
         draft = self.draft
         cut = len(draft.domain) + 1
         inside = np.flatnonzero(nodes < draft.nodes.size)

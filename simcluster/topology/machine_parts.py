@@ -114,7 +114,7 @@ class MachineSpec(Spec):
         return self.gpus * self.trays
 
     @model_validator(mode="after")
-    def _parts_fit(self) -> Self:
+    def _check_parts(self) -> Self:
         complaints = list(self._complaints())
         if complaints:
             raise RuleError(complaints)
@@ -141,7 +141,7 @@ class MachineSpec(Spec):
         if not self.nics:
             yield ("nics",), "is empty; give at least one group of NICs, such as {count: 8, link: {preset: ndr}}"
         for i, nic in enumerate(self.nics):
-            where, places = self._place(nic), self._places(self._place(nic))
+            where, places = self._place_of_nic(nic), self._count_places(self._place_of_nic(nic))
             if not places:
                 having = "gpus_per_pcie_switch" if where == "pcie" else "host"
                 yield ("nics", i, "at"), f"the machine has no {where}: give {having}, or leave at out"
@@ -149,12 +149,12 @@ class MachineSpec(Spec):
                 what = f"{nic.count} NICs do not spread evenly over {places} {_NAMES[where]}"
                 yield ("nics", i, "count"), f"{what}; use a multiple of {places}, or one of {_list_divisors(places)}"
 
-    def _place(self, nic: NicSpec) -> Place:
+    def _place_of_nic(self, nic: NicSpec) -> Place:
         if nic.at is not None:
             return nic.at
         return "pcie" if self.gpus_per_pcie_switch else "host" if self.host else "gpu"
 
-    def _places(self, where: Place) -> int:
+    def _count_places(self, where: Place) -> int:
         """Return the number of places of a kind (GPU, PCIe switch, host bridge) at which a box can have NICs."""
         if where == "pcie":
             return self.gpus // self.gpus_per_pcie_switch if self.gpus_per_pcie_switch else 0
@@ -205,7 +205,7 @@ class MachineSpec(Spec):
         below = gpus
         pcie = self.pcie.link("pcie")
         if self.gpus_per_pcie_switch:
-            below = [f"{box}.pcie{i}" for i in range(self._places("pcie"))]
+            below = [f"{box}.pcie{i}" for i in range(self._count_places("pcie"))]
             graph.add_nodes_from(below, kind="pcie")
             connect(graph, _pair_evenly(gpus, below), pcie)
         if self.host:
@@ -222,14 +222,14 @@ class MachineSpec(Spec):
         numbered: dict[tuple[str, int], int] = {}
         fewer: dict[Place, int] = {}  # groups so far with fewer NICs than there are places
         for group in self.nics:
-            where = self._place(group)
+            where = self._place_of_nic(group)
             first = numbered.get((group.network, group.plane), 0)
             numbered[group.network, group.plane] = first + group.count
             plane = f"plane{group.plane}-" if any(nic.plane for nic in self.nics) else ""
             kind = f"{'' if group.network == COMPUTE else group.network + '-'}{plane}nic"
             nics = [f"{box}.{kind}{first + i}" for i in range(group.count)]
             add_nics(graph, nics, group.ports, group.network)
-            places = [f"{box}.{where}{i}" for i in range(self._places(where))]
+            places = [f"{box}.{where}{i}" for i in range(self._count_places(where))]
             if len(nics) < len(places) and where == "gpu":
                 pairs = _pair_with_shared_nics(nics, places)
             else:

@@ -30,7 +30,7 @@ class Paths(LinkEnds):
     ends: LeafLinks
 
     @cached_property
-    def _shares(self) -> list[float]:
+    def _path_shares(self) -> list[float]:
         """Fraction of a flow on each of its paths; empty where every path has one flow."""
         paths = len(self.routing.picks(Flow(0, 0, 0, 0)))
         return [part / WHOLE for part in split_evenly(WHOLE, paths)] if paths else []
@@ -39,9 +39,9 @@ class Paths(LinkEnds):
         """Return the links that flows cross, as rows (flow, link, fraction of its bytes), sorted by flow."""
         size, left = self.machines.size, src != dst
         together = src // size == dst // size
-        parts = [self._inside(np.flatnonzero(left & together), src, dst)]
+        parts = [self._links_inside(np.flatnonzero(left & together), src, dst)]
         if not self.routing.pxn:
-            parts.append(self._across(np.flatnonzero(left & ~together), src, dst, number))
+            parts.append(self._links_across(np.flatnonzero(left & ~together), src, dst, number))
         for flows, *_ in parts:
             left[flows] = False
         return _merge_rows([*parts, self.one_by_one(np.flatnonzero(left), src, dst, number)])
@@ -55,7 +55,7 @@ class Paths(LinkEnds):
         """
         size, table = self.machines.size, flows.table
         own, places = table[:, 0] // size, table[0] % size
-        several = len(self._shares) > 1 or self.routing.pxn or np.bincount(own).max() > 1
+        several = len(self._path_shares) > 1 or self.routing.pxn or np.bincount(own).max() > 1
         if several or (table != (own * size)[:, None] + places).any():
             return None
         sent, received = (np.bincount(each, minlength=len(own)) for each in (flows.source, flows.target))
@@ -63,7 +63,7 @@ class Paths(LinkEnds):
         pairs, which = compact(sent * most + received)
         inside = np.zeros((len(pairs) + 1, self.machines.owned.shape[1]))  # the last: of machines that are not used
         keys = places[np.array(list(flows.pairs), dtype=np.int64).reshape(-1, 2)] @ [size, 1]
-        ways = self.machines.ways_inside(keys, self._walk)[keys]
+        ways = self.machines.ways_inside(keys, self._columns_of_path)[keys]
         for way, times in zip(ways, flows.pairs.values(), strict=True):
             inside[:-1, way[way >= 0]] += times
         at = places[[column for column, _ in flows.rails]]
@@ -92,8 +92,8 @@ class Paths(LinkEnds):
             return None
         going = leave != enter
         leave, enter = leave[going], enter[going]
-        if not self._shares:
-            return self._evenly(leave, enter)
+        if not self._path_shares:
+            return self._even_leaf_flows(leave, enter)
         src, dst = (machines.gpus[each][:, at][going] for each in (near, far))
         columns: list[Numbers] = [src, dst, ends.order[dst], (flows.number[some][:, None] + number)[going]]
         first, *last = rows.ends
@@ -104,7 +104,7 @@ class Paths(LinkEnds):
         values = [part.reshape(each.shape) for part, each in zip(counts, rows.tables[1:], strict=True)]
         return [np.arange(len(each)) for each in values], values, rest
 
-    def _evenly(self, leave: Ints, enter: Ints) -> tuple[list[Ints], list[Floats], Floats] | None:
+    def _even_leaf_flows(self, leave: Ints, enter: Ints) -> tuple[list[Ints], list[Floats], Floats] | None:
         """Return the flows on links between leaf switches if each leaf splits its flows evenly over its uplinks.
 
         None unless both leaves of every flow are linked to the same switches, and not to leaves, and sums are exact.
@@ -126,11 +126,11 @@ class Paths(LinkEnds):
 
     # --- in a machine ------------------------------------------------------------------------------------------------
 
-    def _inside(self, flows: Ints, src: Ints, dst: Ints) -> Rows:
+    def _links_inside(self, flows: Ints, src: Ints, dst: Ints) -> Rows:
         machines = self.machines
         machine, place = np.divmod(src[flows], machines.size)
         key = place * machines.size + dst[flows] % machines.size
-        way = machines.ways_inside(np.flatnonzero(np.bincount(key)), self._walk)[key]
+        way = machines.ways_inside(np.flatnonzero(np.bincount(key)), self._columns_of_path)[key]
         known = way[:, 0] >= 0
         if not known.all():
             flows, machine, way = flows[known], machine[known], way[known]
@@ -139,7 +139,7 @@ class Paths(LinkEnds):
 
     # --- over the fabric ---------------------------------------------------------------------------------------------
 
-    def _across(self, flows: Ints, src: Ints, dst: Ints, number: Ints) -> Rows:
+    def _links_across(self, flows: Ints, src: Ints, dst: Ints, number: Ints) -> Rows:
         ends = self.ends
         leave, enter = (ends.leaf[gpus[flows]].astype(np.int64) for gpus in (src, dst))
         plain = ends.part[leave] == ends.part[enter]
@@ -152,9 +152,9 @@ class Paths(LinkEnds):
             columns[-1][rest] = crossed
             fractions.append(share)
         found = _flatten_rows(flows, np.stack(columns, axis=1), np.array(fractions))
-        return found if self._shares else _merge_rows([found, self._sprayed(flows, src, dst, leave, enter)])
+        return found if self._path_shares else _merge_rows([found, self._sprayed_links(flows, src, dst, leave, enter)])
 
-    def _sprayed(self, flows: Ints, src: Ints, dst: Ints, leave: Ints, enter: Ints) -> Rows:
+    def _sprayed_links(self, flows: Ints, src: Ints, dst: Ints, leave: Ints, enter: Ints) -> Rows:
         """Return the links between leaf switches of flows that are split evenly at each switch.
 
         They are found once for each pair of leaves, and without a graph where both are below the same switches.
@@ -188,7 +188,7 @@ class Paths(LinkEnds):
         hops = self.ground.hops
         if self.routing.by_flow:  # they are hashed
             columns = [each.astype(np.uint64) for each in columns]
-        for path, share in enumerate(self._shares):
+        for path, share in enumerate(self._path_shares):
             rest, here = np.arange(len(leave)), leave
             while True:
                 going = here != enter[rest]
@@ -213,7 +213,7 @@ class Paths(LinkEnds):
                 yield share, rest, links
                 here = onward
 
-    def _walk(self, src: int, dst: int) -> list[int] | None:
+    def _columns_of_path(self, src: int, dst: int) -> list[int] | None:
         """Return the link columns of the path between two GPUs of machine 0 if it is unique and stays inside.
 
         It is as short as any over one leaf, or up from one and down to another.

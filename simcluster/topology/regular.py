@@ -44,7 +44,7 @@ class Regular(Paths):
             LinkValues(np.array([data[key] for data in draft.sorts], dtype=np.float64), numbers.sorts)
             for key in ("bandwidth", "latency")
         )
-        self.one = self._one_machine()
+        self.one = self._wiring_of_machine()
         self._size, self.ways = len(self.one.gpus), self.one.router.ways
         self.hosts = np.repeat(np.arange(draft.stamped) // draft.per_host, self._size)
         self._host_way = cache(self.one.host_way)
@@ -64,13 +64,13 @@ class Regular(Paths):
         if numbers is None or not nx.is_weakly_connected(compute_part(draft.pattern)):
             return None
         found = cls(draft, numbers, routing)
-        ways = [found._way_out(place) for place in range(found._size)]
+        ways = [found._path_to_leaf(place) for place in range(found._size)]
         if not all(ways):
             return None
-        found._settle(ways)
-        return found if found._meet() else None
+        found._build_columns(ways)
+        return found if found._connects_all_gpus() else None
 
-    def _way_out(self, place: int) -> list[str]:
+    def _path_to_leaf(self, place: int) -> list[str]:
         """Return the graph nodes from a GPU of machine 0 to its leaf switch; empty if there are several paths."""
         near = self.ways.near
         if len(near.exits[place]) != 1 or near.exits[place] != near.entries[place]:
@@ -79,7 +79,7 @@ class Regular(Paths):
         there, back = (self.ways.only_walk_inside(*ends) for ends in ((gpu, port.node), (port.node, gpu)))
         return [] if there is None or back is None or there != back[::-1] else [*there, port.switch]
 
-    def _settle(self, ways: Sequence[Sequence[str]]) -> None:
+    def _build_columns(self, ways: Sequence[Sequence[str]]) -> None:
         """Compute the column arrays on which routes of many flows and symmetry depend."""
         draft = self.draft
         own = [number for number, (_, data) in draft.switches.items() if "network" not in data]
@@ -99,7 +99,7 @@ class Regular(Paths):
         kind = np.array([number[sort] for sort in sorts]).astype(np.min_scalar_type(len(number)))
         self.ground = ClusterColumns.of(machines, self.ends, hops, kind)
 
-    def _meet(self) -> bool:
+    def _connects_all_gpus(self) -> bool:
         """Return whether all GPUs reach each other: over one fabric, or by NVLink to a GPU on the other's rail."""
         parts = self.ends.part[self.ends.leaf].reshape(self.machines.gpus.shape)
         self.one_fabric = self.machines.count == 1 or bool((parts == parts[0, 0]).all())
@@ -111,13 +111,13 @@ class Regular(Paths):
 
     def uplinks(self, gpu: int) -> tuple[str, ...]:
         """Return the NIC of a GPU."""
-        return (self._named(gpu, self._nics[gpu % self._size]),)
+        return (self._name_in_machine(gpu, self._nics[gpu % self._size]),)
 
     def nvswitch(self, gpu: int) -> str:
         """Return the NVSwitch of a GPU; "" for none."""
-        return self._named(gpu, self.one.nvswitch(gpu % self._size))
+        return self._name_in_machine(gpu, self.one.nvswitch(gpu % self._size))
 
-    def _named(self, gpu: int, node: str) -> str:
+    def _name_in_machine(self, gpu: int, node: str) -> str:
         """Return the name in the GPU's machine of a node of machine 0; "" for none."""
         domain = self.draft.domain
         return f"{domain}{gpu // self._size}{node[len(domain) + 1 :]}" if node else ""
@@ -133,16 +133,16 @@ class Regular(Paths):
     def nvswitch_ways(self, gpu: int) -> tuple[Spread, Spread]:
         """Return the route of a GPU to its NVSwitch, and back."""
         up, down = self.one.nvswitch_ways(gpu % self._size)
-        return self._moved(gpu, up), self._moved(gpu, down)
+        return self._move_to_machine(gpu, up), self._move_to_machine(gpu, down)
 
     def host_way(self, gpu: int, direction: str) -> Spread:
         """Return the links between a GPU and its host's memory."""
         try:
-            return self._moved(gpu, self._host_way(gpu % self._size, direction))
+            return self._move_to_machine(gpu, self._host_way(gpu % self._size, direction))
         except InputError:
             return super().host_way(gpu, direction)  # complains of this GPU
 
-    def _moved(self, gpu: int, way: Spread) -> Spread:
+    def _move_to_machine(self, gpu: int, way: Spread) -> Spread:
         links = self.machines.owned[gpu // self._size, [column for column, _ in way]].tolist()
         return tuple([(link, part) for link, (_, part) in zip(links, way, strict=True)])
 
@@ -152,7 +152,7 @@ class Regular(Paths):
 
     # --- machine 0 ---------------------------------------------------------------------------------------------------
 
-    def _one_machine(self) -> Wiring:
+    def _wiring_of_machine(self) -> Wiring:
         """Return the wiring of machine 0 and its switches; its links are numbered by column."""
         draft = self.draft
         names = dict(zip(draft.nodes[0].tolist(), draft.pattern, strict=True))

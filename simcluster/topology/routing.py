@@ -66,9 +66,9 @@ class Router:
 
     def route(self, src: int, dst: int) -> tuple[int, ...]:
         """Return the links of one path from GPU to GPU; raise InputError naming both when there is no path."""
-        flow = Flow(src, dst, self._order(src, dst, 0), 0)
+        flow = Flow(src, dst, self._entry_order(src, dst, 0), 0)
         picks = self._policy.picks(flow) or STATIC.picks(flow)
-        return self._path(flow, picks[0], 0)
+        return self._links_of_path(flow, picks[0], 0)
 
     def spread(self, src: int, dst: int, number: int = 0) -> Spread:
         """Return every link that flow ``number`` from GPU to GPU uses, from source to destination, with its fraction.
@@ -76,18 +76,18 @@ class Router:
         ``number`` is one of NCCL's channels: where a GPU is near several NICs it selects one, and flows of other NICs
         may take another path.
         """
-        flow = Flow(src, dst, self._order(src, dst, number), number if self._policy.by_flow else 0)
+        flow = Flow(src, dst, self._entry_order(src, dst, number), number if self._policy.by_flow else 0)
         picks = self._policy.picks(flow)
         if len(picks) == 1:
-            return tuple([(link, 1.0) for link in self._path(flow, picks[0], number)])
+            return tuple([(link, 1.0) for link in self._links_of_path(flow, picks[0], number)])
         units: dict[int, int] = defaultdict(int)
         if picks:
-            course = self._course(src, dst)
+            course = self._exit_gpu_and_ports(src, dst)
             for pick, part in zip(picks, split_evenly(WHOLE, len(picks)), strict=True):
-                for link in self._links(self._walk(src, dst, course, pick, number)):
+                for link in self._links_between_nodes(self._walk(src, dst, course, pick, number)):
                     units[link] += part
         else:
-            self._spray(src, dst, units)
+            self._add_sprayed_bytes(src, dst, units)
         return tuple([(link, part / WHOLE) for link, part in units.items()])
 
     def uplinks(self, gpu: int) -> tuple[str, ...]:
@@ -114,28 +114,28 @@ class Router:
         for sources, targets in itertools.product(by_place.values(), repeat=2):
             if not self._leads_outside(sources[0], targets[0]):
                 for src, dst in itertools.product(sources, targets):
-                    self._course(src, dst)
+                    self._exit_gpu_and_ports(src, dst)
 
     # --- where a route leaves the machine ----------------------------------------------------------------------------
 
-    def _course(self, src: int, dst: int) -> tuple[int, GpuPorts] | None:
+    def _exit_gpu_and_ports(self, src: int, dst: int) -> tuple[int, GpuPorts] | None:
         """Return the GPU by whose ports a path leaves, and the ports of both ends; None if the path stays inside."""
         ways, near, pxn = self.ways, self.ways.near, self._policy.pxn
         inside = ways.hops_inside(self.gpus[dst]).get(self.gpus[src])
-        outside = self._outside(src, dst, near)[0]
+        outside = self._hops_outside(src, dst, near)[0]
         if inside is not None and (outside is None or inside <= outside):
             return None
         if pxn or (outside is None and pxn is None):
-            hops, relay = self._relay(src, dst)
+            hops, relay = self._nearest_relay(src, dst)
             if hops is not None and (outside is None or hops < outside):
                 return relay, near
         if outside is not None:
             return src, near
-        if self._outside(src, dst, ways.all)[0] is not None:
+        if self._hops_outside(src, dst, ways.all)[0] is not None:
             return src, ways.all
-        raise InputError(self._no_way(src, dst))
+        raise InputError(self._describe_missing_path(src, dst))
 
-    def _outside(self, src: int, dst: int, doors: GpuPorts) -> tuple[int | None, list[FabricPort]]:
+    def _hops_outside(self, src: int, dst: int, doors: GpuPorts) -> tuple[int | None, list[FabricPort]]:
         """Return the hops of the shortest path over switches (None: no path), and the ports by which it can leave."""
         key = src, doors.signatures[dst], doors is self.ways.near
         if key not in self._outsides:
@@ -146,22 +146,22 @@ class Router:
             self._outsides[key] = best, [port for port, cost in zip(ports, costs, strict=True) if cost == best]
         return self._outsides[key]
 
-    def _relay(self, src: int, dst: int) -> tuple[int | None, int]:
+    def _nearest_relay(self, src: int, dst: int) -> tuple[int | None, int]:
         """Return the NVLink peer of the sender whose NICs are nearest to the destination (None: none), and its hops."""
         near = self.ways.near
-        hops = {mate: self._outside(mate, dst, near)[0] for mate in self.ways.nvlink_mates(src)}
+        hops = {mate: self._hops_outside(mate, dst, near)[0] for mate in self.ways.nvlink_mates(src)}
         best = min((cost for cost in hops.values() if cost is not None), default=None)
         nearest = [mate for mate, cost in hops.items() if cost == best and cost is not None]
         return best, nearest[dst % len(nearest)] if nearest else src
 
     def _leads_outside(self, src: int, dst: int) -> bool:
-        ways = (self._outside(src, dst, doors)[0] for doors in (self.ways.near, self.ways.all))
-        relays = self._policy.pxn is not False and self._relay(src, dst)[0] is not None
+        ways = (self._hops_outside(src, dst, doors)[0] for doors in (self.ways.near, self.ways.all))
+        relays = self._policy.pxn is not False and self._nearest_relay(src, dst)[0] is not None
         return relays or any(hops is not None for hops in ways)
 
-    def _no_way(self, src: int, dst: int) -> str:
+    def _describe_missing_path(self, src: int, dst: int) -> str:
         what = f"GPU {self.gpus[src]} cannot reach GPU {self.gpus[dst]}"
-        hops, relay = self._relay(src, dst)
+        hops, relay = self._nearest_relay(src, dst)
         if hops is not None:
             return (
                 f"{what}: their NICs are on rails that never meet, and routing.pxn is false; set routing.pxn to true, "
@@ -174,12 +174,12 @@ class Router:
 
     # --- one path ----------------------------------------------------------------------------------------------------
 
-    def _path(self, flow: Flow, pick: Pick, number: int) -> tuple[int, ...]:
+    def _links_of_path(self, flow: Flow, pick: Pick, number: int) -> tuple[int, ...]:
         key = (flow.src, flow.dst, number if self._policy.by_flow else number % self._nics)
         path = self._paths.get(key)
         if path is None:
-            nodes = self._walk(flow.src, flow.dst, self._course(flow.src, flow.dst), pick, number)
-            path = self._paths[key] = tuple(self._links(nodes))
+            nodes = self._walk(flow.src, flow.dst, self._exit_gpu_and_ports(flow.src, flow.dst), pick, number)
+            path = self._paths[key] = tuple(self._links_between_nodes(nodes))
         return path
 
     def _walk(self, src: int, dst: int, course: tuple[int, GpuPorts] | None, pick: Pick, number: int) -> list[str]:
@@ -187,12 +187,12 @@ class Router:
         if course is None:
             return inside(start, end, dst)
         leaving, doors = course
-        ports = self._exits(leaving, dst, doors, number)
+        ports = self._exit_ports(leaving, dst, doors, number)
         port = ports[pick(self.ways.position[self.gpus[leaving]], len(ports))]
         across = self._walk_fabric(port.switch, dst, doors, pick, number)
-        return self._way_out(src, leaving, port, dst) + across[:-1] + inside(across[-1], end, dst)
+        return self._nodes_to_exit(src, leaving, port, dst) + across[:-1] + inside(across[-1], end, dst)
 
-    def _way_out(self, src: int, leaving: int, port: FabricPort, dst: int) -> list[str]:
+    def _nodes_to_exit(self, src: int, leaving: int, port: FabricPort, dst: int) -> list[str]:
         way = self.ways.walk_inside(self.gpus[leaving], port.node, dst)
         if leaving == src:
             return way
@@ -206,7 +206,7 @@ class Router:
             return self._fabrics[key]
         ways, entry, signature = self.ways, "", doors.signatures[dst]
         if len(doors.entries[dst]) > 1:
-            gates = self._entries(switch, dst, doors)
+            gates = self._nearest_entries(switch, dst, doors)
             entry, signature = gates[(self._place[dst] + number) % len(gates)]
         distance = ways.hops_across(signature)
         path = [switch]
@@ -226,28 +226,28 @@ class Router:
             self._fabrics[key] = path
         return path
 
-    def _exits(self, leaving: int, dst: int, doors: GpuPorts, number: int) -> list[FabricPort]:
+    def _exit_ports(self, leaving: int, dst: int, doors: GpuPorts, number: int) -> list[FabricPort]:
         """Return the ports of the NIC (or GPU) by which a flow leaves its machine."""
-        ports = self._outside(leaving, dst, doors)[1]
+        ports = self._hops_outside(leaving, dst, doors)[1]
         if len(ports) == 1:
             return ports
         nodes = list(dict.fromkeys(port.node for port in ports))
         node = nodes[(self._place[leaving] + number) % len(nodes)]
         return [port for port in ports if port.node == node]
 
-    def _order(self, src: int, dst: int, number: int) -> int:
+    def _entry_order(self, src: int, dst: int, number: int) -> int:
         """Return the place in tree order of the NIC (or GPU) by which a flow enters the destination's machine."""
         entries = self.ways.near.entries[dst]
         if len(entries) < 2:
             return self.ways.tree_order[entries[0].node] if entries else 0
-        course = self._course(src, dst)
+        course = self._exit_gpu_and_ports(src, dst)
         if course is None:
             return 0
-        port = self._exits(course[0], dst, course[1], number)[0]
-        gates = self._entries(port.switch, dst, course[1])
+        port = self._exit_ports(course[0], dst, course[1], number)[0]
+        gates = self._nearest_entries(port.switch, dst, course[1])
         return self.ways.tree_order.get(gates[(self._place[dst] + number) % len(gates)][0], 0)
 
-    def _entries(self, switch: str, dst: int, doors: GpuPorts) -> list[tuple[str, Signature]]:
+    def _nearest_entries(self, switch: str, dst: int, doors: GpuPorts) -> list[tuple[str, Signature]]:
         """Return the NICs (or GPU) by which the destination is entered soonest from a switch, with their tree order."""
         key = switch, dst, doors is self.ways.near
         if key in self._gates:
@@ -260,24 +260,24 @@ class Router:
         self._gates[key] = [gate for gate in gates if self.ways.hops_across(gate[1]).get(switch) == best]
         return self._gates[key]
 
-    def _links(self, nodes: Sequence[str]) -> list[int]:
+    def _links_between_nodes(self, nodes: Sequence[str]) -> list[int]:
         index = self.link_index
         return [index[hop] for hop in itertools.pairwise(nodes)]
 
     # --- all paths ---------------------------------------------------------------------------------------------------
 
-    def _spray(self, src: int, dst: int, units: dict[int, int]) -> None:
+    def _add_sprayed_bytes(self, src: int, dst: int, units: dict[int, int]) -> None:
         """Add to ``units`` the bytes on every link of a flow that splits evenly wherever it has a choice."""
-        course, ways, end = self._course(src, dst), self.ways, self.gpus[dst]
+        course, ways, end = self._exit_gpu_and_ports(src, dst), self.ways, self.gpus[dst]
         if course is None:
-            units.update(dict.fromkeys(self._links(ways.walk_inside(self.gpus[src], end, dst)), WHOLE))
+            units.update(dict.fromkeys(self._links_between_nodes(ways.walk_inside(self.gpus[src], end, dst)), WHOLE))
             return
         leaving, doors = course
         starts: dict[str, int] = defaultdict(int)
-        ports = self._outside(leaving, dst, doors)[1]
+        ports = self._hops_outside(leaving, dst, doors)[1]
         for port, part in zip(ports, split_evenly(WHOLE, len(ports)), strict=True):
             starts[port.switch] += part
-            for link in self._links([*self._way_out(src, leaving, port, dst), port.switch]):
+            for link in self._links_between_nodes([*self._nodes_to_exit(src, leaving, port, dst), port.switch]):
                 units[link] += part
         distance = ways.hops_across(doors.signatures[dst])
         into: dict[str, list[str]] = defaultdict(list)
@@ -289,7 +289,7 @@ class Router:
             units[link] += part
         for switch, whole in arrived:
             for node, part in zip(into[switch], split_evenly(whole, len(into[switch])), strict=True):
-                for link in self._links([switch, *ways.walk_inside(node, end, dst)]):
+                for link in self._links_between_nodes([switch, *ways.walk_inside(node, end, dst)]):
                     units[link] += part
 
     def _spray_fabric(

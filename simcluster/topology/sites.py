@@ -50,7 +50,7 @@ def sites_kind(kinds: Mapping[str, type[TopologySpec]]) -> type[TopologySpec]:
 
         @model_validator(mode="before")
         @classmethod
-        def _one_device(cls, document: object) -> object:
+        def _fill_in_device(cls, document: object) -> object:
             """Fill in the GPU and NCCL platform of all sites where a site states none."""
             if not isinstance(document, Mapping) or not isinstance(document.get("site"), Mapping):
                 return document

@@ -122,7 +122,7 @@ class TreeSpec(Spec):
     def add_by_unit(self, site: Site, ports: Sequence[NicPort], machines: int) -> None:
         """Add one leaf per unit, and the tiers above: leaf0, ..., spine0, ... (pod0.spine0, ..., core0.0, ...)."""
         leaves = site.switches([f"leaf{u}" for u in range(-(-machines // self.nodes_per_unit))], "leaf")
-        site.attach(ports, np.array(leaves)[self._units(machines)])
+        site.attach(ports, np.array(leaves)[self._unit_of_machine(machines)])
         rate = _full_rate(ports, min(machines, self.nodes_per_unit))
         self.grow(site, {unit: {leaf: rate} for unit, leaf in enumerate(leaves)}, ports[0].link)
 
@@ -149,10 +149,10 @@ class TreeSpec(Spec):
         for place, rail in enumerate(rails):
             own = leaves[place :: len(rails)]
             found[rail] = {unit: (leaf, full[rail]) for unit, leaf in zip(units, own, strict=True)}
-            site.attach(by_rail[rail], np.array(own)[self._units(machines)])
+            site.attach(by_rail[rail], np.array(own)[self._unit_of_machine(machines)])
         return found
 
-    def _units(self, machines: int) -> Ints:
+    def _unit_of_machine(self, machines: int) -> Ints:
         """Return the unit number of every machine; all are in the first unit if it is larger than arrays allow."""
         found: Ints = np.arange(machines) // min(self.nodes_per_unit, machines)
         return found

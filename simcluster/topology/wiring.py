@@ -94,7 +94,7 @@ def find_meeting_paths(
             if exits[-1][-1] in router.ways.switches:
                 break
     top = _find_common_switch(router.ways, list(dict.fromkeys(path[-1] for path in exits)), turn)
-    return [path + _path_up(router.ways, path[-1], top) for path in exits]
+    return [path + _path_to_top(router.ways, path[-1], top) for path in exits]
 
 
 def links_both_ways(router: Router, path: Sequence[str]) -> tuple[Spread, Spread]:
@@ -123,7 +123,7 @@ def _find_common_switch(ways: ShortestPaths, leaves: Sequence[str], turn: int) -
     return found[turn % len(found)]
 
 
-def _path_up(ways: ShortestPaths, leaf: str, top: str) -> list[str]:
+def _path_to_top(ways: ShortestPaths, leaf: str, top: str) -> list[str]:
     towards, path = ((top, 0),), [leaf]
     if leaf not in ways.hops_across(towards):
         raise InputError(f"there is no way from switch {leaf} to {top}, in which its traffic would be reduced")

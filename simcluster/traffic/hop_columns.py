@@ -78,14 +78,14 @@ class HopColumns:
     @classmethod
     def of(cls, phases: Sequence[Phase]) -> HopColumns:
         """Return the hops of all phases in columns, phase by phase."""
-        parts = [cls._listed(phase.hops) for phase in phases]
+        parts = [cls._as_hop_list(phase.hops) for phase in phases]
         hops = parts[0] if len(parts) == 1 else HopList.joined(parts)
         share, flow = float(hops.share.max()), hops.channel + hops.lane
         relay = np.where(hops.relay == hops.source, -1, hops.relay)
         return cls(share, hops.share / share, hops.source, hops.target, relay, hops.channel, flow)
 
     @staticmethod
-    def _listed(hops: Sequence[Hop]) -> HopList:
+    def _as_hop_list(hops: Sequence[Hop]) -> HopList:
         if isinstance(hops, HopList | ColumnHops):
             return hops if isinstance(hops, HopList) else hops.listed
         hops = list(hops)  # of some each look makes them anew

@@ -78,7 +78,7 @@ class Bindings:
         return used, link_of, sort_order(link_of), starts
 
     @cached_property
-    def _equal(self) -> tuple[Ints, Ints] | None:
+    def _by_link(self) -> tuple[Ints, Ints] | None:
         """``equal`` by the link of a row."""
         if self.equal is None:
             return None
@@ -91,8 +91,8 @@ class Bindings:
             return tuple(tuple(zip(use.link.tolist(), use.flows.tolist(), strict=True)) for use in self.apart[number])
         rows = slice(self.use[number], self.use[number + 1])
         columns = self.place[rows], self.link[rows], self.flows[rows]
-        if self._equal is not None:
-            one, other = self._equal
+        if self._by_link is not None:
+            one, other = self._by_link
             begin, end = (np.searchsorted(one, columns[1], side=side) for side in ("left", "right"))
             row = np.repeat(np.arange(len(begin)), end - begin)
             link = other[np.arange(len(row)) + np.repeat(end - np.cumsum(end - begin), end - begin)]

@@ -89,16 +89,16 @@ class Methods:
         wanted = self.named.get(kind, "auto")
         platform = None if group.far else self.platform  # NCCL's figures are of one site's network
         if platform is not None and kind in EXCHANGES and wanted in ("auto", next(iter(ALGORITHMS[kind]))):
-            return self._exchanged(platform, group, kind, size)
+            return self._exchange_method(platform, group, kind, size)
         if platform is None or kind not in COLLECTIVES:
             name = next(iter(ALGORITHMS[kind])) if wanted == "auto" else wanted
             return Method(name, reach=MULTIMEM if name == "nvls" else 1.0)
         form = group.form
         if (kind, size, form) not in self._known:
-            self._known[kind, size, form] = self._chosen(platform, group, kind, size, wanted)
+            self._known[kind, size, form] = self._choose_method(platform, group, kind, size, wanted)
         return self._known[kind, size, form]
 
-    def _exchanged(self, platform: Platform, group: Group, kind: Exchange, size: float) -> Method:
+    def _exchange_method(self, platform: Platform, group: Group, kind: Exchange, size: float) -> Method:
         """Return the method of grouped sends and receives in one kernel; without NCCL's pace if nothing moves."""
         name, form = next(iter(ALGORITHMS[kind])), group.form
         if (kind, size, form) not in self._known:
@@ -106,16 +106,16 @@ class Methods:
             found = Method(name)
             if size > 0 and (nodes == 1 or platform.several):
                 alone = exchange(kind, nodes=nodes, gpus_per_node=each, size=size, platform=platform)
-                found = Method(name, alone.protocol, self._pace(alone, nodes))
+                found = Method(name, alone.protocol, self._pace_of_prediction(alone, nodes))
             self._known[kind, size, form] = found
         return self._known[kind, size, form]
 
-    def _pace(self, found: Prediction, nodes: int) -> Pace:
+    def _pace_of_prediction(self, found: Prediction, nodes: int) -> Pace:
         latency = found.latency - (0.0 if self.launch else found.issue)
         rate = self.factors.between if nodes > 1 else self.factors.in_node
         return Pace(latency * self.factors.latency, found.bandwidth * rate)
 
-    def _chosen(self, platform: Platform, group: Group, kind: str, size: float, wanted: str) -> Method:
+    def _choose_method(self, platform: Platform, group: Group, kind: str, size: float, wanted: str) -> Method:
         names = [
             name
             for name in NCCL_ALGORITHMS
@@ -134,7 +134,7 @@ class Methods:
         choice = choose(call, nodes=nodes, gpus_per_node=each, size=size, platform=platform, algorithms=names)
         found = choice.prediction
         described = _algorithm_text(kind, choice.algorithm)
-        return Method(described, found.protocol, self._pace(found, nodes), choice.why)
+        return Method(described, found.protocol, self._pace_of_prediction(found, nodes), choice.why)
 
     def _can(self, group: Group, kind: str, name: str) -> bool:
         """Return whether an algorithm is described, and can serve this group."""

@@ -96,7 +96,7 @@ def _no_bound(*_: Any) -> float:
 SWITCHES: dict[str, Switch] = {
     "all on": nullcontext,
     "symmetry: fold": _patched("symmetry.folding:Symmetry", "folding", _unfolded),
-    "symmetry: quotient": _patched("symmetry.folding:Symmetry", "_through", lambda _: iter(())),
+    "symmetry: quotient": _patched("symmetry.folding:Symmetry", "_windows_that_fold", lambda _: iter(())),
     "symmetry: cells": _patched("symmetry.folding", "make_cells", _not_alike),
     "symmetry: barriers": _patched("symmetry.communicators", "has_links_alone", lambda programs, axis: False),
     "bulk: regular clusters": _all(

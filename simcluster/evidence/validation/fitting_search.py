@@ -89,7 +89,7 @@ class RowResponses:
                 self._progress(f"point {self.num_points + 1} ({at}), row {row} of {self.num_distinct_rows}")
                 by[run_key] = next(coming)
             self._known[values] = [sample.compare(by[sample.run.run_key]) for sample in self.samples]
-            if self._within(values) and self.nearest_distance(values) > MIN_POINT_DISTANCE:
+            if self._is_within_bounds(values) and self.nearest_distance(values) > MIN_POINT_DISTANCE:
                 self._inside.append(values)
                 self._surface = None
         return self._known[values]
@@ -133,7 +133,7 @@ class RowResponses:
             ]
         middle = [(0.0,) * count] if count > 1 else []
         for values in further:
-            if self._within(values):
+            if self._is_within_bounds(values):
                 self.simulate_point(values)
         for place in (*middle, *around):
             if all(np.abs(self._normalize(each) - place).max() > _CORNER_DISTANCE for each in self._inside):
@@ -168,7 +168,7 @@ class RowResponses:
         """Return the parameters for a least-squares search that starts at these values."""
         return [replace(each, start=value) for each, value in zip(self._constants, values, strict=True)]
 
-    def _within(self, values: Values) -> bool:
+    def _is_within_bounds(self, values: Values) -> bool:
         return all(each.low <= value <= each.high for each, value in zip(self._constants, values, strict=True))
 
     def _search_values(self, values: Sequence[float]) -> Floats:

@@ -56,9 +56,9 @@ class NotebookStudio:
 
         dp follows if tp or pp change and it is not set itself.
         """
-        return self._made(sort_settings({key: check_value(key, value) for key, value in settings.items()}))
+        return self._scenario_of(sort_settings({key: check_value(key, value) for key, value in settings.items()}))
 
-    def _made(self, settings: Settings) -> Scenario:
+    def _scenario_of(self, settings: Settings) -> Scenario:
         changes = settings_overrides(settings, self.base.origin.document.data)
         return self.base.with_(changes) if changes else self.base
 
@@ -82,7 +82,7 @@ class NotebookStudio:
         try:
             result = self.result(settings)
         except InputError as problem:
-            return WidgetContent("", str(problem), self._remedies(settings, changed, str(problem)))
+            return WidgetContent("", str(problem), self._valid_remedies(settings, changed, str(problem)))
         parts = [result._repr_html_()]
         with suppress(InputError):  # the scenario cannot be simulated as it stands
             if settings:
@@ -94,12 +94,12 @@ class NotebookStudio:
             parts.append(gantt_html(result)._repr_html_())
         return WidgetContent("".join(parts))
 
-    def _remedies(self, settings: Given, changed: str, complaint: str) -> list[Mapping[str, Any]]:
+    def _valid_remedies(self, settings: Given, changed: str, complaint: str) -> list[Mapping[str, Any]]:
         try:
             known = sort_settings({key: check_value(key, value) for key, value in settings.items()})
         except InputError:
             return [{"words": "as in the scenario", "settings": {}}]
-        return [each.to_dict() for each in valid_settings(self.base, known, changed, complaint, self._made)]
+        return [each.to_dict() for each in valid_settings(self.base, known, changed, complaint, self._scenario_of)]
 
 
 def _read_asset(name: str) -> str:
@@ -128,9 +128,9 @@ class StudioWidget(anywidget.AnyWidget):  # type: ignore[misc]  # anywidget is n
     def __init__(self, scenario: Scenario) -> None:
         self._studio = NotebookStudio(scenario)
         super().__init__()
-        self._answer({})
-        self.observe(lambda change: self._answer(change.old), names="settings")
-        self.observe(lambda _: self._answer(self.settings), names="zoom")
+        self._answer_changed_control({})
+        self.observe(lambda change: self._answer_changed_control(change.old), names="settings")
+        self.observe(lambda _: self._answer_changed_control(self.settings), names="zoom")
 
     def __repr__(self) -> str:
         said = self.message or f"{self.result.step_time:.6g} s per step"
@@ -146,7 +146,7 @@ class StudioWidget(anywidget.AnyWidget):  # type: ignore[misc]  # anywidget is n
         """Simulated step with the current settings; raises InputError if they are invalid."""
         return self._studio.result(self.settings)
 
-    def _answer(self, before: Given) -> None:
+    def _answer_changed_control(self, before: Given) -> None:
         now: dict[str, Any] = dict(self.settings)
         changed = [key for key in {**before, **now} if before.get(key) != now.get(key)]
         try:

@@ -239,7 +239,7 @@ class Viewer:
         while True:
             await self._came.wait()
             self._came.clear()
-            if (request := self._newest) and await self._parts(request, QUICK, self._worker):
+            if (request := self._newest) and await self._send(request, QUICK, self._worker):
                 self._rest.set()
 
     async def _slow_parts(self) -> None:
@@ -248,16 +248,16 @@ class Viewer:
             self._rest.clear()
             request = self._newest
             await asyncio.sleep(_PAUSE)
-            if request and self._newest is request and await self._parts(request, (*SLOW, *hint_parts()), self._slow):
+            if request and self._newest is request and await self._send(request, (*SLOW, *hint_parts()), self._slow):
                 self._said.put_nowait(_DONE.message(request.number))
 
-    async def _parts(self, request: ViewRequest, parts: Sequence[str], worker: Worker) -> bool:
+    async def _send(self, request: ViewRequest, parts: Sequence[str], worker: Worker) -> bool:
         for part in parts:
-            told = self._known(request, part)
-            if told is None and part in AHEAD_OF and self._known(request, AHEAD_OF[part]):
+            told = self._known_part(request, part)
+            if told is None and part in AHEAD_OF and self._known_part(request, AHEAD_OF[part]):
                 continue
             if told is None:
-                told = await self._played(request, part, worker)
+                told = await self._compute_part(request, part, worker)
                 if told.there and part not in AHEAD_OF:
                     self._pool.keep((request.asked, request.version, part), told.text)
             if self._newest is request or part == QUICK[0]:  # on the way of a drag its numbers are shown
@@ -266,16 +266,16 @@ class Viewer:
                 return False
         return True
 
-    def _known(self, request: ViewRequest, part: str) -> PagePart | None:
+    def _known_part(self, request: ViewRequest, part: str) -> PagePart | None:
         text = self._pool.known((request.asked, request.version, part))
         return None if text is None else PagePart(text)
 
-    async def _played(self, request: ViewRequest, part: str, worker: Worker) -> PagePart:
+    async def _compute_part(self, request: ViewRequest, part: str, worker: Worker) -> PagePart:
         try:
             while True:
                 self._at[worker] = task = asyncio.create_task(worker.call(answer_part, request.asked, part))
                 task.add_done_callback(_take_exception)
-                given_up = await self._wait(task, request, part, worker)
+                given_up = await self._wait_for_task(task, request, part, worker)
                 if task.cancelled():
                     return _STOPPED
                 try:
@@ -290,7 +290,7 @@ class Viewer:
         finally:
             self._at.pop(worker, None)
 
-    async def _wait(self, task: asyncio.Task[Any], request: ViewRequest, part: str, worker: Worker) -> bool:
+    async def _wait_for_task(self, task: asyncio.Task[Any], request: ViewRequest, part: str, worker: Worker) -> bool:
         """Wait for a task; stop it if it is outdated or takes too long, and return whether it was stopped."""
         clock = asyncio.get_running_loop().time
         begun = told = clock()

@@ -71,7 +71,7 @@ class OnlyLocal:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle a request as an ASGI application."""
-        if scope["type"] == "lifespan" or self._allowed(scope):
+        if scope["type"] == "lifespan" or self._is_allowed(scope):
             await self._app(scope, receive, send)
         elif scope["type"] == "websocket":
             await receive()
@@ -80,7 +80,7 @@ class OnlyLocal:
             refusal = PlainTextResponse("the studio answers only its own page on this computer\n", 403)
             await refusal(scope, receive, send)
 
-    def _allowed(self, scope: Scope) -> bool:
+    def _is_allowed(self, scope: Scope) -> bool:
         found: dict[str, list[str]] = {}
         for name, value in scope["headers"]:
             found.setdefault(name.decode("latin-1").lower(), []).append(value.decode("latin-1"))
@@ -121,21 +121,23 @@ class Studio:
 
     async def report(self, request: Request) -> Response:
         """Return the HTML report about a state, and the pinned one if any, to keep or send."""
-        return await self._made(request, self._report, "text/html", "")
+        return await self._respond(request, self._report_page, "text/html", "")
 
-    async def _report(self, window: Viewer, request: Request) -> str:
+    async def _report_page(self, window: Viewer, request: Request) -> str:
         pinned = request.query_params.get("pinned")
         asked = PageQuery(_state_of_request(request), parse_link(pinned) if pinned else None, self._folder.path)
         return str(await window.once(report_html, asked))
 
     async def scenario(self, request: Request) -> Response:
         """Return a state as a scenario file to download."""
-        return await self._made(request, self._scenario, "application/yaml", 'attachment; filename="scenario.yaml"')
+        return await self._respond(
+            request, self._scenario_text, "application/yaml", 'attachment; filename="scenario.yaml"'
+        )
 
-    async def _scenario(self, window: Viewer, request: Request) -> str:
+    async def _scenario_text(self, window: Viewer, request: Request) -> str:
         return str(await window.once(scenario_text, _state_of_request(request), self._folder.path))
 
-    async def _made(self, request: Request, make: Any, media: str, disposition: str) -> Response:
+    async def _respond(self, request: Request, make: Any, media: str, disposition: str) -> Response:
         window = self._pool.window()
         try:
             text = await make(window, request)
@@ -152,10 +154,10 @@ class Studio:
         """Receive changes of a browser window and send content until it is closed."""
         await wire.accept()
         window = self._pool.window()
-        answers = asyncio.create_task(self._send(wire, window))
+        answers = asyncio.create_task(self._send_answers(wire, window))
         try:
             while True:
-                await self._message(wire, window, await wire.receive())
+                await self._handle_message(wire, window, await wire.receive())
         except (WebSocketDisconnect, RuntimeError):
             pass
         finally:
@@ -164,11 +166,11 @@ class Studio:
                 await answers
             await window.close()
 
-    async def _send(self, wire: WebSocket, window: Viewer) -> None:
+    async def _send_answers(self, wire: WebSocket, window: Viewer) -> None:
         async for message in window.answers():
             await (wire.send_bytes(message) if isinstance(message, bytes) else wire.send_text(message))
 
-    async def _message(self, wire: WebSocket, window: Viewer, event: Mapping[str, Any]) -> None:
+    async def _handle_message(self, wire: WebSocket, window: Viewer, event: Mapping[str, Any]) -> None:
         if event["type"] == "websocket.disconnect":
             raise WebSocketDisconnect
         number = 0
@@ -178,10 +180,10 @@ class Studio:
             if told.get("leave"):
                 await window.leave()
             elif "save" in told:
-                text = await self._save(window, told)
+                text = await self._save_scenario(window, told)
                 await wire.send_json({"ask": number, "of": {"saved": text, "files": self._folder.names()}})
             else:
-                self._ask(window, number, told)
+                self._ask_for_page(window, number, told)
         except (InputError, SimulationStopped) as problem:
             lines = str(problem).splitlines() or ["stopped; ask again"]
             await wire.send_json({"ask": number, "of": {"problem": lines, "remedies": []}})
@@ -191,7 +193,7 @@ class Studio:
             told_so = [f"This is a bug in simcluster, not in your input: {type(problem).__name__}: {problem}"[:500]]
             await wire.send_json({"ask": number, "of": {"problem": told_so, "remedies": []}})
 
-    def _ask(self, window: Viewer, number: int, told: Mapping[str, Any]) -> None:
+    def _ask_for_page(self, window: Viewer, number: int, told: Mapping[str, Any]) -> None:
         live = parse_state(told.get("live"))
         pinned = None if told.get("pinned") is None else parse_state(told["pinned"])
         changed = told.get("changed", "")
@@ -200,7 +202,7 @@ class Studio:
         found = (self._folder.scenario_path(state.base).stat() for state in states)
         window.ask(number, asked, tuple((each.st_mtime_ns, each.st_size) for each in found))
 
-    async def _save(self, window: Viewer, told: Mapping[str, Any]) -> str:
+    async def _save_scenario(self, window: Viewer, told: Mapping[str, Any]) -> str:
         if not isinstance(told["save"], str):
             raise InputError(f"the file name must be text, got {shown(told['save'])}")
         path = self._folder.to_write(told["save"])

@@ -27,14 +27,14 @@ _MAX_RANKS = 8
 
 def run(args: argparse.Namespace) -> None:
     """Simulate or write Chakra traces, as ``args.action`` selects."""
-    actions = {"play": _simulate, "write": _write}
+    actions = {"play": _simulate_traces, "write": _write_traces}
     if args.action not in actions:
         hint = did_you_mean(args.action, actions)
         raise InputError(f"unknown action {args.action!r}{hint}; choose one of: play, write")
     actions[args.action](args)
 
 
-def _simulate(args: argparse.Namespace) -> None:
+def _simulate_traces(args: argparse.Namespace) -> None:
     from simcluster.interop.chakra import play_traces, read_traces
 
     if args.output:
@@ -78,7 +78,7 @@ def _report_lines(result: PlayedTrace, cluster: Cluster) -> list[str]:
     return [*lines, *(f"note: {note}" for note in result.notes)]
 
 
-def _write(args: argparse.Namespace) -> None:
+def _write_traces(args: argparse.Namespace) -> None:
     from simcluster.interop.chakra import write_run
     from simcluster.interop.chakra.writer import require_few_ops
 

@@ -166,23 +166,23 @@ class _GraphBuilder:
         if len(ops) == len(passes):
             return
         if len(ops) > len(passes):
-            row = self._describe(ops[len(passes)])
-            raise self._error(f"{row} belongs to no recorded pass of a microbatch; add its row, or skip the step")
+            row = self._describe_op(ops[len(passes)])
+            raise self._trace_error(f"{row} belongs to no recorded pass of a microbatch; add its row, or skip the step")
         seqs = {self._seq[op] for op in ops}
         missing = next(k for k in range(len(passes)) if k not in seqs)
-        served = self._describe(passes[min(missing, len(passes) - 1)])
-        raise self._error(
+        served = self._describe_op(passes[min(missing, len(passes) - 1)])
+        raise self._trace_error(
             f"{served} needs a {optype}, and number {missing} of dp_rank {worker // self._stages}, stage "
             f"{worker % self._stages} is missing ({len(ops)} of {len(passes)} are there); without it the message is "
             "unmatched.  Skip the step (--steps), or record it again"
         )
 
-    def _error(self, message: str) -> InputError:
+    def _trace_error(self, message: str) -> InputError:
         steps = self._trace.step[self._rows[0]].tolist()
         some = ", ".join(map(str, steps[:4])) + (", ..." if len(steps) > 4 else "")
         return InputError(f"trace {self._trace.name!r}, steps {some}: {message}")
 
-    def _describe(self, op: int) -> str:
+    def _describe_op(self, op: int) -> str:
         return self._trace.describe(int(self._rows[op, 0]))
 
     def _post_receive(self, receive: int) -> None:
@@ -233,8 +233,8 @@ class _GraphBuilder:
             members = everybody if scope == "job" else of_stage[stage]
             there = {self._worker[op] for op in ops}
             if lost := [worker for worker in members if worker not in there]:
-                raise self._error(
-                    f"{self._describe(ops[0])} has {len(ops)} of {len(members)} members; that of dp_rank "
+                raise self._trace_error(
+                    f"{self._describe_op(ops[0])} has {len(ops)} of {len(members)} members; that of dp_rank "
                     f"{lost[0] // self._stages}, stage {lost[0] % self._stages} is missing, so the collective is "
                     "unmatched; skip the step (--steps), or record it again"
                 )

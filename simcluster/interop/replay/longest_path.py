@@ -62,7 +62,7 @@ class LongestPath:
 
     def __call__(self, seconds: Floats) -> PathTimes:
         """Return the times for durations [op, case]; ops that meet have the times of the meeting."""
-        start, end = self._sweep(seconds)
+        start, end = self._start_and_end_times(seconds)
         ready = start[self._node]  # except for ops of meetings that wait for others
         if self._offsets is not None:
             ready[self._waiting] = np.maximum.reduceat(end[self._awaited], self._offsets, axis=0)
@@ -71,9 +71,9 @@ class LongestPath:
 
     def total_seconds(self, seconds: Floats) -> Floats:
         """Return the seconds of each case, which is cheaper than computing all times."""
-        return np.asarray(self._sweep(seconds)[1].max(axis=0))
+        return np.asarray(self._start_and_end_times(seconds)[1].max(axis=0))
 
-    def _sweep(self, seconds: Floats) -> tuple[Floats, Floats]:
+    def _start_and_end_times(self, seconds: Floats) -> tuple[Floats, Floats]:
         count, cases = len(self._first), seconds.shape[1]
         start, end = np.zeros((count + 1, cases)), np.zeros((count + 1, cases))
         end[:count] = seconds[self._first]  # durations, until the ends are known

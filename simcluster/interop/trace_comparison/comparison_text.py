@@ -261,13 +261,13 @@ def difference_tables(found: StepDifference) -> list[TableBlock]:
 def _build_tables(found: StepDifference) -> Iterator[TableBlock]:
     one, two = found.simulated.states, found.recorded.states
     names = [name for name in found.causes if one.get(name) or two.get(name)]
-    rows = [[cause_phrase(found, name), *_cells(one.get(name, 0.0), two.get(name, 0.0))] for name in names]
-    rows.append(["step", *_cells(found.simulated.seconds, found.recorded.seconds)])
+    rows = [[cause_phrase(found, name), *_time_cells(one.get(name, 0.0), two.get(name, 0.0))] for name in names]
+    rows.append(["step", *_time_cells(found.simulated.seconds, found.recorded.seconds)])
     yield _table("step time by cause (mean of the recorded ranks)", ["", *_COLUMNS], rows)
 
     kernels = found.kernels[:MAX_ROWS]
     rows = [
-        [k.name, *(f"{side.launches:,.4g}" for side in k[2:]), *_cells(k.simulated.seconds, k.recorded.seconds)]
+        [k.name, *(f"{side.launches:,.4g}" for side in k[2:]), *_time_cells(k.simulated.seconds, k.recorded.seconds)]
         for k in kernels
     ]
     what = "span" if found.stretches else "kernel kind"
@@ -288,7 +288,7 @@ def _build_tables(found: StepDifference) -> Iterator[TableBlock]:
             f"{call.axis} {call.kind}", *(f"{side.calls:,.4g}" for side in call[2:]),
             *(format_bytes(side.bytes) if side.bytes else "-" for side in call[2:]),
             *(format_seconds(side.seconds) for side in call[2:]),
-            *_cells(call.simulated.exposed, call.recorded.exposed),
+            *_time_cells(call.simulated.exposed, call.recorded.exposed),
         ]
         for call in found.calls[:MAX_ROWS]
     ]  # fmt: skip
@@ -311,14 +311,14 @@ def _build_tables(found: StepDifference) -> Iterator[TableBlock]:
     every = rank_compute_ratios(found)
     order = sorted(every, key=lambda rank: -every[rank])[: MAX_ROWS // 2] if len(every) > 1 else []
     title = f"compute by rank (slowest relative to the simulation first{_count_note(len(order), len(every))})"
-    yield _table(title, ["", *_COLUMNS], [[f"rank {rank}", *_cells(*found.rank_compute[rank])] for rank in order])
+    yield _table(title, ["", *_COLUMNS], [[f"rank {rank}", *_time_cells(*found.rank_compute[rank])] for rank in order])
 
 
 def _table(title: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> TableBlock:
     return TableBlock(header, rows, title=[title])
 
 
-def _cells(one: float, two: float) -> list[str]:
+def _time_cells(one: float, two: float) -> list[str]:
     ratio = f"{two / one:.2f} x" if one > 0 and two > 0 else "-"
     change = "0" if abs(two - one) <= 1e-12 else format_change(two - one)
     return [format_seconds(one), format_seconds(two), change, ratio]

@@ -192,10 +192,10 @@ class _RankStep:
         for name, mask in masks:
             yield name, float(self.length[mask & free].sum())
             free &= ~mask
-        for name, seconds in self._pauses(free, pipeline=stages > 1):
+        for name, seconds in self._pauses_by_cause(free, pipeline=stages > 1):
             yield "exposed_pp" if self._merged and name == "bubble" else name, seconds
 
-    def _pauses(self, free: Bools, *, pipeline: bool) -> Iterator[tuple[str, float]]:
+    def _pauses_by_cause(self, free: Bools, *, pipeline: bool) -> Iterator[tuple[str, float]]:
         begun = set(np.searchsorted(self._edges, self._start[self._on_axis["pp"]]).tolist())
         edges = np.flatnonzero(np.diff(np.concatenate([[False], free, [False]]).astype(np.int8)))
         for first, last in zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True):

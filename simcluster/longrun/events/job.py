@@ -169,7 +169,7 @@ def simulate_with_log(run: LongRun, seed: int, number: int = 0) -> tuple[Outcome
     check_run_ends(run)
     job = JobState(run, seed, number)
     weekly: list[float] = []
-    job.process = job.env.process(_train(job))
+    job.process = job.env.process(_train_until_end(job))
     start_causes(job)
     job.env.process(_record_weeks(job, weekly))
     if run.maintenance is not None:
@@ -193,7 +193,7 @@ def _record_weeks(job: JobState, weekly: list[float]) -> SimProcess:
         weekly.append(job.steps_done(job.nominal_time()))
 
 
-def _train(job: JobState) -> SimProcess:
+def _train_until_end(job: JobState) -> SimProcess:
     while job.at < job.run.end_at:
         begins = _next_outage(job)
         if begins is not None:

@@ -133,7 +133,7 @@ def stop_job(job: JobState, number: int, target: int, *, planned: bool = False, 
     run, name, occurrence = job.run, job.names[number], int(job.outages[number])
     cause = run.causes[number] if number < len(run.causes) else None
     job.outages[number] += 1
-    level = _go_back(job, number, target, planned)
+    level = _roll_back_to_snapshot(job, number, target, planned)
     which = "" if cause is None else _pick_device(job, cause, "where", occurrence)
     yield from spend_time(job, paused, "pause", number, which)
     detected = 0.0
@@ -171,7 +171,7 @@ def _pick_device(job: JobState, cause: FailureMode, what: str, occurrence: int) 
     return cause.label(min(int(uniform * cause.devices), cause.devices - 1))
 
 
-def _go_back(job: JobState, number: int, target: int, planned: bool) -> int:
+def _roll_back_to_snapshot(job: JobState, number: int, target: int, planned: bool) -> int:
     """Set training back to snapshot ``target``; return the tier (memory or storage) that is loaded."""
     back, stored = float(job.run.pattern.snapshot_end(np.array([target]))[0]), job.latest_safe_snapshot(STORAGE)
     job.record.log_lost_work(number, job.at - back, job.at)

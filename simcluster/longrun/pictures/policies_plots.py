@@ -147,14 +147,14 @@ def policies(found: PolicyComparison) -> Figure:
     ]
     if handles:
         figure.legend(handles=handles, ncols=len(handles), loc="outside lower left", frameon=False, fontsize=8.5)
-    put_title(figure, _heading(found), 10)
+    put_title(figure, _conclusion_heading(found), 10)
     words = f"{found.played:,} runs of each policy with the same random failures, 95 % intervals"
     words += f"; the best {len(shown)} of {len(found.table)}" if len(shown) < len(found.table) else ""
     figure.text(0.99, 0.012, words, ha="right", fontsize=8, color=QUIET_TEXT)
     return figure
 
 
-def _heading(found: PolicyComparison) -> str:
+def _conclusion_heading(found: PolicyComparison) -> str:
     best, means, others = found.best, found.table["mean"], found.table.iloc[1:]
     equal = [str(name) for name, mean in means.items() if math.isclose(mean, means[best], rel_tol=1e-9)]
     if len(equal) > 1:

@@ -240,15 +240,15 @@ class TrainingRun(Displayable):
         Columns begin_s, end_s, what, cause, which (part, by name), at_s (on the nominal clock); and the steps and
         snapshots of a stretch of training.
         """
-        return make_frame(self._rows, " ".join(COLUMNS))
+        return make_frame(self._log_rows, " ".join(COLUMNS))
 
     @cached_property
     def incidents(self) -> pd.DataFrame:
         """Failures in run 0 as a table whose CSV can be replayed: time, lasts (s; or nan), cause, device."""
-        return make_frame(map(astuple, simulated_incidents(self.run, self._rows)), "time cause device lasts")
+        return make_frame(map(astuple, simulated_incidents(self.run, self._log_rows)), "time cause device lasts")
 
     @cached_property
-    def _rows(self) -> list[RunRow]:
+    def _log_rows(self) -> list[RunRow]:
         return simulate_with_log(self.run, self.scenario.seed, self.first)[1]
 
     def restart_for(self, ettr: float) -> float:

@@ -57,13 +57,13 @@ def memory_section(entry: ReportEntry, number: int) -> Markup:
             ("buffers", "buffers"), ("activations", "activations"), ("gathered", "gathered parameters"),
             ("unsharded", "unsharded gradients"), ("other", "recomputed, logits, received"), ("lost", "fragmentation"),
         )
-        if _used(entry, name)
+        if _uses_memory_part(entry, name)
     ]  # fmt: skip
     chart = fill_asset("memory.html", number=str(number), options=options, swatches=swatches)
     return concatenate(chart, figures)
 
 
-def _used(entry: ReportEntry, part: str) -> bool:
+def _uses_memory_part(entry: ReportEntry, part: str) -> bool:
     pool = {"gathered": "parameters", "unsharded": "gradients", "activations": "activations", "other": "other"}
     if part == "lost":
         return any(curve.state.fragmentation > 1 for curve in entry.memory)

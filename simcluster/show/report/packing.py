@@ -51,22 +51,22 @@ class Blob:
         if not self._planes:
             first = run_starts(values)
             if len(first) * _FEWER < len(values):
-                begin, many, name = self._integers(values[first])
+                begin, many, name = self._add_integers(values[first])
                 lengths = np.diff(first, append=len(values))
-                return begin, len(values), name, many, self._add(lengths.astype("<u4"), "u4")[0]
-        return self._integers(values)
+                return begin, len(values), name, many, self._add_byte_planes(lengths.astype("<u4"), "u4")[0]
+        return self._add_integers(values)
 
-    def _integers(self, values: npt.NDArray[np.integer]) -> tuple[int, int, str]:
+    def _add_integers(self, values: npt.NDArray[np.integer]) -> tuple[int, int, str]:
         low, high = (int(values.min()), int(values.max())) if len(values) else (0, 0)
         for name in _INTEGERS:
             limits = np.iinfo(name)
             if limits.min <= low and high <= limits.max:
-                return self._add(values.astype(f"<{name}"), name)
+                return self._add_byte_planes(values.astype(f"<{name}"), name)
         raise ValueError(f"numbers from {low} to {high} have no 32 bits")
 
     def floats(self, values: npt.NDArray[np.floating]) -> Place:
         """Add a column of floats with 24 bits each, and return where it is stored."""
-        return self._add(values.astype("<f4"), "f4")
+        return self._add_byte_planes(values.astype("<f4"), "f4")
 
     @property
     def parts(self) -> tuple[bytes, ...]:
@@ -81,7 +81,7 @@ class Blob:
         """Return all columns deflated, as base64, at a level from 1 (fast) to 9 (small)."""
         return deflate_text(self.raw(), level)
 
-    def _add(self, values: npt.NDArray[np.generic], name: str) -> tuple[int, int, str]:
+    def _add_byte_planes(self, values: npt.NDArray[np.generic], name: str) -> tuple[int, int, str]:
         """Add the byte planes of a column, lowest bytes first: high bytes hardly change and deflate well."""
         place = self._size, len(values), name
         if self._planes and len(values):
@@ -131,7 +131,7 @@ def pack_timeline(
     ready, start, end = (_to_ticks(values[order], duration) for values in (spans.ready, spans.start, spans.end))
     words, alike = list(spans.words), {name: getattr(spans, name) for name in _WHAT}
     if facts is not None:
-        alike["way"] = np.array([_code(words, text) for text in facts.ways])[facts.way]
+        alike["way"] = np.array([_index_of(words, text) for text in facts.ways])[facts.way]
         alike["bus"] = facts.bus
     what, examples = _distinct_rows(alike)
     columns: dict[str, Any] = {
@@ -225,12 +225,14 @@ def _description_columns(
 
 
 def _row_data(row: RankRow, words: list[str]) -> dict[str, Any]:
-    own = {str(_code(words, source)): _code(words, name) for source, name in row.groups.items() if source != name}
+    own = {
+        str(_index_of(words, source)): _index_of(words, name) for source, name in row.groups.items() if source != name
+    }
     facts = {"groups": own, "peers": dict(row.peers), "late": dict(row.late), "slow": row.slow}
     return {"rank": row.rank, "source": row.source, **{name: value for name, value in facts.items() if value}}
 
 
-def _code(words: list[str], text: str) -> int:
+def _index_of(words: list[str], text: str) -> int:
     """Return the index of a text in ``words``; add it if it is missing."""
     if text not in words:
         words.append(text)

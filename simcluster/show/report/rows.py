@@ -143,14 +143,14 @@ class _RowMaker:
     def row(self, rank: int) -> RankRow:
         source = self._result.simulated_for(rank)
         if source not in self._known:
-            self._known[source] = self._of_source(source)
+            self._known[source] = self._partners_of_source(source)
         groups, ends, late = self._known[source]
         own = {name: self._communicators.group_name(axis, self._first + rank) for name, axis in groups.items()}
         peers = {f"{way} {stage}": peer for way, stage in ends if (peer := self._peer(rank, way, stage)) is not None}
-        others = {f"{axis} {culprit}": self._culprit(rank, axis, culprit) for axis, culprit in late}
+        others = {f"{axis} {culprit}": self._culprit_of_rank(rank, axis, culprit) for axis, culprit in late}
         return RankRow(rank, source, own, peers, others, self._slow.get(rank, ""))
 
-    def _of_source(self, source: int) -> _OfSource:
+    def _partners_of_source(self, source: int) -> _OfSource:
         """Return a simulated rank's groups by axis, the stages it exchanges messages with, and whom it waits for."""
         spans, facts = self._result.spans, self._facts
         low, high = np.searchsorted(spans.rank, [source, source + 1])
@@ -174,7 +174,7 @@ class _RowMaker:
             return None
         return pair[1 if way == "to" else 0] - self._first if there in pair else None
 
-    def _culprit(self, rank: int, axis: str, culprit: int) -> int:
+    def _culprit_of_rank(self, rank: int, axis: str, culprit: int) -> int:
         simulated = self._result.simulated_for
         if not axis:
             stage = int(self._stages[culprit])

@@ -96,22 +96,22 @@ class AnytimeSearch:
         self._begin_with_first(own)
         for number, floor in enumerate(self.known.floors):  # outlines, while the first layouts are simulated
             if floor <= self.limit.usable:
-                self._meanwhile(None, self.ranking)
+                self._collect_at_intervals(None, self.ranking)
                 self.known.first(number)
         self.frontier = Frontier(self.known, self.limit.usable)
-        self._exhaust(self.frontier, self.ranking, "layouts")
+        self._exhaust_frontier(self.frontier, self.ranking, "layouts")
         if not self.best:
             return
         self.settled = True
         if near_misses and self.limit.headroom:
             ranking = Ranking(self.known.layouts, MAX_NEAR_MISSES, self.best[0][0])
             tight = Frontier(self.known, self.limit.whole, above=self.limit.usable)
-            self._exhaust(tight, ranking, "less memory free")
+            self._exhaust_frontier(tight, ranking, "less memory free")
             self.tight = [number for _, number in ranking.best]
         self.points = [self.best[0][1]] if front else []
         while front:  # the best in less and less memory
             ranking = Ranking(self.known.layouts, 1)
-            self._exhaust(Frontier(self.known, self.known.narrower(self.points[-1])), ranking, "less memory")
+            self._exhaust_frontier(Frontier(self.known, self.known.narrower(self.points[-1])), ranking, "less memory")
             self.points += [number for _, number in ranking.best]
             front = bool(ranking.best)
         self.proven = True
@@ -138,46 +138,46 @@ class AnytimeSearch:
         found, fits = find_own_layout(self.player.base, known, capacity) if own else (None, False)
         if found is not None:
             self._own_number = found if fits else _OWN_LAYOUT
-            self._announce(found)
+            self._announce_layout(found)
             self._first.extend([found] if fits else [found, _OWN_LAYOUT])
-        self._deal()
+        self._deal_first_layouts()
         self._collect(0.0)
-        others = first_layouts(known, capacity, partial(self._meanwhile, None, self.ranking))
+        others = first_layouts(known, capacity, partial(self._collect_at_intervals, None, self.ranking))
         if others and found is None:
-            self._announce(others[0])
+            self._announce_layout(others[0])
         self._first.extend(number for number in others if number != found)
         if own and found is None:
             self._first.insert(1, _OWN_LAYOUT)
-        self._deal()
+        self._deal_first_layouts()
         self._collect(0.0)
 
-    def _announce(self, number: int) -> None:
+    def _announce_layout(self, number: int) -> None:
         """Report the layout that is simulated first and the lower bound of its step time."""
         layout = self.known.layouts[number]
         self._tried = layout, self.known.first(number)[0] / self.known.score(layout, 1.0)
         self._tell(self.state())
 
-    def _deal(self) -> None:
+    def _deal_first_layouts(self) -> None:
         """Give the first layouts to idle workers."""
         while self._first and self._workers.free:
             self._begin(self._first.popleft(), None, self.ranking)
 
-    def _exhaust(self, frontier: Frontier, ranking: Ranking, phase: str) -> None:
+    def _exhaust_frontier(self, frontier: Frontier, ranking: Ranking, phase: str) -> None:
         """Simulate the candidates of a frontier until no other one can enter the ranking."""
         self._phase = phase
         while True:
             self._raise_lower(frontier, ranking)
-            self._deal()
-            between = partial(self._meanwhile, frontier, ranking)
+            self._deal_first_layouts()
+            between = partial(self._collect_at_intervals, frontier, ranking)
             candidate = frontier.next(ranking.limit, between) if self._workers.free else None
             if candidate is not None:
-                self._take(candidate, frontier, ranking)
+                self._take_candidate(candidate, frontier, ranking)
             elif not self._running and not self._first:
                 return
             else:
                 self._collect(_REPORT_SECONDS, frontier, ranking)
 
-    def _meanwhile(self, frontier: Frontier | None, ranking: Ranking) -> None:
+    def _collect_at_intervals(self, frontier: Frontier | None, ranking: Ranking) -> None:
         """Record results of finished tasks at intervals while lower bounds are tightened."""
         if time.monotonic() - self._looked < _POLL_SECONDS:
             return
@@ -185,14 +185,14 @@ class AnytimeSearch:
         if frontier is not None:
             self._raise_lower(frontier, ranking)
         self._collect(0.0, frontier, ranking)
-        self._deal()
+        self._deal_first_layouts()
 
     def _raise_lower(self, frontier: Frontier, ranking: Ranking) -> None:
         if ranking is self.ranking:
             running = [self.known.bounds[each][0] for each in self._running if each in self.known.bounds]
             self._lower = max(self._lower or 0.0, min([frontier.lowest, *running]))
 
-    def _take(self, candidate: Candidate, frontier: Frontier, ranking: Ranking) -> None:
+    def _take_candidate(self, candidate: Candidate, frontier: Frontier, ranking: Ranking) -> None:
         """Use the known result of a candidate layout, or begin to simulate it."""
         number = candidate.number
         if number in self._refused:
@@ -204,15 +204,15 @@ class AnytimeSearch:
         else:
             self._begin(number, candidate, ranking)
             if not self._workers.free:
-                self._report()
+                self._report_progress()
 
     def _begin(self, number: int, candidate: Candidate | None, ranking: Ranking, *, account: bool = False) -> None:
         """Begin to simulate a layout, or take its row from the store."""
-        layout = self._layout(number)
+        layout = self._layout_of_number(number)
         self._running[number] = candidate
         row = self.player.stored(layout)
         if row is not None and ("account" in row or not account):
-            self._note(number, row, self.frontier, ranking)
+            self._record_row(number, row, self.frontier, ranking)
         else:
             each = self.known.score(layout, 1.0) if layout else 1.0
             within = ranking.limit / each if candidate else 0.0  # a best layout is reported with its account
@@ -225,15 +225,15 @@ class AnytimeSearch:
             for task, row in self._workers.finished(seconds):
                 self.player.keep(task.layout, row)
                 self._plays += 1
-                numbers = [each for each in self._running if self._layout(each) == task.layout]
+                numbers = [each for each in self._running if self._layout_of_number(each) == task.layout]
                 if numbers:  # else it was begun before time was up
-                    self._note(numbers[0], row, frontier or self.frontier, ranking or self.ranking)
-        self._report()
+                    self._record_row(numbers[0], row, frontier or self.frontier, ranking or self.ranking)
+        self._report_progress()
 
-    def _layout(self, number: int) -> Layout | None:
+    def _layout_of_number(self, number: int) -> Layout | None:
         return None if number == _OWN_LAYOUT else self.known.layouts[number]
 
-    def _note(self, number: int, row: Row, frontier: Frontier | None, ranking: Ranking) -> None:
+    def _record_row(self, number: int, row: Row, frontier: Frontier | None, ranking: Ranking) -> None:
         candidate = self._running.pop(number)
         if number == self._own_number:
             self.own = row
@@ -262,7 +262,7 @@ class AnytimeSearch:
         scores = {number: self.score(number) for number in (first, *self.asked())}
         return find_rivals(self.known.layouts, scores, first, next_too=self.top == 1)
 
-    def _report(self) -> None:
+    def _report_progress(self) -> None:
         best = self.best[:1]
         if best != self._reported_best or self.seconds - self._reported >= _REPORT_SECONDS:
             self._reported, self._reported_best = self.seconds, best

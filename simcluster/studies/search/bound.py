@@ -65,7 +65,7 @@ class Bounds:
         for layout in layouts:
             self._near.setdefault(tp_groups_key(layout), {}).setdefault(layer_shape_of(layout), layout)
 
-    def _once(self, name: object, make: Callable[[], Known]) -> Known:
+    def _cached(self, name: object, make: Callable[[], Known]) -> Known:
         if name not in self._known:
             self._known[name] = make()
         found: Known = self._known[name]
@@ -76,7 +76,7 @@ class Bounds:
     def outline(self, layout: Layout) -> float:
         """Return the cheapest lower bound of a layout's step time (s): passes, fill and drain, norm and optimizer."""
         times, many = self._near_times(layout), self._microbatches(layout)
-        stages = self._outlined(layout, times)
+        stages = self._stage_outlines(layout, times)
         if stages is None:  # some stage does at least the mean of all stages' work
             whole = times.of(range(self.base.model.layers), embedding=True, lm_head=True)
             mean = many * (whole["F"] + min(whole["B"], whole["I"] + whole["W"])) / layout.pp
@@ -86,65 +86,65 @@ class Bounds:
             slowest[stage.held] = stage
         few = list(slowest.values())
         drained = max(stage.end + stage.drain for stage in stages)
-        return self._with_optimizer(layout, few, [stage.end for stage in few], [(0.0, 0.0)] * len(few), drained)
+        return self._step_time_with_tails(layout, few, [stage.end for stage in few], [(0.0, 0.0)] * len(few), drained)
 
     def with_ends(self, layout: Layout) -> float:
         """Return the lower bound of the step time (s) that adds blocking sends, reductions and gathers."""
-        stages = self._outlined(layout, self._times(layout))
+        stages = self._stage_outlines(layout, self._pass_times(layout))
         if stages is None:
             return self.outline(layout)
-        least, many = self._least(layout), self._microbatches(layout)
-        name = "over dp", id(self._calls(layout)), layout.schedule, layout.chunks, layout.micro_batch
-        over_dp = self._once(name, lambda: self._over_dp(layout, least))
-        sent = self._sent(layout, least) if self._sends_block else [0.0] * layout.pp
+        least, many = self._least_call_times(layout), self._microbatches(layout)
+        name = "over dp", id(self._stage_calls(layout)), layout.schedule, layout.chunks, layout.micro_batch
+        over_dp = self._cached(name, lambda: self._blocking_dp_seconds(layout, least))
+        sent = self._send_seconds(layout, least) if self._sends_block else [0.0] * layout.pp
         known = zip(stages, sent, over_dp, strict=True)
         passed = [stage.end + many * sending + held_up for stage, sending, (held_up, _) in known]
         ends = [max(end, lane) for end, (_, lane) in zip(passed, over_dp, strict=True)]
         drained = max(end + stage.drain for stage, end in zip(stages, passed, strict=True))
-        return self._with_optimizer(layout, stages, ends, self._tails(layout, stages, least), drained)
+        return self._step_time_with_tails(layout, stages, ends, self._tails(layout, stages, least), drained)
 
     def with_schedule(self, layout: Layout) -> float:
         """Return the lower bound of the step time (s) with a simulated schedule; InputError if it cannot be made."""
-        stages = self._outlined(layout, self._times(layout))
+        stages = self._stage_outlines(layout, self._pass_times(layout))
         if stages is None or SCHEDULES[layout.schedule].made_for_times:
             return self.with_ends(layout)
-        least = self._least(layout)
-        ends = self._once(("scheduled", layout), lambda: self._scheduled(layout, least))
+        least = self._least_call_times(layout)
+        ends = self._cached(("scheduled", layout), lambda: self._least_schedule_ends(layout, least))
         return max(
-            self._with_optimizer(layout, stages, ends, self._tails(layout, stages, least)), self.with_ends(layout)
+            self._step_time_with_tails(layout, stages, ends, self._tails(layout, stages, least)), self.with_ends(layout)
         )
 
     # --- their parts --------------------------------------------------------------------------------------------------
 
-    def _times(self, layout: Layout) -> LeastPassTimes:
+    def _pass_times(self, layout: Layout) -> LeastPassTimes:
         """Return the least times (s) of a layout's passes, including communication over tp, cp and ep."""
         if layout.cp == layout.ep == 1:
             return self._near_times(layout)
 
         def times() -> LeastPassTimes:
-            parts, of_stages = self._parts(layout), self._least(layout)
+            parts, of_stages = self._pass_parts(layout), self._least_call_times(layout)
             return least_times(self.base, parts, {call: min(each[call] for each in of_stages) for call in parts.calls})
 
-        return self._once(("times", layout.grid, layer_shape_of(layout)), times)
+        return self._cached(("times", layout.grid, layer_shape_of(layout)), times)
 
     def _near_times(self, layout: Layout) -> LeastPassTimes:
         """Return the least times (s) of a layout's passes without cp and ep communication, shared by many layouts."""
 
         def times() -> dict[LayerShape, LeastPassTimes]:  # of many calls together
-            parts = {shape: self._parts(each) for shape, each in self._near[tp_groups_key(layout)].items()}
+            parts = {shape: self._pass_parts(each) for shape, each in self._near[tp_groups_key(layout)].items()}
             calls = [call for each in parts.values() for call in each.calls]
             least = dict.fromkeys(calls, 0.0) | least_tp_seconds(self.base, layout, calls)
             return {shape: least_times(self.base, each, least) for shape, each in parts.items()}
 
-        return self._once(("times", tp_groups_key(layout)), times)[layer_shape_of(layout)]
+        return self._cached(("times", tp_groups_key(layout)), times)[layer_shape_of(layout)]
 
-    def _parts(self, layout: Layout) -> PassParts:
+    def _pass_parts(self, layout: Layout) -> PassParts:
         name = "parts", layout.gpus, layout.tp, layer_shape_of(layout)
-        return self._once(name, lambda: make_pass_parts(self.base, layout))
+        return self._cached(name, lambda: make_pass_parts(self.base, layout))
 
-    def _pipeline(self, layout: Layout) -> PipelineRoute | None:
+    def _pipeline_route(self, layout: Layout) -> PipelineRoute | None:
         name = layout.schedule, layout.pp, layout.chunks
-        return self._once(("pipeline", *name), lambda: pipeline_route(self.base, *name))
+        return self._cached(("pipeline", *name), lambda: pipeline_route(self.base, *name))
 
     def _microbatches(self, layout: Layout) -> int:
         return self.base.training.global_batch // (layout.dp * layout.micro_batch)
@@ -153,26 +153,26 @@ class Bounds:
     def _sends_block(self) -> bool:
         return not self.base.overlap.pipeline and self.base.pipeline.p2p == "async"
 
-    def _outlined(self, layout: Layout, times: LeastPassTimes) -> list[Stage] | None:
+    def _stage_outlines(self, layout: Layout, times: LeastPassTimes) -> list[Stage] | None:
         """Return the outlines of a layout's stages; None if the schedule's name does not determine cut or route."""
-        pipeline, many = self._pipeline(layout), self._microbatches(layout)
+        pipeline, many = self._pipeline_route(layout), self._microbatches(layout)
         if pipeline is None:
             return None
         name = "stages", id(times), layout.pp, layout.dp, layout.schedule, layout.chunks
         split = SCHEDULES[layout.schedule].splits_backward
-        return self._once(name, lambda: times.stages(pipeline, many, split=split))
+        return self._cached(name, lambda: times.stages(pipeline, many, split=split))
 
-    def _calls(self, layout: Layout) -> StageCalls:
-        return self._once(("calls", layout.grid, layout.zero), lambda: StageCalls(self.base, layout))
+    def _stage_calls(self, layout: Layout) -> StageCalls:
+        return self._cached(("calls", layout.grid, layout.zero), lambda: StageCalls(self.base, layout))
 
-    def _with_optimizer(
+    def _step_time_with_tails(
         self, layout: Layout, stages: Sequence[Stage], ends: Sequence[float], tails: _Blocked, drained: float = 0.0
     ) -> float:
         """Return the step time (s) of stages whose passes end at ``ends``, followed by the blocking ``tails``.
 
         ``drained`` is a lower bound of the end of the first stage's last backward, after those of other stages (s).
         """
-        calls, before, done = self._calls(layout), 0.0, 0.0
+        calls, before, done = self._stage_calls(layout), 0.0, 0.0
         for stage, end, (blocked, after) in zip(stages, ends, tails, strict=True):
             norm, update = calls.update(stage.held)
             done = max(done, update + after)
@@ -181,7 +181,7 @@ class Bounds:
 
     def _tails(self, layout: Layout, stages: Sequence[Stage], least: _Stages) -> _Blocked:
         """Return the seconds of dp communication that block each stage after its passes, and after the optimizer."""
-        calls = self._calls(layout)
+        calls = self._stage_calls(layout)
 
         def tails() -> _Blocked:
             each = zip(least, (calls.tail(stage.held) for stage in stages), strict=True)
@@ -189,50 +189,54 @@ class Bounds:
                 (sum(own[call] for call in ahead), sum(own[call] for call in after)) for own, (ahead, after) in each
             ]
 
-        return self._once(("tails", id(calls), layout.schedule, layout.chunks), tails)
+        return self._cached(("tails", id(calls), layout.schedule, layout.chunks), tails)
 
-    def _over_dp(self, layout: Layout, least: _Stages, turns: Turns | None = None) -> _Blocked:
+    def _blocking_dp_seconds(self, layout: Layout, least: _Stages, turns: Turns | None = None) -> _Blocked:
         """Return for each stage the seconds of dp communication that block its passes, and the time of its dp lane."""
-        calls, pipeline, many = self._calls(layout), self._pipeline(layout), self._microbatches(layout)
+        calls, pipeline, many = self._stage_calls(layout), self._pipeline_route(layout), self._microbatches(layout)
         assert pipeline is not None
         return [calls.over_dp(pipeline, number, many, each, turns) for number, each in enumerate(least)]
 
-    def _sent(self, layout: Layout, least: _Stages) -> list[float]:
+    def _send_seconds(self, layout: Layout, least: _Stages) -> list[float]:
         """Return the time (s) of each stage's sends for one microbatch."""
-        size = self._times(layout).made_of.send_bytes
+        size = self._pass_times(layout).made_of.send_bytes
 
         def sums() -> list[float]:
             found = [0.0] * layout.pp
-            for here, there in self._hops(layout):
+            for here, there in self._send_hops(layout):
                 found[here] += least[here][Transfer(there, size)]
             return found
 
-        return self._once(("sends", layout.grid, layout.schedule, layout.chunks, size), sums)
+        return self._cached(("sends", layout.grid, layout.schedule, layout.chunks, size), sums)
 
-    def _hops(self, layout: Layout) -> list[tuple[int, int]]:
+    def _send_hops(self, layout: Layout) -> list[tuple[int, int]]:
         """Return the source and target stages of each send of one microbatch, forward and backward."""
-        pipeline = self._pipeline(layout)
+        pipeline = self._pipeline_route(layout)
         assert pipeline is not None
         pairs = [(here, there) for (here, _), (there, _) in pairwise(pipeline.route) if here != there]
         return [hop for here, there in pairs for hop in ((here, there), (there, here))]
 
-    def _least(self, layout: Layout) -> list[LeastCallTimes]:
+    def _least_call_times(self, layout: Layout) -> list[LeastCallTimes]:
         """Return per stage the least times (s) of calls over dp and between stages; equal for layouts on one grid."""
 
         def stages() -> list[LeastCallTimes]:
             way = FirstRankRoutes(layout.plan, self.base.cluster.built, self._methods, self._drawn)
             return [LeastCallTimes(way, stage) for stage in range(layout.pp)]
 
-        return self._once(("least", layout.grid), stages)
+        return self._cached(("least", layout.grid), stages)
 
-    def _scheduled(self, layout: Layout, least: _Stages) -> list[float]:
+    def _least_schedule_ends(self, layout: Layout, least: _Stages) -> list[float]:
         """Return the least end (s) of each stage's last action, from a simulation of the layout's schedule."""
-        times, schedule, pipeline = self._times(layout), schedule_of(layout.on(self.base)), self._pipeline(layout)
+        times, schedule, pipeline = (
+            self._pass_times(layout),
+            schedule_of(layout.on(self.base)),
+            self._pipeline_route(layout),
+        )
         assert pipeline is not None
 
         def ends() -> list[float]:
             size = times.made_of.send_bytes
-            sends = [least[here][Transfer(there, size)] for here, there in self._hops(layout)]
+            sends = [least[here][Transfer(there, size)] for here, there in self._send_hops(layout)]
             latency = 0.0 if self._sends_block else min(sends, default=0.0)
             timing = time_actions(
                 schedule, action_costs(pipeline, times, least, sends_block=self._sends_block), latency
@@ -240,10 +244,10 @@ class Bounds:
             return [max(row, default=0.0) for row in timing.ends]
 
         name = "ends", id(times), layout.grid, layout.schedule, layout.chunks, layout.dp
-        found = self._once(name, ends)
+        found = self._cached(name, ends)
         if layout.zero < 3:
             return found
-        lanes = self._over_dp(layout, least, count_turns(schedule))
+        lanes = self._blocking_dp_seconds(layout, least, count_turns(schedule))
         return [max(end, lane) for end, (_, lane) in zip(found, lanes, strict=True)]
 
 

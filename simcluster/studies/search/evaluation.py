@@ -141,15 +141,15 @@ class LayoutPlayer:
 
     def stored(self, layout: Layout | None) -> Row | None:
         """Return the stored row of a layout (None: the scenario's own layout), or None if there is none."""
-        return self.store.row(self._key(layout))
+        return self.store.row(self._key_of_layout(layout))
 
     def keep(self, layout: Layout | None, row: Row) -> None:
         """Store a finished row; it replaces an earlier one."""
-        key = self._key(layout)
+        key = self._key_of_layout(layout)
         self.store.forget([key])
         self.store.add([(key, row)])
 
-    def _key(self, layout: Layout | None) -> str:
+    def _key_of_layout(self, layout: Layout | None) -> str:
         return self._keys.key_of_changes(*(layout.values().items() if layout else ()))
 
 

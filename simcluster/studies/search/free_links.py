@@ -64,7 +64,7 @@ class FirstRankRoutes:
 
     def seconds(self, stage: int, call: Call) -> float:
         """Return the least time (s) of a stage's send or collective."""
-        kind, ranks = call.traffic_kind, self._members(call, stage)
+        kind, ranks = call.traffic_kind, self._ranks_of_call(call, stage)
         group = group_of(self._cluster, ranks)
         method = self._methods.of(group, kind, call.size)
         name = ranks, kind, method.algorithm, method.routes
@@ -72,7 +72,7 @@ class FirstRankRoutes:
             self._drawn[name] = patterns(self._cluster, ranks, phases_of(method, group, kind))
         return _duration(make_activities(self._drawn[name], call.size, method), self._capacity)
 
-    def _members(self, call: Call, stage: int) -> tuple[int, ...]:
+    def _ranks_of_call(self, call: Call, stage: int) -> tuple[int, ...]:
         """Return the ranks of a call's group or pair."""
         if isinstance(call, Transfer):
             return self._ranks[stage], self._ranks[call.to_stage]

@@ -120,7 +120,7 @@ class Frontier:
         while self._heap and self._heap[0][0] < limit:
             bound, level, number = heapq.heappop(self._heap)
             if level > 0 and number not in self._possible:
-                if reason := self._impossible(number):
+                if reason := self._why_impossible(number):
                     self.refused.append((bound, reason))
                     continue
                 self._possible.add(number)
@@ -140,7 +140,7 @@ class Frontier:
         """Score bounds and numbers of the remaining layouts."""
         return [(bound, number) for bound, _, number in self._heap]
 
-    def _impossible(self, number: int) -> str:
+    def _why_impossible(self, number: int) -> str:
         if reason := self._known.reason(self._known.layouts[number]):
             return reason
         try:

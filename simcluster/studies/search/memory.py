@@ -38,7 +38,8 @@ class LayoutMemory:
         kept, many = self._kept_of_layer(layout), self._base.training.global_batch // (layout.dp * layout.micro_batch)
         return max(
             (
-                self._state(layout, holdings) + kept * max(sum(slices), _live_slices(layout, stage, many) * min(slices))
+                self._state_bytes(layout, holdings)
+                + kept * max(sum(slices), _live_slices(layout, stage, many) * min(slices))
                 for stage, slices, holdings in self._stages(layout.schedule, layout.pp, layout.chunks)
             ),
             default=0.0,
@@ -63,7 +64,7 @@ class LayoutMemory:
             found.setdefault((tuple(pipeline.counts[number] for number in numbers), pipeline.held[stage]), stage)
         return [(stage, *kind) for kind, stage in found.items()]
 
-    def _state(self, layout: Layout, holdings: StageContents) -> float:
+    def _state_bytes(self, layout: Layout, holdings: StageContents) -> float:
         name = layout.grid, layout.zero, holdings
         if name not in self._known:
             calls = self._calls.setdefault(name[:2], StageCalls(self._base, layout))

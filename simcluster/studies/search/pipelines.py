@@ -172,9 +172,9 @@ class StageCalls:
         overlap, data, own = self.base.overlap, self.data, self.of(held)
         reduced = gathered = ()  # type: Collectives
         if self.zero < 2 and not overlap.grad_reduce:
-            reduced = self._over("reduce_scatter" if self.zero else "all_reduce", own, data.gradient_bytes)
+            reduced = self._calls("reduce_scatter" if self.zero else "all_reduce", own, data.gradient_bytes)
         if self.zero in (1, 2) and not overlap.param_gather:
-            gathered = self._over("all_gather", own, data.parameter_bytes)
+            gathered = self._calls("all_gather", own, data.parameter_bytes)
         model = self.base.model
         if model.tied_embeddings and held.first != held.last:  # two stages sum the gradients of the embedding
             share = self.shards if self.zero == 3 else 1
@@ -198,16 +198,16 @@ class StageCalls:
         if self.plan.replicas == 1 or self.zero < 2 or (self.zero == 2 and overlap.grad_reduce):
             return 0.0, 0.0
         if self.zero == 2:
-            own = [self._reduced(pipeline, each) for each in pipeline.slices[number]]
-            calls = [call for held in own for call in self._over("reduce_scatter", held, data.gradient_bytes)]
+            own = [self._reduced_parameters(pipeline, each) for each in pipeline.slices[number]]
+            calls = [call for held in own for call in self._calls("reduce_scatter", held, data.gradient_bytes)]
             return times * sum(least[call] for call in calls), 0.0
         if fsdp.shard_group:
             return 0.0, 0.0
         kinds = self._kinds.values()  # of a unit, those of which least is sent
         unit = OwnedParameters(*(fsdp.unit_layers * min(getattr(kind, part) for kind in kinds)
                                  for part in ("common", "experts")))  # fmt: skip
-        gather = sum(least[call] for call in self._over("all_gather", unit, data.parameter_bytes))
-        reduction = sum(least[call] for call in self._over("reduce_scatter", unit, data.gradient_bytes))
+        gather = sum(least[call] for call in self._calls("all_gather", unit, data.parameter_bytes))
+        reduction = sum(least[call] for call in self._calls("reduce_scatter", unit, data.gradient_bytes))
         stays = (fsdp.prefetch if overlap.param_gather else 0) + 1
         again = whole = 0
         for each in pipeline.slices[number]:
@@ -220,7 +220,7 @@ class StageCalls:
         lanes = (gathers, overlap.param_gather), (reductions, overlap.grad_reduce)
         return combined([0.0, *(time for time, hidden in lanes if not hidden)]), combined([gathers, reductions])
 
-    def _reduced(self, pipeline: PipelineRoute, number: int) -> OwnedParameters:
+    def _reduced_parameters(self, pipeline: PipelineRoute, number: int) -> OwnedParameters:
         """Return the parameters of a slice whose gradients are reduced."""
         held = pipeline.of_slice(number)
         own = self.of(held)
@@ -231,6 +231,6 @@ class StageCalls:
             )
         return own
 
-    def _over(self, kind: str, held: OwnedParameters, each: float) -> Collectives:
+    def _calls(self, kind: str, held: OwnedParameters, each: float) -> Collectives:
         """Return the collectives over the ranks that hold the same parameters, in series."""
         return tuple(Collective(kind, axis, size) for axis, size in held.calls(self.plan, each))

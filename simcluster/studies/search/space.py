@@ -93,11 +93,11 @@ class Space:
             else:
                 legal.append(layout)
         own = layout_of_scenario(self.base)
-        if own and self._allows(own) and not any(same_program(own, layout) for layout in legal):
+        if own and self._allows_layout(own) and not any(same_program(own, layout) for layout in legal):
             legal.append(own)
         return legal, dict(counts)
 
-    def _allows(self, own: Layout) -> bool:
+    def _allows_layout(self, own: Layout) -> bool:
         values = {**own.values(), "parallel.order": own.order}
         return own.gpus == self.gpus and all(values[path] in self.tried[path] for path in self.varied)
 
@@ -137,17 +137,17 @@ class Space:
                         yield None, reason, inner
                     else:
                         layout = Layout(self.gpus, tp, pp, dp, sequence, micro, "none", "1f1b", 1, 0, (), *spread)
-                        yield from self._inner(rules, layout)
+                        yield from self._inner_layouts(rules, layout)
 
-    def _inner(self, rules: LayoutRules, outer: Layout) -> Iterator[tuple[Layout | None, str, int]]:
+    def _inner_layouts(self, rules: LayoutRules, outer: Layout) -> Iterator[tuple[Layout | None, str, int]]:
         """Yield the layouts of these sizes: every recomputation, schedule, ZeRO stage and order of ranks."""
-        orders, sharded = self.tried["parallel.order"], self._sharded(rules, outer)
+        orders, sharded = self.tried["parallel.order"], self._judge_zero_stages(rules, outer)
         grids: dict[tuple[str, ...], tuple[str, ...]] = {}  # orders by their axes of several ranks
         for order in orders:
             grids.setdefault(tuple(axis for axis in order if getattr(outer, axis) > 1), order)
         microbatches = self.base.training.global_batch // (outer.dp * outer.micro_batch)
         for recompute, (schedule, chunks) in product(self.tried["training.recompute"], self.pairs):
-            reason = self._recomputes(rules, recompute)
+            reason = self._why_recompute_illegal(rules, recompute)
             reason = reason or rules.schedule(outer.pp, schedule, chunks, microbatches)
             if reason:
                 yield None, reason, len(sharded) * len(orders)
@@ -161,7 +161,7 @@ class Space:
                 if len(grids) < len(orders):
                     yield None, SAME_PROGRAM, len(orders) - len(grids)
 
-    def _sharded(self, rules: LayoutRules, layout: Layout) -> list[tuple[int, str]]:
+    def _judge_zero_stages(self, rules: LayoutRules, layout: Layout) -> list[tuple[int, str]]:
         """Return the ZeRO stages, each with the reason why it is illegal ("" if legal)."""
         replicas = layout.dp * layout.cp
         found = [(zero, rules.zero(replicas, zero)) for zero in self.tried["parallel.zero"]]
@@ -170,7 +170,7 @@ class Space:
         first = next((zero for zero, wrong in found if not wrong), None)
         return [(zero, wrong or (SAME_PROGRAM if zero != first else "")) for zero, wrong in found]
 
-    def _recomputes(self, rules: LayoutRules, recompute: str) -> str:
+    def _why_recompute_illegal(self, rules: LayoutRules, recompute: str) -> str:
         """Return why this recomputation is illegal, "" if legal."""
         tried, software = self.tried["training.recompute"], self.base.software
         core_alone = self.base.training.recompute_modules == ("core_attn",)

@@ -26,18 +26,18 @@ class Tally:
         self.asked = search.asked()
         self._fitting = [number for number, floor in enumerate(self._known.floors) if floor <= search.limit.usable]
         self._programs: dict[object, list[int]] = {}
-        for number in sorted({*self.asked, *self._of_tight(), *search.tight}):
-            self._programs.setdefault(self._program(number), []).append(number)
+        for number in sorted({*self.asked, *self._layouts_for_tight(), *search.tight}):
+            self._programs.setdefault(self._program_and_score(number), []).append(number)
 
     @property
     def others(self) -> list[int]:
         """Layouts simulated for the best or the front that are not among the best; best first."""
-        others = {*self.asked, *self._of_front()} - {number for _, number in self._search.best}
+        others = {*self.asked, *self._layouts_for_front()} - {number for _, number in self._search.best}
         return sorted(others, key=lambda number: (self._search.score(number), number))
 
     def same(self, number: int) -> list[int]:
         """Return the other layouts that are the same program as the layout with this number."""
-        return [other for other in self._programs.get(self._program(number), []) if other != number]
+        return [other for other in self._programs.get(self._program_and_score(number), []) if other != number]
 
     def counts(self, spaces: Sequence[Space]) -> dict[str, int]:
         """Return the numbers of combinations that were not simulated, by reason."""
@@ -69,10 +69,10 @@ class Tally:
         for number in self._fitting:
             for name in (("tp", layouts[number].tp), ("pp", layouts[number].pp)):
                 if name not in tried:
-                    found[name] = min(found.get(name, float("inf")), self._least(number))
+                    found[name] = min(found.get(name, float("inf")), self._excluding_bound(number))
         return found
 
-    def _least(self, number: int) -> float:
+    def _excluding_bound(self, number: int) -> float:
         """Return the first bound of a layout's score that excludes it from the best; inf if none does."""
         known, layout = self._known, self._known.layouts[number]
         last, level = known.bounds[number]
@@ -83,10 +83,10 @@ class Tally:
                 return least
         return last if last >= self._limit else float("inf")
 
-    def _program(self, number: int) -> object:
+    def _program_and_score(self, number: int) -> object:
         return self._known.layouts[number].unordered, self._search.score(number)
 
-    def _of_tight(self) -> Iterator[int]:
+    def _layouts_for_tight(self) -> Iterator[int]:
         """Yield the layouts that had to be simulated to find the best with too little headroom."""
         search, known = self._search, self._known
         if not search.settled or not search.limit.headroom:
@@ -96,7 +96,7 @@ class Tally:
             if known.bounds[number][0] < ahead and known.most(number) > search.limit.usable:
                 yield number
 
-    def _of_front(self) -> Iterator[int]:
+    def _layouts_for_front(self) -> Iterator[int]:
         """Yield the layouts that had to be simulated for the memory front, including its points."""
         search, known = self._search, self._known
         for before, point in pairwise(search.points):

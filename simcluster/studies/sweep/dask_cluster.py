@@ -126,7 +126,7 @@ class _DaskCluster(ExecutorMonitor):
                 lambda: self.client.sync(self.client.scheduler.identity, callback_timeout=_ANSWER_SECONDS),
             )
         except Exception as problem:  # whatever Dask, its sockets and its event loop raise
-            raise self._lost(problem) from None
+            raise self._lost_cluster_error(problem) from None
         return list(about["workers"])
 
     def check(self, workers: Sequence[str]) -> None:
@@ -144,7 +144,7 @@ class _DaskCluster(ExecutorMonitor):
                 problem = future.exception(timeout=_ANSWER_SECONDS)
                 same = problem is None and future.result(timeout=_ANSWER_SECONDS) == mine
             except (OSError, RuntimeError) as lost:  # the scheduler is gone by now
-                raise self._lost(lost) from None
+                raise self._lost_cluster_error(lost) from None
             if problem is not None:
                 why = f"cannot run simcluster: {problem}"
                 raise InputError(f"executor {self.address!r}: worker {worker} {why}; {_REMEDY}")
@@ -160,7 +160,7 @@ class _DaskCluster(ExecutorMonitor):
             return
         self._empty_since = self._empty_since or time.monotonic()
         if time.monotonic() - self._empty_since > _EMPTY_SECONDS:
-            raise self._lost("all of its workers are gone")
+            raise self._lost_cluster_error("all of its workers are gone")
 
     def killed(self, problem: Exception) -> bool:
         from distributed import KilledWorker
@@ -169,9 +169,9 @@ class _DaskCluster(ExecutorMonitor):
             return True
         if isinstance(problem, InputError):
             raise problem
-        raise self._lost(problem)
+        raise self._lost_cluster_error(problem)
 
-    def _lost(self, problem: object) -> InputError:
+    def _lost_cluster_error(self, problem: object) -> InputError:
         self.lost = True
         why = str(problem) or _REASONS.get(type(problem).__name__, type(problem).__name__)
         return InputError(

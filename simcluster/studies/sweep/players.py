@@ -49,7 +49,7 @@ class WorkSplit:
     def take(self, member: int) -> range:
         """Return the next tasks of a process; empty if no remaining work is worth moving to it."""
         if not self._parts[member]:
-            self._take_over(member)
+            self._take_half_of_longest(member)
         part = self._parts[member]
         count = max(1, min(_MOST_TOGETHER, int(_CHUNK_SECONDS / max(self._seconds[member], 1e-9))))
         self._parts[member] = part[count:]
@@ -59,7 +59,7 @@ class WorkSplit:
         """Record the mean time (s) of a process's last tasks."""
         self._seconds[member] = seconds
 
-    def _take_over(self, member: int) -> None:
+    def _take_half_of_longest(self, member: int) -> None:
         """Move the second half of the longest remaining range to a process."""
         other = max(range(len(self._parts)), key=lambda each: len(self._parts[each]))
         part = self._parts[other]
@@ -67,10 +67,12 @@ class WorkSplit:
             return
         quarter = len(part) // 4
         middle = range(part.start + max(quarter, 1), part.stop - quarter)
-        cut = min(middle, key=lambda at: (self._alike(at), abs(2 * at - part.start - part.stop)), default=part.start)
+        cut = min(
+            middle, key=lambda at: (self._shared_keys(at), abs(2 * at - part.start - part.stop)), default=part.start
+        )
         self._parts[other], self._parts[member] = range(part.start, cut), range(cut, part.stop)
 
-    def _alike(self, at: int) -> int:
+    def _shared_keys(self, at: int) -> int:
         """Return the number of leading key entries that a task shares with the previous task."""
         pairs = enumerate(zip(self._keys[at - 1], self._keys[at], strict=True))
         return next((place for place, (one, other) in pairs if one != other), len(self._keys[at]))

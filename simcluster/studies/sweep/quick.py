@@ -91,7 +91,7 @@ class QuickSteps:
     def __init__(self) -> None:
         self._clusters, self._orders, self._templates = LruCache(8), LruCache(64), LruCache(16)
 
-    def _shared(self, cluster: ClusterSpec) -> _OnCluster:
+    def _cache_for(self, cluster: ClusterSpec) -> _OnCluster:
         """Return the cache for variants on this cluster; it keeps the cluster, whose id is the key, alive."""
         return self._clusters.fetch(id(cluster), lambda: _OnCluster(cluster, LruCache(1024)))
 
@@ -99,14 +99,14 @@ class QuickSteps:
         """Return the cached job facts (FLOPs, tokens) from which MFU and throughput of a scenario are computed."""
         batch = scenario.training, scenario.data, scenario.seed  # its real tokens are drawn
         name = "facts", scenario.model, batch, scenario.gpus, scenario.software
-        return self._shared(scenario.cluster).kept.fetch(name, lambda: facts_of(scenario, scenario.cluster.device))
+        return self._cache_for(scenario.cluster).kept.fetch(name, lambda: facts_of(scenario, scenario.cluster.device))
 
     @pause_gc()
     def step(self, scenario: Scenario) -> float:
         """Return the step time (s) of a scenario; raise NotQuickError if it needs a full run."""
         if why := QUICK.obstacle(scenario):
             raise NotQuickError(why)
-        overlap, stages, shared = scenario.overlap, scenario.parallel.pp, self._shared(scenario.cluster)
+        overlap, stages, shared = scenario.overlap, scenario.parallel.pp, self._cache_for(scenario.cluster)
         passes = shared.passes(scenario)
         name = scenario.pipeline, stages, scenario.microbatches, overlap.pipeline, passes.casts
         order = self._orders.fetch(
@@ -225,15 +225,15 @@ class _PassCosts:
         self._whole_pass = Pass((0,), embedding=True, lm_head=True, boundary=scenario.parallel.tp > 1)
         self._known: dict[Hashable, Costs] = {}
         self._numbers: dict[TimesAlone, int] = {}
-        self.collectives, self.alone = cache(self._collectives), cache(self._alone)
+        self.collectives, self.alone = cache(self._collectives_of_passes), cache(self._ids_of_times_alone)
 
-    def _collectives(self, kinds: Iterable[str]) -> tuple[Collective, ...]:
+    def _collectives_of_passes(self, kinds: Iterable[str]) -> tuple[Collective, ...]:
         """Return the distinct collectives of passes of these kinds; NotQuickError for unproved kinds of work."""
         ops = [op for kind in kinds for op in self.passes.segment(kind, self._whole_pass).ops]
         require_proved(ops)
         return tuple(dict.fromkeys(op.work for op in ops if isinstance(op.work, Collective)))
 
-    def _alone(self, collectives: tuple[Collective, ...], drawn: RepresentativeCalls) -> tuple[int, ...]:
+    def _ids_of_times_alone(self, collectives: tuple[Collective, ...], drawn: RepresentativeCalls) -> tuple[int, ...]:
         """Return an integer per stage, equal for stages whose collectives take equally long alone."""
         return tuple([self._numbers.setdefault(each, len(self._numbers)) for each in drawn.alone(collectives)])
 
@@ -242,17 +242,17 @@ class _PassCosts:
 
         An action is one op if it may be ``whole`` and its duration depends on nothing outside it; else all of its ops.
         """
-        first = [self._whole(*parts.actions[at], alone, drawn) if whole else () for at in parts.first]
+        first = [self._pass_as_one_op(*parts.actions[at], alone, drawn) if whole else () for at in parts.first]
         numbered = zip(parts.number, parts.actions, strict=True)
-        return [first[number] or self._ops(*action, drawn) for number, action in numbered]
+        return [first[number] or self._op_costs(*action, drawn) for number, action in numbered]
 
-    def _ops(self, work: ActionWork, part: Pass, drawn: RepresentativeCalls) -> Costs:
+    def _op_costs(self, work: ActionWork, part: Pass, drawn: RepresentativeCalls) -> Costs:
         name = drawn, work.stage, work.kind, part
         if name not in self._known:
             self._known[name] = drawn.ops(work.stage, self.passes.segment(work.kind, part))
         return self._known[name]
 
-    def _whole(self, work: ActionWork, part: Pass, alone: Sequence[int], drawn: RepresentativeCalls) -> Costs:
+    def _pass_as_one_op(self, work: ActionWork, part: Pass, alone: Sequence[int], drawn: RepresentativeCalls) -> Costs:
         """Return the cost of a pass as a single op; no ops if its duration depends on other stages."""
         name = *_action_key(work, part, repeats=self.repeats), alone[work.stage]
         found = self._known.get(name)
@@ -261,7 +261,7 @@ class _PassCosts:
             if self.repeats and layers > (1 if part.embedding or part.lm_head or part.boundary else 2):
                 plain = Pass(part.layers[:1], casts=part.casts)
                 few = replace(part, layers=part.layers[:1]), plain, replace(plain, layers=part.layers[:2])
-                timed = [self._whole(work, each, alone, drawn) for each in few]
+                timed = [self._pass_as_one_op(work, each, alone, drawn) for each in few]
                 found = ()
                 if all(timed):
                     first, one, two = [op.seconds for op in chain.from_iterable(timed)]
@@ -285,7 +285,7 @@ class _Stages:
     def __init__(self, job: Job, hops: Sequence[SendWork]) -> None:
         self._job, self._hops, self._ops = job, hops, _end_ops(job)
         self.cut = job.slices, job.gather_boundary
-        self.ends = cache(self._ends)
+        self.ends = cache(self._costs_of_end_ops)
 
     def parts(self, works: Sequence[Work], alone: Sequence[int], *, repeats: bool) -> _Parts:
         """Return the actions of a schedule with the layers of their stages and chunks."""
@@ -307,7 +307,7 @@ class _Stages:
             yield hop.stage, Op(Transfer(hop.target, self._job.send_bytes), "", "", "", lane=lane)
         yield from ((stage, op) for stage, ops in enumerate(self._ops) for _, op in ops if op.work.traffic_kind)
 
-    def _ends(self, drawn: RepresentativeCalls) -> list[Costs]:
+    def _costs_of_end_ops(self, drawn: RepresentativeCalls) -> list[Costs]:
         return [tuple([drawn.end(stage, *each) for each in ops]) for stage, ops in enumerate(self._ops)]
 
 

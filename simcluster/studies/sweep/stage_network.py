@@ -69,15 +69,15 @@ class RepresentativeCalls:
         self._stage = {classes.of_rank[rank]: stage for stage, rank in reversed([*enumerate(ranks)])}
         self._shared = find_shared(classes, communicators.seen)
         self._costs: dict[Hashable, CommunicationKind] = {}
-        self.alone, self.sends = cache(self._find_alone), cache(self._find_sends)
+        self.alone, self.sends = cache(self._find_times_alone), cache(self._find_sends)
 
     def ops(self, stage: int, segment: Segment) -> Costs:
         """Return the ops of a segment on a stage with their costs."""
-        return tuple([self._timed(stage, op, segment.ops[0].lane)[1] for op in segment.ops])
+        return tuple([self._timed_op(stage, op, segment.ops[0].lane)[1] for op in segment.ops])
 
     def end(self, stage: int, key: Hashable, op: Op) -> TimedOp:
         """Return an op at the end of a stage with its cost; equal keys mark ops of stages that meet."""
-        timed = self._timed(stage, op, op.lane)[1]
+        timed = self._timed_op(stage, op, op.lane)[1]
         if timed.communication is None:
             return timed
         return timed._replace(meeting=(self.communication(stage, op)[0], key))
@@ -91,7 +91,7 @@ class RepresentativeCalls:
     def seconds(self, stage: int, segment: Segment) -> float | None:
         """Return the duration (s) of a segment alone; None if it depends on other stages."""
         lane = segment.ops[0].lane
-        timed = [self._timed(stage, op, lane) for op in segment.ops]
+        timed = [self._timed_op(stage, op, lane) for op in segment.ops]
         if any(seconds is None for seconds, _ in timed):
             return None
         if any(cost.communication for _, cost in timed):  # it slows down computation
@@ -106,7 +106,7 @@ class RepresentativeCalls:
             over.append(free[op.lane])
         return max(over)
 
-    def _timed(self, stage: int, op: Op, own_lane: str) -> tuple[float | None, TimedOp]:
+    def _timed_op(self, stage: int, op: Op, own_lane: str) -> tuple[float | None, TimedOp]:
         """Return an op's duration (None: depends on other stages) and cost, in a segment that begins on this lane."""
         work = op.work
         group = work.group(stage)
@@ -122,11 +122,11 @@ class RepresentativeCalls:
             return alone, TimedOp(0.0, -1.0, cost, op.lane, op.after)
         return alone, TimedOp(alone, -1.0, None, op.lane, op.after)
 
-    def _find_alone(self, works: tuple[Collective, ...]) -> list[TimesAlone]:
+    def _find_times_alone(self, works: tuple[Collective, ...]) -> list[TimesAlone]:
         """Return for each stage the times (s) of tp collectives alone, on the main lane and on another lane."""
         ops = [Op(work, "tp", work.kind, "", lane=lane) for work in works for lane in (MAIN, "tp")]
         return [
-            tuple([(self._timed(stage, op, op.lane)[0], self.communication(stage, op)[1].pressure) for op in ops])
+            tuple([(self._timed_op(stage, op, op.lane)[0], self.communication(stage, op)[1].pressure) for op in ops])
             for stage in range(self.num_stages)
         ]
 
@@ -163,16 +163,16 @@ class RepresentativeNetwork:
         equal ones have been.
         """
         listed = [call for what, each in calls.items() if what not in self.learnt for call in each()]
-        new = {name: call for call in listed if (name := self._name(*call)) not in self._calls}
+        new = {name: call for call in listed if (name := self._call_key(*call)) not in self._calls}
         if new:
-            self._drawn = self._draw([*self._calls.values(), *new.values()])
+            self._drawn = self._draw_calls([*self._calls.values(), *new.values()])
         self._calls |= new  # unless they cannot be drawn
         self.learnt |= dict.fromkeys(calls)
         if self._drawn is None:
             raise NotQuickError("ranks of one stage differ in how they reach others")
         return self._drawn
 
-    def _name(self, stage: int, op: Op) -> Hashable:
+    def _call_key(self, stage: int, op: Op) -> Hashable:
         """Return a key of a stage's network call, equal for calls with equal loads on the links."""
         work = op.work
         if isinstance(work, Transfer):
@@ -195,7 +195,7 @@ class RepresentativeNetwork:
     def _find_algorithm(self, form: int, moves: str, size: float) -> str:
         return self._choices.methods.of([*self._forms.values()][form], moves, size).algorithm
 
-    def _draw(self, calls: Sequence[StageOp]) -> RepresentativeCalls | None:
+    def _draw_calls(self, calls: Sequence[StageOp]) -> RepresentativeCalls | None:
         plan, cluster, choices = self._plan, self._cluster, self._choices
         communicators = _AnySizeCommunicators(_calling_programs(plan.pp, calls), plan, cluster, choices.methods)
         communicators.group_of, communicators.planned = self._group_of, {}
@@ -229,16 +229,16 @@ class _AnySizeCommunicators(Communicators):
 
     def method(self, number: int, kind: str, size: float) -> Method:
         """Return how a group runs a collective of any size."""
-        return self._planned(number, kind, size)[0]
+        return self._method_and_parts(number, kind, size)[0]
 
     def traffics(self, number: int, kind: str, size: float, usages: Sequence[Usage]) -> tuple[Traffic, ...]:
         """Return the activities of a collective of any size."""
-        method, parts = self._planned(number, kind, size)
+        method, parts = self._method_and_parts(number, kind, size)
         return make_activities(group_patterns(parts, usages), size, method)
 
-    def _planned(self, number: int, kind: str, size: float) -> tuple[Method, tuple[Part, ...]]:
+    def _method_and_parts(self, number: int, kind: str, size: float) -> tuple[Method, tuple[Part, ...]]:
         """Return how a group runs a collective of any size, and its link patterns, which depend on the group's form."""
-        form = self._form(number)
+        form = self._form_of_group(number)
         name = id(form), kind, size
         if name not in self.planned:
             method = self._methods.of(self.group_of(self.ranks(number)), kind, size)

@@ -202,16 +202,16 @@ def _load_side(side: Comparable) -> tuple[str, Account, SavedResult | Result]:
 
 def changed_settings(base: Mapping[str, Any], other: Mapping[str, Any]) -> Iterator[ChangedSetting]:
     """Yield the settings that differ between two scenario documents, except names, in the order of their keys."""
-    before, after = dict(_leaves(base)), dict(_leaves(other))
+    before, after = dict(_leaves_with_paths(base)), dict(_leaves_with_paths(other))
     for path in dict.fromkeys((*before, *after)):
         if path.partition(".")[0] not in ("name", "measured") and before.get(path) != after.get(path):
             yield ChangedSetting(path, before.get(path), after.get(path))
 
 
-def _leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+def _leaves_with_paths(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
     if isinstance(value, Mapping) and value:
         for key, inner in value.items():
-            yield from _leaves(inner, f"{path}.{key}" if path else str(key))
+            yield from _leaves_with_paths(inner, f"{path}.{key}" if path else str(key))
     else:
         yield path, value
 

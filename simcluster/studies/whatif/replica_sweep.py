@@ -146,12 +146,12 @@ class _ReplicaBlock:
             return planned
         factors, more = [], None
         if self._attention is not None and op.work.attention and item.microbatch >= 0:
-            factors.append(self._uneven(item, op.work))
+            factors.append(self._attention_factor(item, op.work))
         for fault, places in job.jitters:
             chosen = places[stage]
             if not chosen.any():
                 continue
-            drawn = self._draw(fault, stage, number)
+            drawn = self._draw_jitter(fault, stage, number)
             if fault.adds is not None:
                 added = np.where(chosen, drawn * fault.adds, 0.0)
                 more = added if more is None else more + added
@@ -163,7 +163,7 @@ class _ReplicaBlock:
         found = math.prod(factors, start=planned)
         return math.prod(slower, start=found if more is None else found + more)
 
-    def _uneven(self, item: Item, work: Work) -> Floats:
+    def _attention_factor(self, item: Item, work: Work) -> Floats:
         """Return the factor on an op's planned time if its microbatch has other documents."""
         assert self._attention is not None
         assert self._job.planned_attention is not None
@@ -172,7 +172,7 @@ class _ReplicaBlock:
         seconds = work.seconds + (planned - 1.0) * work.attention
         return np.repeat(1.0 + more * (work.attention / seconds), self._job.together, axis=1)
 
-    def _draw(self, fault: Jitter, stage: int, number: int) -> Floats:
+    def _draw_jitter(self, fault: Jitter, stage: int, number: int) -> Floats:
         """Return a random factor per replica and place of a stage, whether the fault affects it or not."""
         job = self._job
         generator = self._streams(job.seed, self._number, fault.seed, job.names[stage][fault.per][number])

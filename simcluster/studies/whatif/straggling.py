@@ -141,20 +141,22 @@ class _Counterfactuals:
             clean=self._time_without(*self._scenario.straggling),
             causes=tuple(sorted(causes, key=lambda cause: -cause.cost)),
             by_worker=self._measure_workers(),
-            estimated=self._estimator.straggling,
+            estimated=self._estimator_of_record.straggling,
         )
 
     @cached_property
-    def _planned(self) -> PlannedStep:
+    def _planned_step(self) -> PlannedStep:
         return plan_step(self._scenario)  # the same for all faults
 
     @cached_property
-    def _estimator(self) -> Any:
+    def _estimator_of_record(self) -> Any:
         return load_provided("estimator of recorded jobs")(self._result, self._scenario.name)
 
     def _time_without(self, *places: int) -> float:
         if places not in self._known:
-            self._known[places] = simulate_scenario(self._scenario.without(*places), planned=self._planned).step_time
+            self._known[places] = simulate_scenario(
+                self._scenario.without(*places), planned=self._planned_step
+            ).step_time
         return self._known[places]
 
     def _time_with_only(self, *places: int) -> float:
@@ -170,13 +172,13 @@ class _Counterfactuals:
         step, note, estimate = self._result.step_time, "", None
         if self._time_without(place) > step:
             other = self._scenario.without(place)
-            again = simulate_scenario(other, planned=self._planned)
+            again = simulate_scenario(other, planned=self._planned_step)
             note = describe_unexpected_slowdown(find_unexpected_slowdown(self._result, again, self._scenario, other))
         if workers := self._workers_with(
             fault
         ):  # their ops take what is typical; steps as the run has them, end to end
             numbers = [dp * self._plan.pp + stage for dp, stage in workers]
-            estimate = step * float(self._estimator.share_without(numbers))
+            estimate = step * float(self._estimator_of_record.share_without(numbers))
         return Cause(
             describe_fault(fault), step, self._time_without(place), self._time_with_only(place), estimate, note
         )
@@ -189,7 +191,7 @@ class _Counterfactuals:
         except InputError:  # a schedule or model that cannot be cut otherwise
             even = step
         if even < step:
-            estimated = self._estimator.straggling
+            estimated = self._estimator_of_record.straggling
             estimate = step * estimated.last_stage.without / float(estimated.replayed.mean())
             yield Cause("uneven stages", step, even, None, estimate)
         free = simulate_scenario(self._scenario, change=free_lm_head).step_time

@@ -40,13 +40,13 @@ def exchange(kind: Exchange, *, nodes: int, gpus_per_node: int, size: float, pla
     pool, most, least = _count_channels(case)
     protocol: Literal["LL", "Simple"] = "LL" if message <= most * LL_MOST else "Simple"
     fitted = case.platform.effective
-    port, network = _rates(case, protocol, kind)
+    port, network = _port_and_network_rates(case, protocol, kind)
     moving = max(message * inside / port, message * outside / network if outside else 0.0) / fitted.achieved
     if protocol == "Simple":
         chunk = CHUNK if nodes == 1 else CHUNK_BETWEEN_NODES
         moving += (inside + outside) * min(message, least * chunk) / (fitted.achieved * port)
     issue, start = fitted.launch, fitted.start * min(pool, inside * least) * (nodes == 1)
-    latency = issue + start + US * _latency(case, protocol, outside, (inside + outside) * least / pool)
+    latency = issue + start + US * _exchange_latency(case, protocol, outside, (inside + outside) * least / pool)
     return Prediction(kind, "direct", protocol, case.ranks, float(size), latency, size / moving, issue)
 
 
@@ -60,7 +60,7 @@ def _count_channels(case: Case) -> tuple[int, int, int]:
     return pool, most, least
 
 
-def _rates(case: Case, protocol: str, kind: Exchange) -> tuple[float, float]:
+def _port_and_network_rates(case: Case, protocol: str, kind: Exchange) -> tuple[float, float]:
     """Return the rates (B/s) of a GPU's port, and of its share of the network (of a lone send, its channels' NICs)."""
     ring = case.platform.one.ring
     port, network = ring.channels * ring.intra, 0.0
@@ -74,7 +74,7 @@ def _rates(case: Case, protocol: str, kind: Exchange) -> tuple[float, float]:
     return port, network
 
 
-def _latency(case: Case, protocol: Literal["LL", "Simple"], outside: int, filled: float) -> float:
+def _exchange_latency(case: Case, protocol: Literal["LL", "Simple"], outside: int, filled: float) -> float:
     """Return the latency (us): a kernel's base, a hop for every batch of peers, and the host's posts to other nodes."""
     column = {"LL": 0, "Simple": 2}[protocol]
     tables, link = case.platform.tables, "net" if case.nodes > 1 else case.platform.link
