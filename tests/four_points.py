@@ -24,6 +24,7 @@ _PLACE = _any(
 _FOUND = _any(
     r"'[^']*'|\"[^\"]*\"|\d",
     r"\b(?:got|missing|required|empty|no such|cannot|holds|without|does not|is for|fails|failed|nothing|both)\b",
+    r"\b(?:twice|overflows)\b",
     r"\b(?:unknown|nested|stands|unexpected|is (?:a|an|no|not|the|in|on|of)|has (?:no|a)|there (?:is|are) no)\b",
 )
 _RULE = _any(
@@ -37,6 +38,7 @@ _BEGINS = r"(?:^|[;:,(.?] |\n\s*|\b(?:or|and|to|then|first|instead|so) )"
 _REMEDY = _any(
     _BEGINS
     + r"(?:write|use|name|give|did you mean|as in|see|choose|delete|set|add|leave|put|save|make|run|keep|take|try)\b",
+    _BEGINS + r"list\b",
     _BEGINS + r"(?:indent|join|begin|count|close|align|build|remove|raise|lower|change|export|copy|split|read)\b",
     _BEGINS + r"(?:start|create|swap|mend|measure|skip|simulate)\b|\b[Rr]ecord (?:it|them|all|with|again|or)\b",
     r"\b(?:known|known keys|built-in|shipped|ship|near it|YAML files there): |; it has |, and it has |there are ",

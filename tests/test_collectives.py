@@ -308,7 +308,7 @@ def test_phases_of_different_sizes_are_played_one_after_the_other(monkeypatch: p
         ({"size": 0}, ["size is 0", "positive"]),
         ({"size": -1.0}, ["size is -1.0"]),
         ({"size": float("nan")}, ["nan"]),
-        ({"gpus": [0, 1, 2, 1]}, ["GPU 1 is twice"]),
+        ({"gpus": [0, 1, 2, 1]}, ["GPU 1 appears twice"]),
         ({"gpus": [2]}, ["1 GPU:", "at least 2"]),
         ({"gpus": []}, ["0 GPUs", "at least 2"]),
         ({"gpus": range(5)}, ["no GPU 4", "it has 4", "larger cluster"]),

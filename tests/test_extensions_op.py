@@ -78,5 +78,5 @@ def test_what_is_not_proved_for_it_refuses_it_by_name(registered: None, planned:
 
 def test_nobody_plays_what_is_not_registered(planned: None) -> None:
     for engine in ("reference", "compiled"):
-        with pytest.raises(InputError, match=r"Write is no kind of work that planning/works\.WORKS names"):
+        with pytest.raises(InputError, match=r"Write is not a kind of work that planning/works\.WORKS names"):
             simulate(job(), engine=engine)  # type: ignore[arg-type]

@@ -151,7 +151,7 @@ def test_at_a_rendezvous_every_microbatch_pays_for_both_boundaries() -> None:
         simulate_costs(NEAR_AND_FAR, stages=3, microbatches=count, rendezvous=True).step_time for count in (8, 16)
     )
     assert long - short == 8 * (3.0 + 0.25 + 0.5)
-    with pytest.raises(InputError, match="two ways of sending"):
+    with pytest.raises(InputError, match="exclude each other; set one of them"):
         simulate_costs(NEAR_AND_FAR, stages=3, microbatches=8, rendezvous=True, blocking_sends=True)
 
 

@@ -22,19 +22,19 @@ from simcluster.step.simulate import simulate
 ROOT = Path(simcluster.__file__).parent
 BLOCKS = ("body", "orelse", "finalbody")
 REVIEWED = {
-    "traffic/nccl/tuner.py filling case.algorithm": "other algorithms have no pipeline to fill",
-    "importers/nccl_xml.py _add_slot slot.kind": "the rest is a switch",
+    "traffic/nccl/tuner.py pipeline_fill_seconds case.algorithm": "other algorithms have no pipeline to fill",
+    "importers/nccl_xml.py _add_device slot.kind": "the rest is a switch",
     "importers/shell/script.py _read_statement statement.kind": "a statement of another kind is a command",
-    "importers/shell/syntax.py _compound found.kind": "the rest is a function",
+    "importers/shell/syntax.py _parse_compound found.kind": "the rest is a function",
     "importers/shell/script.py _read_builtin name": "another name is not the shell's own command",
     "importers/nemo.py _translate_value key": "other settings have the same values there",
     "importers/torchtitan_sources.py _section_settings name": "other sections are taken field by field",
-    "interactive/controls/offers.py _values control.offer": "a table in YAML: another offer raises KeyError",
+    "interactive/controls/offers.py _values_by_kind control.offer": "a table in YAML: another offer raises KeyError",
     "studies/search/pipelines.py over_dp self.zero": "the rest is ZeRO 3",
     "planning/offload.py plan_offloads action.kind": "a W neither makes nor reads activations",
     "schedules/zb_greedy.py _run_next kind": "a W wakes nobody up",
     "schedules/zb_search.py _state_after kind": "the rest is W: zero-bubble rows have no B",
-    "evidence/calibration/device_fit.py _bare_device each.case.kind": "only two kinds tell a peak",
+    "evidence/calibration/device_fit.py _device_from_measurements each.case.kind": "only two kinds tell a peak",
     "evidence/calibration/torch_ops.py case_bytes case.kind": "the rest are matmuls and what is measured with them",
     "model/layer_block.py layer_block shape.recompute": "join and is_kept tell the other values apart",
 }

@@ -184,7 +184,7 @@ from simcluster.longrun.studies import chunks
 from simcluster.cli import main
 chunks.MOST_PER_CHUNK = int(sys.argv[2])
 import simcluster.longrun.commands.train as command
-command.Bar.__call__ = lambda self, done, total, wrong: print(done, flush=True)
+command.ProgressBar.__call__ = lambda self, done, total, wrong: print(done, flush=True)
 if __name__ == "__main__":
     sys.exit(main(sys.argv[3:]))
 """

@@ -11,6 +11,7 @@ import simcluster
 from simcluster import cli
 from simcluster.base.errors import InputError
 from simcluster.results.result import MeasuredStep
+from simcluster.scenario.scenario import load_text
 from simcluster.step.simulate import simulate, simulate_scenario
 from simcluster.studies.whatif.sensitivities import Sensitivity, find_gap_causes, sensitivity
 
@@ -36,7 +37,7 @@ def test_tokens_per_second_are_another_way_to_say_it(capsys: pytest.CaptureFixtu
     found = simulate(simcluster.scenario("tiny_dp", {"measured.tokens_per_s": "1.9M"}))
     assert found.measured is not None
     assert found.measured.step_time == pytest.approx(32_768 / 1.9e6)
-    again = simcluster.scenario(json.dumps(found.scenario.document()))
+    again = load_text(json.dumps(found.scenario.document()))
     assert again == found.scenario
     assert cli.main(["run", "tiny_dp", "--measured.tokens_per_s", "1.9M"]) == 0
     text = capsys.readouterr().out

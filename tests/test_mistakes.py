@@ -69,13 +69,13 @@ def test_every_home_is_a_path_of_the_scenario() -> None:
 @pytest.mark.parametrize("path", ["scenarios/tiny_dp.yaml", "tiny_dp.yaml", "here/tiny_dp"])
 def test_a_shipped_name_behind_a_path(path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(InputError, match="write tiny_dp alone, in any folder"):
+    with pytest.raises(InputError, match="write tiny_dp, without a folder and ending"):
         load(path)
 
 
 def test_a_shipped_topology_behind_a_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(InputError, match="write dgx_h100 alone"):
+    with pytest.raises(InputError, match="write dgx_h100, without a folder and ending"):
         load("tiny_dp", {"cluster.topology": "topologies/dgx_h100.yaml"})
 
 

@@ -34,10 +34,10 @@ class Changes:
     capacity: float
     changes: tuple[tuple[float, float], ...]
 
-    def at(self, instant: float) -> float:
+    def factor_at(self, instant: float) -> float:
         return next((value / self.capacity for when, value in reversed(self.changes) if when <= instant), 1.0)
 
-    def after(self, instant: float) -> float:
+    def next_change(self, instant: float) -> float:
         return min((when for when, _ in self.changes if when > instant), default=math.inf)
 
 

@@ -22,7 +22,7 @@ from simcluster.step.planned import plan_step
 from simcluster.step.simulate import simulate, simulate_scenario
 from simcluster.studies.search.bound import Bounds
 from simcluster.studies.search.layout import Layout
-from simcluster.studies.search.plan import alone
+from simcluster.studies.search.plan import searchable_scenario
 from simcluster.studies.sweep.quick import quick_step
 from simcluster.studies.sweep.stage_network import NotQuickError
 
@@ -113,7 +113,7 @@ def test_a_plan_that_other_faults_share_counts_each_ones_documents(tiny: Tiny) -
 def test_the_bound_of_a_search_has_the_documents_attention() -> None:
     """Whole sequences' attention would make a bound above what is played, and a search that leaves the best out."""
     short = {"kind": "sequence_lengths", "documents": {"kind": "histogram", "values": [128]}}
-    scenario = alone(load("tiny_3d", {"model.sequence_length": 8192, "faults": [short]}))
+    scenario = searchable_scenario(load("tiny_3d", {"model.sequence_length": 8192, "faults": [short]}))
     layout = Layout(8, 2, 2, 2, True, 1, "selective", "1f1b", 1, 1, ("tp", "cp", "dp", "pp"))
     step = simulate_scenario(layout.on(scenario)).step_time
     assert 0.5 * step < Bounds(scenario, [layout]).with_schedule(layout) <= step

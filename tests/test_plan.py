@@ -29,7 +29,7 @@ from simcluster.studies.search.evaluation import SearchState
 from simcluster.studies.search.layout import Layout, layout_of_scenario
 from simcluster.studies.search.memory import LayoutMemory
 from simcluster.studies.search.own import memory_ladder
-from simcluster.studies.search.plan import MAX_LISTED, Found, Ranked, alone, plan
+from simcluster.studies.search.plan import MAX_LISTED, Found, Ranked, plan, searchable_scenario
 from simcluster.studies.search.space import find_broken_keys, make_space
 
 SMALL = {
@@ -69,7 +69,7 @@ def found_few() -> Found:
     ],
 )
 def test_it_finds_what_playing_everything_finds(changes: dict[str, Any], gigabytes: float) -> None:
-    base = alone(tiny(**changes))
+    base = searchable_scenario(tiny(**changes))
     vary = {**SMALL, "training.recompute": ("none",), "pipeline.schedule": ("1f1b", "zb-v")}
     if changes:
         vary["training.micro_batch"] = (1,)
@@ -101,7 +101,7 @@ MOST_FREE = 0.995
 @pytest.fixture(scope="module")
 def few() -> list[tuple[float, float, Layout]]:
     """Step, bytes and layout of all that is legal among the few."""
-    base = alone(tiny())
+    base = searchable_scenario(tiny())
     memory = LayoutMemory(base)
     legal = [each for each in make_space(base, 8, FEW).found[0] if not find_broken_keys(each.on(base))]
     return [(simulate_scenario(each.on(base)).step_time, memory.most(each), each) for each in legal]
@@ -225,7 +225,7 @@ def test_cost_weighs_several_numbers_of_gpus() -> None:
 
 def test_equal_programs_are_one_layout() -> None:
     """Without replicas ZeRO has nothing to share, and with one stage the order of dp and pp says nothing."""
-    legal, counts = make_space(alone(tiny()), 8, {"parallel.zero": (0, 1, 2, 3)}).found
+    legal, counts = make_space(searchable_scenario(tiny()), 8, {"parallel.zero": (0, 1, 2, 3)}).found
     assert {layout.zero for layout in legal if layout.dp == 1} == {0}
     assert len({layout.order for layout in legal if layout.pp == 1}) == 1
     assert counts["the same program as another layout"]
@@ -379,7 +379,7 @@ def test_what_would_make_the_closest_fit() -> None:
 
 
 def test_ones_own_layout_stands_beside_the_winner_with_the_reason(found: Found) -> None:
-    own, seconds = found.own, simulate_scenario(alone(tiny())).step_time
+    own, seconds = found.own, simulate_scenario(searchable_scenario(tiny())).step_time
     assert own is not None
     assert own.step_time == own.score == seconds
     told = describe_own_layout(found)[0]
@@ -398,7 +398,7 @@ def test_ones_own_layout_is_simulated_first_and_may_win_with_values_that_no_axis
     assert layout not in make_space(found.base, 4, vary).found[0]
     assert next((state.own, state.layout) for state in states if state.played) == (True, layout)
     assert found.own is not None
-    assert found.own.step_time == simcluster.simulate(alone(own)).step_time >= found.best[0].step_time
+    assert found.own.step_time == simcluster.simulate(searchable_scenario(own)).step_time >= found.best[0].step_time
     alone_in_space = plan(own, 8, vary={**vary, "parallel.pp": (2,), "pipeline.chunks": (4,)})
     assert layout not in {each.layout for each in alone_in_space.best}, "an axis that is named is kept to"
 

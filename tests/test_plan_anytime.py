@@ -27,7 +27,7 @@ from simcluster.step.simulate import simulate_scenario
 from simcluster.studies.search import evaluation
 from simcluster.studies.search.evaluation import LayoutPlayer, SearchState
 from simcluster.studies.search.layout import Layout
-from simcluster.studies.search.plan import Found, alone, plan
+from simcluster.studies.search.plan import Found, plan, searchable_scenario
 
 FEW = {
     "training.micro_batch": (1,),
@@ -172,7 +172,7 @@ def test_an_alarm_stops_what_never_looks_and_is_gone_afterwards() -> None:
     assert signal.getitimer(signal.ITIMER_REAL)[0] == 0
     assert signal.getsignal(signal.SIGALRM) is signal.SIG_DFL
     with raise_after(None) as none:
-        assert none.left == float("inf")
+        assert none.seconds_left == float("inf")
     with pytest.raises(TimeUp):
         Deadline(0.0).check()
 
@@ -286,7 +286,7 @@ def test_without_a_terminal_it_is_told_now_and_then(
     said = []
     for clock[0], layout in ((100.5, 1), (101.5, 1), (105.0, 1), (111.6, 1), (112.0, 0), (112.7, 0), (122.8, 0)):
         state = state._replace(layout=whole.best[layout].layout)
-        told.now(state)
+        told.report(state)
         said.append(capsys.readouterr().err.count("\n"))
     assert said == [0, 1, 0, 0, 1, 0, 0], "what is news; all else is the clock's"
     words = plan_command.progress_text(state)
@@ -298,7 +298,7 @@ def test_without_a_terminal_it_is_told_now_and_then(
     assert endless.startswith("simulating layouts, best found 1.500 s (yours), within 3.2% of the bound, 3 simulated")
     assert " h left" not in endless
     clock[0] = 124.0
-    told.now(state._replace(gap=0.0))
+    told.report(state._replace(gap=0.0))
     proven = "simulating the next best, the best 1.500 s, proven, 3 simulated, at most 40 left"
     assert proven in capsys.readouterr().err, "that it is proven is told at once"
 
@@ -326,12 +326,12 @@ def test_a_line_of_a_search_has_the_name_and_the_time_of_its_command_once(
         told = plan_command.SearchProgress()
         state = SearchState("layouts", whole.best[0].layout, 1.5, 0.032, 3, 40, 0.0, 130.0)
         clock[0] = 117.0
-        told.now(state)
+        told.report(state)
     assert capsys.readouterr().err == f"simcluster plan: 17 s, {plan_command.progress_text(state)}\n"
 
 
 def test_what_is_played_in_full_for_the_best_is_not_played_again_for_its_account() -> None:
-    scenario = alone(tiny()).with_({"parallel.zero": 3, "pipeline.schedule": "1f1b"})
+    scenario = searchable_scenario(tiny()).with_({"parallel.zero": 3, "pipeline.schedule": "1f1b"})
     text = json.dumps(scenario.document())
     row = evaluation.measure_layout(text, None, math.inf)
     step = row["step_time_s"]

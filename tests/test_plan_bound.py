@@ -21,7 +21,7 @@ from simcluster.studies.search.bound import Bounds
 from simcluster.studies.search.layout import Layout, layout_of_scenario
 from simcluster.studies.search.memory import LayoutMemory
 from simcluster.studies.search.pass_times import least_segment_seconds
-from simcluster.studies.search.plan import alone
+from simcluster.studies.search.plan import searchable_scenario
 from simcluster.studies.search.space import find_broken_keys, make_space
 
 ENDS = 1e-12
@@ -29,7 +29,7 @@ ENDS = 1e-12
 
 def base(**changes: Any) -> Scenario:
     values = {path.replace("__", "."): value for path, value in changes.items()}
-    return alone(simcluster.scenario("tiny_3d", {"model.sequence_length": 256, **values}))
+    return searchable_scenario(simcluster.scenario("tiny_3d", {"model.sequence_length": 256, **values}))
 
 
 def step_of(scenario: Scenario, layout: Layout) -> float:
@@ -166,7 +166,7 @@ def test_a_bound_of_slices_without_layers_is_no_error_under_zero_2() -> None:
     """Eight layers of a stage in nine chunks: one is empty and reduces nothing.  Who plays it is told so."""
     changes = {"cluster.nodes": 64, "gpus": 512, "parallel.dp": 4, "training.global_batch": 512,
                "overlap.grad_reduce": False, "overlap.param_gather": False}  # fmt: skip
-    scenario = alone(simcluster.scenario("llama3_405b_16384xh100", changes))
+    scenario = searchable_scenario(simcluster.scenario("llama3_405b_16384xh100", changes))
     layout = Layout(512, 1, 16, 32, False, 1, "selective", "interleaved", 9, 2, ("tp", "cp", "dp", "pp"))
     bounds = Bounds(scenario, [layout])
     assert 0 < bounds.outline(layout) < bounds.with_ends(layout)
@@ -190,7 +190,7 @@ def test_a_schedule_made_for_the_times_of_the_run_is_not_bounded_by_another() ->
      ("gpt3_175b_64xa100_full_recompute", 0.98), ("packing_16", 0.9)],
 )  # fmt: skip
 def test_no_bound_is_above_what_shipped_scenarios_take(name: str, share: float) -> None:
-    scenario = alone(simcluster.scenario(name))
+    scenario = searchable_scenario(simcluster.scenario(name))
     layout = layout_of(scenario)
     step, bound = step_of(scenario, layout), Bounds(scenario, [layout]).with_schedule(layout)
     assert share * step <= bound <= step, "above it is none; far below it prunes nothing"

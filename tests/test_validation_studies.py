@@ -110,7 +110,7 @@ def layer_seconds(sequence_parallel: bool, recompute: str) -> tuple[float, float
     job, _ = plan_job(scenario, load_device("a100-80gb"))
     own = JobTimes(job, scenario.cluster.built, collective_options(scenario).methods)
     part = Pass((0,))
-    ((forward, backward),) = own._part_seconds([[job.passes.segment("F", part), job.passes.segment("B", part)]])
+    ((forward, backward),) = own._segment_seconds([[job.passes.segment("F", part), job.passes.segment("B", part)]])
     return forward, backward
 
 

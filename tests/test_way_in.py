@@ -93,7 +93,7 @@ FORMS: dict[str, Callable[[str, Path, Mapping[str, Any]], Any]] = {
     "Scenario": lambda name, folder, document: from_document(document),
 }
 SLOW = ("check", "largest_that_fits", "plan", "job_memory", "report")  # of these one form beside the name
-TAKERS = re.compile(r"\b(ScenarioLike|ResultLike|ClusterLike|Variants|Side|Policy)\b")
+TAKERS = re.compile(r"\b(ScenarioLike|ResultLike|ClusterLike|Variants|Comparable|Policy)\b")
 
 
 def annotations(name: str) -> list[str]:

@@ -227,12 +227,8 @@ def _dispatch(argv: list[str]) -> None:
     outputs.require_distinct_files(written)
     outputs.require_libraries(args)
     before = [outputs.file_version(path) for path in files]
-    quiet, allowed = contextlib.redirect_stderr(io.StringIO()), getattr(args, "allow_python", False)
-    with (
-        quiet if args.quiet else track_progress(args.command),
-        allow_python_code(allowed),
-        listen_to_notes(_print_note),
-    ):
+    progress = contextlib.redirect_stderr(io.StringIO()) if args.quiet else track_progress(args.command)
+    with progress, allow_python_code(getattr(args, "allow_python", False)), listen_to_notes(_print_note):
         with pause_gc():  # 0.6 s instead of 0.7
             module = importlib.import_module(module_name(args.command))
         replaced = [path for path in written if path != getattr(args, "store", None)]  # a store is read first

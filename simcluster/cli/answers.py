@@ -30,7 +30,7 @@ ANSWERS: Mapping[str, str] = {
     "JobMemory": "cli.memory:job_answer",
     "LaunchCheck": "longrun.launch.check:check_answer",
     "MeanDifference": "show.explanation:describe_mean_difference",
-    "TimedSchedule": "cli.schedule_report:report",
+    "TimedSchedule": "cli.schedule_report:schedule_answer",
     "PolicyComparison": "longrun.studies.comparison_answers:policies_answer",
     "Records": "cli.answers:records_answer",
     "Report": "evidence.commands.validate:study_answer",

@@ -49,7 +49,7 @@ class CollectiveEntry:
 def double_closed_form(seconds: ClosedForm) -> ClosedForm:
     """Return the closed form of an all-reduce made of a reduce-scatter and an all-gather.
 
-    >>> twice(rounds_of_parts)(2, 0.0, 1.0)
+    >>> double_closed_form(rounds_seconds)(2, 0.0, 1.0)
     1.0
     """
     return lambda ranks, latency, transfer: 2 * seconds(ranks, latency, transfer)
@@ -64,7 +64,7 @@ def one_message_seconds(ranks: int, latency: float, transfer: float) -> float:
 def rounds_seconds(ranks: int, latency: float, transfer: float) -> float:
     """Return the time (s) of N - 1 rounds, each with 1/N of the size.
 
-    >>> rounds_of_parts(8, 1.0, 8.0)
+    >>> rounds_seconds(8, 1.0, 8.0)
     14.0
     """
     return (ranks - 1) * (latency + transfer / ranks)

@@ -70,7 +70,7 @@ def read_csv(path: Path) -> tuple[Row, ...]:
         other = next((sign for sign in ";\t|" if len(header) == 1 and sign in header[0]), "")
         if other:
             raise InputError(
-                f"{path}: columns are separated by {shown(other)}; separate them by commas when you save the file"
+                f"{path}: columns are separated by {shown(other)}; they must be commas: save the file with commas"
             )
         if len(cells) != len(header):
             raise InputError(

@@ -122,13 +122,13 @@ def searched() -> Any:
     """Layouts on leaves that replicas do not fill, as a search plays them."""
     from simcluster import simulate
     from simcluster.scenario.scenario import load
-    from simcluster.studies.search.plan import alone
+    from simcluster.studies.search.plan import searchable_scenario
 
     found = []
     for tp in (8, 4):
         layout = {"gpus": 1024, "cluster.nodes": 128, "parallel.tp": tp, "parallel.pp": 16, "parallel.dp": 64 // tp,
                   "training.global_batch": 1536, "pipeline.schedule": "1f1b", "pipeline.chunks": 1}  # fmt: skip
-        found.append(simulate(alone(load("gpt3_175b_64xa100", layout))).step_time)
+        found.append(simulate(searchable_scenario(load("gpt3_175b_64xa100", layout))).step_time)
     return found
 
 
