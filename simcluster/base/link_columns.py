@@ -1,4 +1,4 @@
-"""One value per link of a cluster, stored compactly: once per kind of link, or once per equal row.
+"""One value per link of a cluster, stored compactly: one copy per kind of link, or per group of equal rows.
 
 A cluster of 131,072 GPUs has a million links. Links of one sort share one float: capacities are a dozen floats and a
 byte per link (``LinkValues``). Nodes and leaves of a few kinds have equal rows (``LinkRows``). So most computations

@@ -85,7 +85,7 @@ def add_product(begin: Floats, seconds: cython.double, factor: Floats) -> Floats
 
 
 def latest_per_group(ends: Floats, groups: cython.longlong) -> Floats:
-    """Return the latest end of each group of neighbouring places, [case, group]; ``ends`` is [case, place]."""
+    """Return the maximum end time per group of adjacent columns: ``ends`` [case, column] becomes [case, group]."""
     cases: cython.longlong = ends.shape[0]
     if not cython.compiled:
         return np.asarray(ends.reshape(cases, groups, -1).max(axis=2))

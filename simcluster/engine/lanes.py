@@ -253,7 +253,7 @@ class LaneStates:
         return (1.0 + sensitivity * self.state[lane].pressure) * self.state[lane].speed
 
     def _left(self, lane: cython.int, time: cython.double) -> cython.double:
-        """Return what is left, at this time, of the op that a lane is at."""
+        """Return the remaining work (s) of a lane's current op at ``time``."""
         over: cython.double = (time - self.state[lane].since) / self.state[lane].factor
         left: cython.double = self.state[lane].left - self.queue.rounded(over)
         return left if left > 0.0 else 0.0

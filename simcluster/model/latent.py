@@ -63,7 +63,7 @@ class LatentAttention(Attention):
         return mla.kv_lora_rank + (mla.q_lora_rank or 0) + sinks
 
     def flops_again(self, model: Model, module: RecomputeModule, core: Flops) -> float:
-        """Return the FLOPs that recomputing ``module``, the core attention or the up-projections, repeats."""
+        """Return the extra FLOPs of recomputing ``module`` (the core attention or the up-projections)."""
         if module != "mla_up_proj":
             return super().flops_again(model, module, core)
         return 2.0 * model.sequence_length * sum(each.elements for each in self.matrices(model) if each.split == "rows")

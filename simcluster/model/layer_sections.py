@@ -188,7 +188,7 @@ def local_sizes(model: Model, shape: RankShape) -> LocalSizes:
 
 
 def join_sections(pieces: Sequence[Section], recompute: Recompute) -> Section:
-    """Return one section of several that run in order, reversed in the backward.
+    """Join sections that run one after another into one; its backward pass runs them in reverse.
 
     Under full recompute the whole forward runs again; otherwise the parts that the sections name.
     """

@@ -236,7 +236,7 @@ class Router:
         return [port for port in ports if port.node == node]
 
     def _entry_order(self, src: int, dst: int, number: int) -> int:
-        """Return the place in tree order of the NIC (or GPU) by which a flow enters the destination's machine."""
+        """Return the index, in tree order, of the NIC (or GPU) through which a flow enters its destination node."""
         entries = self.ways.near.entries[dst]
         if len(entries) < 2:
             return self.ways.tree_order[entries[0].node] if entries else 0

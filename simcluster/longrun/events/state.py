@@ -85,7 +85,7 @@ class Exposure:
         return (self._loaded if stops else self._trained) + more
 
     def change(self, to: str, pace: float) -> None:
-        """Change which failures can occur, and wake the causes that wait for this."""
+        """Set which failures can occur, and resume the failure processes that wait for the change."""
         self._loaded, self._trained = self.exposed_seconds(stops=True), self.exposed_seconds(stops=False)
         self.to, self.pace, self._since = to, pace, self.env.now
         changed, self.changed = self.changed, self.env.event()

@@ -115,7 +115,7 @@ class SlowDevices:
         return first.cause
 
     def update(self, short: cython.double, short_cause: cython.int) -> cython.void:
-        """Update the job's pace and the time of its next change; ``short`` is the pace with missing nodes."""
+        """Update the job's pace and the time of its next change; ``short`` is the pace due to missing nodes alone."""
         each: SlowPeriod
         self.worst, self.by, self.next = 1.0, -1, _INF
         for each in self.devices:

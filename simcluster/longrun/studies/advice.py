@@ -1,4 +1,4 @@
-"""Advice on long runs: the questions of ``simcluster advise`` by name, and those about checkpoints."""
+"""Table of all ``simcluster advise`` questions, and the answers to those about checkpoints."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ def _interval_plot(seconds: float, marks: Iterable[AdviceMark], **more: Any) -> 
 
 
 def _runs_at_intervals(run: LongRun, steps: Iterable[int]) -> dict[int, LongRun]:
-    """Return the run at each checkpoint interval in steps at which it can keep up and end."""
+    """Return the run for each checkpoint interval (in steps) at which checkpoints keep up and the run ends."""
     found = {}
     for each in sorted(set(steps)):
         try:
