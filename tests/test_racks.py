@@ -52,7 +52,7 @@ def test_nodes_that_were_meant_as_trays_are_told_to_be_racks() -> None:
     with pytest.raises(InputError, match=r"a node of GB200 NVL72 is a rack of 72 GPUs in 18 trays.*counts racks"):
         load({**job, "cluster": {"topology": "gb200_nvl72", "nodes": 32}})
     machines = scenario_schema()["$defs"]["MachinesSpec"]["properties"]
-    assert "racks of 72 GPUs" in machines["nodes"]["description"]
+    assert "rack of 72 GPUs" in machines["nodes"]["description"]
 
 
 @pytest.mark.parametrize("gpus", [128, 144])
