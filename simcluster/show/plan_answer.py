@@ -248,11 +248,12 @@ def _explain_gap(found: Found, other: Ranked | OwnLayout) -> str:
 def _list_lower_bounds(found: Found) -> Iterator[str]:
     best = found.best[0].score
     parts = [
-        f"{axis} {size} at least {bound / best - 1:.1%} more" for (axis, size), bound in sorted(found.elsewhere.items())
+        f"{axis} {size} is at least {bound / best - 1:.1%} slower"
+        for (axis, size), bound in sorted(found.elsewhere.items())
     ]
     if parts:
-        whose = ", of those that leave the headroom" if found.tight else ""
-        yield f"By their bounds alone{whose}: {', '.join(parts)}."
+        whose = " of layouts that leave the headroom" if found.tight else ""
+        yield f"Lower bounds{whose}: {', '.join(parts)}."
 
 
 def describe_proof(found: Found) -> list[str]:

@@ -81,12 +81,11 @@ def _stage_tables(found: Difference) -> list[Block]:
 def describe_stragglers(found: Stragglers) -> Answer:
     """Return the printed blocks about stragglers."""
     estimated = found.estimated
-    by_trace = "the estimator's: over a step where every op takes what is typical of its type"
     facts = [
         Fact("step time", format_seconds(found.step_time)),
         Fact("T_ideal", format_seconds(found.clean), aside="simulated without the scenario's faults"),
         Fact("S", f"{found.slowdown:.4f}", aside="the step over T_ideal"),
-        Fact("S, by trace", f"{estimated.slowdown:.4f}", aside=by_trace),
+        Fact("S, by trace", f"{estimated.slowdown:.4f}", aside="slowdown estimated from the trace alone"),
     ]
     return [Figures(facts), straggler_causes_table(found), _slow_places_table(found)]
 
