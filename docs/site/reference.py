@@ -108,7 +108,7 @@ def _section(top: str, keys: Iterable[ScenarioKey]) -> str:
 
 def _row(name: str, key: ScenarioKey) -> str:
     default = "**required**" if key.required else _code(key.default_text) if key.default_text else ""
-    cells = (name, _cell(key.takes), default, _cell(key.description))
+    cells = (name, _cell(key.type_text), default, _cell(key.description))
     return f"| {' | '.join(cells)} |"
 
 
