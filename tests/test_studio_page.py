@@ -96,7 +96,7 @@ def test_a_person_changes_pins_compares_undoes_and_saves(browser: chromium.Brows
     assert tab.run("document.querySelectorAll('.pending').length") == 0  # all that was to come is there
 
     move(tab, "parallel.tp", "8")  # 8 GPUs and two stages: the rule is told, and what goes
-    assert "product divides 8" in text_of(tab, "[data-part=problem]")
+    assert "tp x pp x cp that divides 8" in text_of(tab, "[data-part=problem]")
     ways_out = text_of(tab, "[data-part=remedies]")
     press(tab, "[data-part=remedies] button:last-of-type")
     assert tab.run("document.querySelector('[data-part=problem]').hidden")
