@@ -24,7 +24,10 @@ from simcluster.results.result import VERSION
 if TYPE_CHECKING:
     import pandas as pd
 
-OLDER_NAMES: Mapping[str, str] = {**{name: f"breakdown_s.{name}" for name in BREAKDOWN}, "memory": "peak_memory_bytes"}
+OLDER_NAMES: Mapping[str, str] = {
+    **{name: f"breakdown_s.{name}" for name in BREAKDOWN},
+    "memory": "peak_memory_bytes", "real_mfu": "mfu_without_padding",
+}  # fmt: skip
 """Older names of columns, each with its key in the result JSON."""
 
 

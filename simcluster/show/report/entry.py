@@ -206,9 +206,10 @@ def make_entry(result: Result, *, name: str = "", origin: str = "", ranks: Seque
 def make_saved_entry(saved: SavedResult, *, origin: str = "", name: str = "") -> ReportEntry:
     """Return a saved result as a run of the report; raise InputError if it lacks numbers."""
     where = origin or saved.name
-    names = ("tokens_per_s", "tokens_per_s_per_gpu", "mfu")  # older results: all tokens are real, MFU is over bf16
-    older = {"real_token_fraction": 1.0, "mfu_bf16": saved.values.get("mfu")}
-    values = {**older, **{f"real_{each}": saved.values.get(each) for each in names}, **saved.values}
+    was = saved.values  # older results: all tokens are real, MFU is over bf16 and had another name without padding
+    mfu, rates = was.get("mfu"), ("tokens_per_s", "tokens_per_s_per_gpu")
+    older = {"real_token_fraction": 1.0, "mfu_bf16": mfu, "mfu_without_padding": was.get("real_mfu", mfu)}
+    values = {**older, **{f"real_{each}": was.get(each) for each in rates}, **was}
     memory = values.get("memory_bytes")
     needed = {each: values.get(each) for each, metric in METRICS.items() if metric.unit != "yes or no"}
     needed |= {f"memory_bytes.{each}": memory.get(each) if isinstance(memory, Mapping) else None for each in MEMORY}
