@@ -3,14 +3,7 @@
 from simcluster.longrun.budget.critical_batch import CriticalBatch, kaplan_critical_batch
 from simcluster.longrun.budget.loss_laws import loss_law
 from simcluster.longrun.catalogue import watched_failures
-from simcluster.longrun.closed_forms import (
-    best_interval,
-    daly,
-    efficiency,
-    first_order_efficiency,
-    none_left,
-    young,
-)
+from simcluster.longrun.closed_forms import best_interval, daly, efficiency, first_order_efficiency, none_left, young
 from simcluster.model.flops import model_flops_per_sequence, torchtitan_flops_per_sequence
 from simcluster.model.layers import RankShape, parameters, stage_parameters_per_tp_rank
 from simcluster.model.memory import activation_parts
