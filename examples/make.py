@@ -8,7 +8,7 @@ from pathlib import Path
 
 import simcluster
 from simcluster.cli import main
-from simcluster.interop.replay.trace_writer import write_trace
+from simcluster.interop.replay.trace_writer import write_recorded_trace
 
 HERE = Path(__file__).parent
 SLOW = 'tiny_3d --set "faults=[{kind: slow_gpu, rank: 5, slowdown: 1.3}]"'
@@ -52,5 +52,7 @@ if __name__ == "__main__":
         assert main([*shlex.split(command), "--quiet"]) == 0, command
     shutil.rmtree(HERE / "profiles" / "merged")
     slow = {"kind": "slow_gpu", "rank": 5, "slowdown": 1.3}
-    write_trace(simcluster.simulate(simcluster.scenario("tiny_3d", faults=[slow], steps=3)), HERE / "trace.parquet")
+    write_recorded_trace(
+        simcluster.simulate(simcluster.scenario("tiny_3d", faults=[slow], steps=3)), HERE / "trace.parquet"
+    )
     (HERE / "nccl.log").write_text(nccl_log(), encoding="utf-8")

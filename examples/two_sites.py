@@ -14,7 +14,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 import simcluster
-from simcluster.longrun.studies.amortised import amortised_rows
+from simcluster.longrun.studies.periodic_work import list_periodic_work
 from simcluster.show.palette import STREAMS
 
 SCENARIO = "llama3_405b_two_sites"
@@ -34,7 +34,7 @@ def step(mode: str, rate: float, distance: float) -> float:
     """Seconds of a step, with its share of what comes every 100."""
     wan = {"cluster.wan.line_rate": f"{rate} Gbit/s", "cluster.wan.latency": f"{distance * FIBRE!r} s"}
     result = simcluster.simulate(simcluster.scenario(SCENARIO, {**SMALLER, **MODES[mode], **wan}))
-    return result.step_time + sum(row.each_step for row in amortised_rows(result))
+    return result.step_time + sum(row.seconds_per_step for row in list_periodic_work(result))
 
 
 def picture(rates: pd.DataFrame, distances: pd.DataFrame) -> Figure:

@@ -83,7 +83,7 @@ for gpus, size, rate in [(8, 14e9, 600e9), (16, 200e6, 100e9)]:
     what = f"all-reduce of {size / 1e9:g} GB on {gpus} GPUs of {rate / 1e9:g} GB/s"
     add(what, ring_seconds(gpus, size, rate), played.duration, "ms", 1e-3)
 
-sent = formulas.busiest_links(flat(64, "50 GB/s"), [range(64)], "all_reduce", 20e9).load  # bytes on the busiest port
+sent = formulas.busiest_links_of_collective(flat(64, "50 GB/s"), [range(64)], "all_reduce", 20e9).load  # bytes on the busiest port
 add("sent per GPU, all-reduce of 20 GB on 64 GPUs", 2 * 63 / 64 * 20e9, sent, "GB", 1e9)
 
 for gpus, rate, alpha in [(8, 450e9, 1e-6), (64, 50e9, 5e-6), (256, 50e9, 5e-6), (1024, 50e9, 5e-6)]:
@@ -440,7 +440,7 @@ for what, bytes_by_formula, options in [
     ("tp 8, full recompute", 2 * sbh, {"tp": 8, "recompute": "full"}),
 ]:
     shape = formulas.RankShape(1, attention="unfused", dropout=True, **options)
-    add(f"175B, one layer, {what}", bytes_by_formula, sum(formulas.activation_parts(gpt3, shape).values()), "MB", 1e6)
+    add(f"175B, one layer, {what}", bytes_by_formula, sum(formulas.activation_bytes(gpt3, shape).values()), "MB", 1e6)
 
 in_chunks = 2 * 7 + 2 * 8 + 1  # of interleaved 1F1B on stage 0: P + (P-1)/v stages, in chunks of 4 layers
 kept = in_chunks * 4 * sbh / 8 * 34
@@ -545,7 +545,7 @@ wrong("a worked step, PP 2", "9 × max(F, B) = 1.98 s, and 2.06 s with sends",
 wrong("its speedup over one stage", "1.32 ×", f"{whole_model.step_time / real.step_time:.3f} ×",
       "the time of one stage's layers stood for that of the whole model")
 
-half = {kind: formulas.busiest_links(flat(64, "50 GB/s"), [range(64)], kind, 20e9).load for kind in ("all_gather", "reduce_scatter", "all_reduce")}
+half = {kind: formulas.busiest_links_of_collective(flat(64, "50 GB/s"), [range(64)], kind, 20e9).load for kind in ("all_gather", "reduce_scatter", "all_reduce")}
 sharded = 2 * half["all_gather"] + half["reduce_scatter"]
 assert math.isclose(half["all_reduce"], half["all_gather"] + half["reduce_scatter"])
 wrong("ZeRO-3, 10B parameters, 64 GPUs", "1.9 GB a GPU and step, a twentieth of data parallelism",
@@ -561,7 +561,7 @@ wrong("70B, 12 bytes, ZeRO-3 on 8 GPUs", "105 GB across the GPUs, 13 GB each",
 held = sum(llama.memory_of(rank).parameters for rank in range(32)) / (2 * formulas.parameters(llama.scenario.model).total)
 wrong("TP 4, PP 4, DP 2: a GPU stores", "1/(TP × DP) of the model",
       f"1/{32 / held:.1f}: the 32 GPUs hold {held:.2f} models", "a misprint for 1/(TP × PP): replicas hold copies")
-each = {gpus: formulas.busiest_links(flat(gpus, "50 GB/s"), [range(gpus)], "all_reduce", 1.0).load for gpus in (2, 4, 8, 64)}
+each = {gpus: formulas.busiest_links_of_collective(flat(gpus, "50 GB/s"), [range(gpus)], "all_reduce", 1.0).load for gpus in (2, 4, 8, 64)}
 wrong("TP: bytes of an all-reduce of S", "they grow as the square of the group",
       ", ".join(f"{sent:.2f} S on {gpus} GPUs" for gpus, sent in each.items()),
       "2 (N-1)/N S a GPU is flat; what grows is the number of machines that a group crosses")

@@ -44,9 +44,9 @@ simcluster.plots.schedules(played, columns=2, width=14)
 table = pd.DataFrame(
     {
         "makespan": [float(each.timing.makespan) for each in played],
-        "bubble / total": [float(1 - each.ideal / each.timing.makespan) for each in played],
-        "bubble / longest span": [float(each.bubble_of_span) for each in played],
-        "peak activations": [float(max(each.peaks)) for each in played],
+        "bubble / total": [float(1 - each.ideal_time / each.timing.makespan) for each in played],
+        "bubble / longest span": [float(each.span_bubble) for each in played],
+        "peak activations": [float(max(each.peak_activations)) for each in played],
     },
     index=names,
 ).round(3)
@@ -167,7 +167,7 @@ simcluster.plots.waterfall({"as built in": pair[0].step_time, "both block": pair
 # communication were free, another chain would take over. So each kind is also simulated as free.
 
 # %%
-simcluster.plots.critical(results["interleaved"])
+simcluster.plots.critical_path(results["interleaved"])
 
 # %% [markdown]
 # ## Uneven stages

@@ -44,12 +44,12 @@ simcluster.plots.waits(result)
 matrix = result.wait_matrix
 assert matrix.unit == "rank"
 neighbours = range(28, 32)
-assert matrix.waited[29] == min(matrix.waited), "the slow GPU waits least of all"
-assert matrix.awaited[29] == max(matrix.awaited[rank] for rank in neighbours)
+assert matrix.waited_seconds[29] == min(matrix.waited_seconds), "the slow GPU waits least of all"
+assert matrix.awaited_seconds[29] == max(matrix.awaited_seconds[rank] for rank in neighbours)
 Markdown(
-    f"The tallest column is rank {matrix.awaited.argmax()}'s. Among the tensor-parallel neighbours of its stage rank 29 stands "
-    f"out: others wait {1000 * matrix.awaited[29]:.0f} ms for it in all, and it waits least of all, {1000 * matrix.waited[29]:.0f} ms where "
-    f"its neighbours wait {1000 * min(matrix.waited[rank] for rank in neighbours if rank != 29):.0f} ms or more. "
+    f"The tallest column is rank {matrix.awaited_seconds.argmax()}'s. Among the tensor-parallel neighbours of its stage rank 29 stands "
+    f"out: others wait {1000 * matrix.awaited_seconds[29]:.0f} ms for it in all, and it waits least of all, {1000 * matrix.waited_seconds[29]:.0f} ms where "
+    f"its neighbours wait {1000 * min(matrix.waited_seconds[rank] for rank in neighbours if rank != 29):.0f} ms or more. "
     "That is how a slow GPU looks from outside."
 )
 
@@ -68,7 +68,7 @@ pd.DataFrame(
             "cause": cause.what,
             "costs (% of the step)": 100 * cause.cost,
             "by trace (%)": None if cause.estimated_cost is None else 100 * cause.estimated_cost,
-            "step without it (s)": cause.without,
+            "step without it (s)": cause.step_time_without,
         }
         for cause in found.causes
     ]

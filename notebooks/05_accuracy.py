@@ -56,7 +56,7 @@ pd.DataFrame(rows).set_index("study")
 # lacks resolution.
 
 # %%
-plots.errors(reports)
+plots.validation_errors(reports)
 
 # %% [markdown]
 # ## The three worst rows, taken apart

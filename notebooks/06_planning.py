@@ -83,7 +83,7 @@ Markdown(
 
 # %%
 small = simcluster.plan("tiny_3d", gpus=4, front=True, top=5)
-print(f"{small.total:,} combinations, {small.played} simulated")
+print(f"{small.num_combinations:,} combinations, {small.num_simulated} simulated")
 pd.DataFrame([{"tp": one.layout.tp, "pp": one.layout.pp, "micro batch": one.layout.micro_batch,
                "schedule": one.layout.schedule, "zero": one.layout.zero, "order": " ".join(one.layout.order),
                "step (ms)": round(1e3 * one.step_time, 3), "memory (GB)": round(one.memory / 1e9, 2)}
@@ -124,7 +124,7 @@ Markdown(
 better = simcluster.scenario({**idea, "name": "tp 4"}, {"parallel.tp": 4})
 second = simcluster.simulate(better)
 found = simcluster.diff(first, second)
-print(found.in_words())
+print(found.describe())
 
 # %%
 causes = simcluster.differences([first, second], ["first idea", "tp 4"])

@@ -63,7 +63,7 @@ pd.DataFrame({"seconds a step": planned.states})
 # (blue), and a failure throws it back to its last checkpoint and stops it.
 
 # %%
-simcluster.plots.weeks(planned)
+simcluster.plots.run_calendar(planned)
 
 # %% [markdown]
 # ## What was lost
@@ -72,7 +72,7 @@ simcluster.plots.weeks(planned)
 # the healthy cluster; its share of the wall is the *goodput*.
 
 # %%
-simcluster.plots.fates({"as planned": planned})
+simcluster.plots.lost_time({"as planned": planned})
 
 # %%
 table = planned.breakdown[planned.breakdown["share"] > 0]
@@ -101,7 +101,7 @@ simcluster.plots.goodput(planned)
 often, rarely = (train({"run.checkpoint.every": words}) for words in ("10 min", "6 h"))
 every = {"10 min": often, "1 h": planned, "6 h": rarely}
 best = planned.expected.set_index("closed_form").loc["best interval, exact", "value"]
-simcluster.plots.fates({f"every {words}": training for words, training in every.items()})
+simcluster.plots.lost_time({f"every {words}": training for words, training in every.items()})
 
 # %%
 goodput = {words: training.goodput for words, training in every.items()}

@@ -91,7 +91,7 @@ table.rename(index=lambda tokens: f"{tokens / 1e12:g}T tokens served").rename_ax
 Markdown(
     f"For a trillion tokens served, {serving.loc[1e12, 'parameters'] / 1e9:.1f}B would be best. So we take Llama 2 13B, which "
     f"reaches {LOSS} after {goal.to_loss.tokens / 1e9:,.0f}B tokens. (Can a 13B model reach anything? No: "
-    f"with all the tokens of the world it stays above {goal.law.floor(13e9):.3f}, and for less the answer is *never*.)"
+    f"with all the tokens of the world it stays above {goal.law.lowest_loss(13e9):.3f}, and for less the answer is *never*.)"
 )
 
 # %% [markdown]
@@ -121,7 +121,7 @@ overlap: {tensor: true, grad_reduce: true, param_gather: true}
 """
 job = simcluster.scenario(JOB)
 rungs = simcluster.job_memory(job).rungs
-pd.DataFrame({f"ZeRO-{rung.zero}" + " (ours)" * rung.own: {"GB on the fullest GPU": rung.held.total / 1e9, "ms a step": 1e3 * rung.step_time}
+pd.DataFrame({f"ZeRO-{rung.zero}" + " (ours)" * rung.own: {"GB on the fullest GPU": rung.footprint.total / 1e9, "ms a step": 1e3 * rung.step_time}
               for rung in rungs}).T.round(1)  # fmt: skip
 
 # %%
@@ -129,7 +129,7 @@ one, two, three = rungs[1:]
 assert one.fits and not rungs[0].fits and two.step_time < 1.001 * one.step_time < three.step_time
 Markdown(
     f"Alone, a GPU would need {gb.loc[1, 'GB per GPU']:.0f} GB for the state alone under ZeRO-1; with half of each layer it "
-    f"holds {one.held.total / 1e9:.0f} GB of everything. ZeRO-2 is as fast in {two.held.total / 1e9:.0f} GB, and ZeRO-3, which "
+    f"holds {one.footprint.total / 1e9:.0f} GB of everything. ZeRO-2 is as fast in {two.footprint.total / 1e9:.0f} GB, and ZeRO-3, which "
     f"gathers weights over and over, {three.step_time / one.step_time - 1:.1%} slower. How large a micro batch has room? "
     "`largest` answers for anything in a scenario that is a number:"
 )
@@ -235,7 +235,7 @@ RUN = {
     "played": 30,
 }
 run = simcluster.train(simcluster.scenario(JOB, {"run": RUN}))
-simcluster.plots.fates({"the run": run})
+simcluster.plots.lost_time({"the run": run})
 
 # %%
 bill = dict(run.money.parts)
@@ -304,7 +304,7 @@ answers([
 # ### Checkpoints, failures, spares
 
 # %%
-llama3 = {each.name: each for each in formulas.watched_failures()}["llama3"]
+llama3 = {each.name: each for each in formulas.published_failures()}["llama3"]
 saved = [(60, 10800, 600), (30, 11135, 300), (300, 3600, 600)]  # seconds: a checkpoint, between failures, a restart
 
 
@@ -316,12 +316,12 @@ def checkpoint_gb(billions, recipe):
 
 def interval(checkpoint, gpus):
     """The best interval (s) of a job that fails as often as Llama 3 did."""
-    return formulas.best_interval(checkpoint, 1 / llama3.rate(gpus))
+    return formulas.best_interval(checkpoint, 1 / llama3.job_failure_rate(gpus))
 
 
 def goodput(checkpoint, gpus):
     """At that interval, with restarts of 300 s."""
-    return formulas.efficiency(interval(checkpoint, gpus), checkpoint, 300, 0, llama3.rate(gpus))
+    return formulas.kept_share(interval(checkpoint, gpus), checkpoint, 300, 0, llama3.job_failure_rate(gpus))
 
 
 answers([
@@ -329,23 +329,23 @@ answers([
     ("the same with a master copy, 14 B", "[checkpoint_gb(n, 'mixed-16') for n in (7, 70, 175, 405)]", "{:,.0f}"),
     ("60 s after every K steps of 13.71 s, a failure in 3 h: lost at K = 10, 50, 83, 100, 200",
      "[1 - formulas.first_order_efficiency(13.71 * K, 60, 0, 3 * HOUR) for K in (10, 50, 83, 100, 200)]", "{:.2%}"),
-    ("the best K", "formulas.young(60, 3 * HOUR) / 13.71", "{:.2f}"),
-    ("Young's interval: (C, M, R) = (60, 10800, 600), (30, 11135, 300), (300, 3600, 600) s", "[formulas.young(C, M) for C, M, R in saved]", "{:.1f} s"),
-    ("Daly's", "[formulas.daly(C, M) for C, M, R in saved]", "{:.1f} s"),
+    ("the best K", "formulas.young_interval(60, 3 * HOUR) / 13.71", "{:.2f}"),
+    ("Young's interval: (C, M, R) = (60, 10800, 600), (30, 11135, 300), (300, 3600, 600) s", "[formulas.young_interval(C, M) for C, M, R in saved]", "{:.1f} s"),
+    ("Daly's", "[formulas.daly_interval(C, M) for C, M, R in saved]", "{:.1f} s"),
     ("the exact optimum", "[formulas.best_interval(C, M) for C, M, R in saved]", "{:.1f} s"),
-    ("goodput at it", "[formulas.efficiency(formulas.best_interval(C, M), C, R, 0, 1 / M) for C, M, R in saved]", "{:.5f}"),
-    ("goodput at Young's", "[formulas.efficiency(formulas.young(C, M), C, R, 0, 1 / M) for C, M, R in saved]", "{:.5f}"),
+    ("goodput at it", "[formulas.kept_share(formulas.best_interval(C, M), C, R, 0, 1 / M) for C, M, R in saved]", "{:.5f}"),
+    ("goodput at Young's", "[formulas.kept_share(formulas.young_interval(C, M), C, R, 0, 1 / M) for C, M, R in saved]", "{:.5f}"),
     ("hours between failures, as Llama 3 saw them: 64, 1,024, 8,192, 16,384, 131,072 GPUs",
-     "[1 / llama3.rate(n) / HOUR for n in (64, 1024, 8192, 16384, 131072)]", "{:.4g}"),
-    ("failures a day on 16,384", "llama3.rate(16384) * DAY", "{:.2f}"),
+     "[1 / llama3.job_failure_rate(n) / HOUR for n in (64, 1024, 8192, 16384, 131072)]", "{:.4g}"),
+    ("failures a day on 16,384", "llama3.job_failure_rate(16384) * DAY", "{:.2f}"),
     ("175B on 256 GPUs, 17.5 s to storage, 0.285 s to the host: best interval", "[interval(C, 256) for C in (17.5, 0.285)]", "{:,.1f} s"),
     ("goodput, restarts of 300 s", "[goodput(C, 256) for C in (17.5, 0.285)]", "{:.5f}"),
     ("405B on 16,384: 5.67 TB at 2 TB/s, at 100 GB/s: best interval", "[interval(C, 16384) for C in (2.835, 56.7)]", "{:,.1f} s"),
     ("goodput", "[goodput(C, 16384) for C in (2.835, 56.7)]", "{:.5f}"),
     ("on 131,072, at 2 TB/s", "goodput(2.835, 131072)", "{:.5f}"),
     ("more machines down than spares, repairs of 4 h: 0, 1, 2, 4 spares",
-     "[formulas.none_left(n, llama3.rate(16384) * 4 * HOUR) for n in (0, 1, 2, 4)]", "{:.4f}"),
-    ("repairs of 24 h: 8, 16 spares", "[formulas.none_left(n, llama3.rate(16384) * DAY) for n in (8, 16)]", "{:.4f}"),
+     "[formulas.shortage_probability(n, llama3.job_failure_rate(16384) * 4 * HOUR) for n in (0, 1, 2, 4)]", "{:.4f}"),
+    ("repairs of 24 h: 8, 16 spares", "[formulas.shortage_probability(n, llama3.job_failure_rate(16384) * DAY) for n in (8, 16)]", "{:.4f}"),
 ])
 
 # %% [markdown]
@@ -376,7 +376,7 @@ answers([
     ("real tokens: pad, cut, first fit, first fit decreasing", "list(compare_packing(lengths, 2048)['utilization'][:4])", "{:.5f}"),
     ("sequences", "list(compare_packing(lengths, 2048)['sequences'][:4])", "{}"),
     ("attention left with document masks", "compare_packing(lengths, 2048).loc['first_fit_decreasing', 'attention']", "{:.4f}"),
-    ("lognormal documents, padded: (median, sigma, s) = (1000, 1.6, 8192), (1000, 1, 8192), (500, 1, 2048), (500, 1, 4096)", "[formulas.mean_of_padded(law, s) / s for law, s in laws_of_lengths]", "{:.4f}"),
+    ("lognormal documents, padded: (median, sigma, s) = (1000, 1.6, 8192), (1000, 1, 8192), (500, 1, 2048), (500, 1, 4096)", "[formulas.mean_padded_tokens(law, s) / s for law, s in laws_of_lengths]", "{:.4f}"),
     ("2T tokens at 1,024 x 8,192: steps", "compare_packing([8192], 8192, batch=1024, tokens=2e12).loc['cut', 'steps']", "{:,}"),
     ("0.89 of it real", "compare_packing(4 * lengths, 8192, batch=1024, tokens=2e12).loc['cut', 'steps']", "{:,}"),
     ("epochs, 0.5T of them unique", "compare_packing(lengths, 2048, tokens=2e12, unique=0.5e12).loc['cut', 'epochs']", "{:g}"),
@@ -389,20 +389,20 @@ answers([
 refit, fitted, printed = (formulas.loss_law(name) for name in ("besiroglu", "hoffmann", "hoffmann-printed"))
 budgets = (8.4e22, 3.15e23, 5.76e23)  # 7B x 2T, GPT-3, Gopher
 answers([
-    ("best model for 7B x 2T, GPT-3's and Gopher's FLOP, refit", "[refit.optimum(C).parameters / 1e9 for C in budgets]", "{:.2f}B"),
-    ("its loss", "[refit.optimum(C).loss for C in budgets]", "{:.4f}"),
-    ("Hoffmann, as fitted", "[fitted.optimum(C).parameters / 1e9 for C in budgets]", "{:.2f}B"),
-    ("Hoffmann, as printed", "[printed.optimum(C).parameters / 1e9 for C in budgets]", "{:.2f}B"),
+    ("best model for 7B x 2T, GPT-3's and Gopher's FLOP, refit", "[refit.compute_optimal_size(C).parameters / 1e9 for C in budgets]", "{:.2f}B"),
+    ("its loss", "[refit.compute_optimal_size(C).loss for C in budgets]", "{:.4f}"),
+    ("Hoffmann, as fitted", "[fitted.compute_optimal_size(C).parameters / 1e9 for C in budgets]", "{:.2f}B"),
+    ("Hoffmann, as printed", "[printed.compute_optimal_size(C).parameters / 1e9 for C in budgets]", "{:.2f}B"),
     ("20 tokens per parameter", "[compute_optimal(compute=C).laws.loc['20 tokens per parameter', 'parameters'] / 1e9 for C in budgets]", "{:.1f}B"),
     ("7B on 2T; 175B on 300B; 70B on 1.4T", "[refit.loss(n, d) for n, d in ((7e9, 2e12), (175e9, 300e9), (70e9, 1.4e12))]", "{:.4f}"),
-    ("7B to a loss of 2.2, 2.1, 2.05, 2.0 (printed)", "[printed.tokens_to(loss, 7e9) / 1e9 for loss in (2.2, 2.1, 2.05, 2.0)]", "{:,.1f}B"),
-    ("that in H100-days at 40 %", "[estimate_training('7B', printed.tokens_to(loss, 7e9), mfu='40%', gpus=1).days for loss in (2.2, 2.1, 2.05, 2.0)]", "{:,.0f}"),
-    ("7B to a loss of 1.87", "printed.tokens_to(1.87, 7e9)", "{} tokens: never"),
-    ("its floor", "printed.floor(7e9)", "{:.4f}"),
-    ("served 0, 1T, 10T, 100T tokens at 2.0: best size", "[printed.cheapest(2.0, served).parameters / 1e9 for served in (0, 1e12, 1e13, 1e14)]", "{:.2f}B"),
+    ("7B to a loss of 2.2, 2.1, 2.05, 2.0 (printed)", "[printed.tokens_to_loss(loss, 7e9) / 1e9 for loss in (2.2, 2.1, 2.05, 2.0)]", "{:,.1f}B"),
+    ("that in H100-days at 40 %", "[estimate_training('7B', printed.tokens_to_loss(loss, 7e9), mfu='40%', gpus=1).days for loss in (2.2, 2.1, 2.05, 2.0)]", "{:,.0f}"),
+    ("7B to a loss of 1.87", "printed.tokens_to_loss(1.87, 7e9)", "{} tokens: never"),
+    ("its floor", "printed.lowest_loss(7e9)", "{:.4f}"),
+    ("served 0, 1T, 10T, 100T tokens at 2.0: best size", "[printed.cheapest_size(2.0, served).parameters / 1e9 for served in (0, 1e12, 1e13, 1e14)]", "{:.2f}B"),
     ("steps over the least, at 1/4, 1, 2, 4, 8 of the critical batch", "[formulas.CriticalBatch(1e6, 1e12).steps_at(part * 1e6) / 1e6 for part in (1 / 4, 1, 2, 4, 8)]", "{:.3f}"),
     ("tokens over the least", "[formulas.CriticalBatch(1e6, 1e12).tokens_at(part * 1e6) / 1e12 for part in (1 / 4, 1, 2, 4, 8)]", "{:g}"),
-    ("Kaplan's critical batch at the floor of 7, 70, 175, 405B", "[formulas.kaplan_critical_batch(formulas.loss_law('kaplan').floor(n * 1e9)) / 1e6 for n in (7, 70, 175, 405)]", "{:.2f} M"),
+    ("Kaplan's critical batch at the floor of 7, 70, 175, 405B", "[formulas.kaplan_critical_batch(formulas.loss_law('kaplan').lowest_loss(n * 1e9)) / 1e6 for n in (7, 70, 175, 405)]", "{:.2f} M"),
 ])
 
 # %% [markdown]
@@ -417,7 +417,7 @@ def ideal(gpus, rate="50 GB/s"):
 
 def sent(kind, size, gpus):
     """GB that a GPU sends in a collective of a number of bytes."""
-    return formulas.busiest_links(ideal(gpus), [range(gpus)], kind, size).load / 1e9
+    return formulas.busiest_links_of_collective(ideal(gpus), [range(gpus)], kind, size).load / 1e9
 
 
 given = Costs(forward=0.1, backward=0.2, tensor_parallel=0.01, collectives=2, send=0.005)

@@ -27,7 +27,7 @@ def main(name: str = "tiny_3d", profiles: str = "") -> None:
         trace = Path(profiles) if profiles else example(scenario, Path(folder) / "profiles")
         found = simcluster.diff(scenario, trace)
         print(found.table.mul(1e3).round(3).add_suffix("_ms").to_string(), "\n")
-        print(found.in_words())
+        print(found.describe())
 
 
 if __name__ == "__main__":

@@ -1,8 +1,6 @@
-"""python -m simcluster."""
-
-import sys
+"""Entry point of ``python -m simcluster``, which runs the command line."""
 
 from simcluster.cli import main
 
 if __name__ == "__main__":
-    sys.exit(main())
+    raise SystemExit(main())

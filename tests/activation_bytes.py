@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from simcluster.model.kept import is_kept
 from simcluster.model.layers import RankShape
-from simcluster.model.memory import activation_parts, backward_tensors, temporary_bytes
+from simcluster.model.memory import activation_bytes, backward_tensors, backward_working_bytes
+from simcluster.model.saved_tensors import is_saved
 from simcluster.model.transformer import Model
 
 
 def activation_bytes_per_layer(model: Model, shape: RankShape, layer: int = 0) -> float:
     """The sum of ``activation_parts``."""
-    return sum(activation_parts(model, shape, layer).values())
+    return sum(activation_bytes(model, shape, layer).values())
 
 
 def gradients_of(block: str, model: Model, shape: RankShape) -> float:
     """Bytes that live inside a block's backward."""
-    return temporary_bytes(block, model, shape)[0]
+    return backward_working_bytes(block, model, shape)[0]
 
 
 def working_bytes(model: Model, shape: RankShape, layer: int = 0) -> float:
@@ -54,4 +54,4 @@ def head_activation_bytes(model: Model, shape: RankShape) -> float:
 
 def _kept(block: str, model: Model, shape: RankShape) -> dict[str, float]:
     found = (tensor for tensor in backward_tensors(model, shape) if tensor.block == block)
-    return {tensor.name: tensor.bytes for tensor in found if is_kept(tensor, shape)}
+    return {tensor.name: tensor.bytes for tensor in found if is_saved(tensor, shape)}

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from simcluster.traffic.communicator_usage import CommunicatorLinkUsage
 from simcluster.traffic.fairness import Usage
-from simcluster.traffic.incidence import Bindings
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +23,7 @@ class Communicator:
     blocking: bool = False  # do all its ops hold up their rank's main lane?
 
 
-def bindings_of(communicators: Sequence[Communicator]) -> Bindings:
+def bindings_of(communicators: Sequence[Communicator]) -> CommunicatorLinkUsage:
     """The same in columns."""
     numbers: dict[Hashable, int] = {}
     rows = [
@@ -33,7 +33,7 @@ def bindings_of(communicators: Sequence[Communicator]) -> Bindings:
         for link, flows in usage
     ]
     columns = list(zip(*rows, strict=True)) or [(), (), ()]
-    return Bindings(
+    return CommunicatorLinkUsage(
         colour=_ints([numbers.setdefault((each.kind, each.nature), len(numbers)) for each in communicators]),
         ordered=np.array([isinstance(each.kind, tuple) for each in communicators], dtype=bool),
         blocking=np.array([each.blocking for each in communicators], dtype=bool),

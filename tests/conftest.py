@@ -41,18 +41,18 @@ from hypothesis.internal.conjecture import providers
 from simcluster.base.errors import InputError
 from simcluster.base.link_columns import LinkValues
 from simcluster.engine.job_record import simulate_job
-from simcluster.engine.tabulate import tabulate
+from simcluster.engine.tabulate import tabulate_job
 from simcluster.planning.ops import StageProgram
-from simcluster.planning.parallel import RankLayout
-from simcluster.results.played import Run
-from simcluster.scenario import fields
+from simcluster.planning.rank_grid import RankLayout
+from simcluster.results.simulated_run import Run
+from simcluster.scenario import scenario_fields
 from simcluster.scenario.scenario import Scenario, from_document
 from simcluster.schedules import SCHEDULES, make_schedule
-from simcluster.step import planned, simulation
-from simcluster.symmetry.folding import Symmetry
+from simcluster.step import engine_run, step_plan
+from simcluster.symmetry.folding import SymmetryFinder
 from simcluster.topology import Cluster
 from simcluster.topology.spec import TopologySpec
-from simcluster.traffic.methods import Methods
+from simcluster.traffic.collective_methods import MethodChooser
 
 # The same examples in every run, and no clock in the verdict: few, since the suite draws the same facts in many ways.
 # `pytest --hypothesis-profile=default` looks further, and `python tests/drawn --count 5000` as far as one likes.
@@ -131,7 +131,11 @@ def tiny_scenario(
     *, faults: list[dict[str, Any]] | None = None, steps: int = 1, **sections: Mapping[str, Any]
 ) -> Scenario:
     """A small GPT on one flat switch, with fields of its sections changed; ``cluster`` is replaced whole."""
-    document = {name: {**fields, **sections.pop(name, {})} for name, fields in _TINY.items() if name != "cluster"}
+    document = {
+        name: {**scenario_fields, **sections.pop(name, {})}
+        for name, scenario_fields in _TINY.items()
+        if name != "cluster"
+    }
     document["cluster"] = sections.pop("cluster", _TINY["cluster"])
     document.update(sections)
     return from_document({**document, "faults": faults or [], "steps": steps})
@@ -149,7 +153,7 @@ def counts_of(schedule: str, stages: int, microbatches: int = 0) -> tuple[int, i
 
 def table_of(run: Run, rank: int) -> pd.DataFrame:
     """All columns of a rank's timeline, in an order that does not depend on how it was played."""
-    spans = run.spans.of_rank(run.simulated_for(rank))
+    spans = run.spans.of_rank(run.representative_of(rank))
     place = np.argsort(np.argsort(spans.words))  # of a word by its letters: codes are a run's own
     texts = [place[column] for column in (spans.stream, spans.kind, spans.name)]
     keys = spans.start, spans.end, *texts, spans.ready, spans.microbatch, spans.chunk, spans.step, spans.layer
@@ -161,9 +165,9 @@ def run_programs(
 ) -> Run:
     """Return the run of stages' programs on a cluster at full speed, by the compiled engine."""
     capacity = getattr(fabric, "link_capacity", LinkValues(np.zeros(0)))
-    symmetry, slowness = Symmetry(programs, plan, fabric, Methods({})), [1.0] * plan.num_ranks
-    folding = symmetry.folding(capacity, slowness) if folded else symmetry.unfolded(len(capacity))
-    job = tabulate(programs, plan, fabric, capacity, folding, slowness=slowness)
+    symmetry, slowness = SymmetryFinder(programs, plan, fabric, MethodChooser({})), [1.0] * plan.num_ranks
+    folding = symmetry.fold_job(capacity, slowness) if folded else symmetry.trivial_folding(len(capacity))
+    job = tabulate_job(programs, plan, fabric, capacity, folding, slowness=slowness)
     return Run(
         record=simulate_job(job), folding=folding, capacity=job.tables.capacity.tolist(), hop_by_hop=False, steps=steps,
         ranks=range(plan.num_ranks),
@@ -176,21 +180,21 @@ def pytest_configure() -> None:
 
     Hundreds of tests build the same clusters and plans, and so do some files of tests as they are imported.
     """
-    fields._build_cluster = _KeptByText(fields._build_cluster.__wrapped__)
-    planned.plan_step = _once(planned.plan_step)
+    scenario_fields._build_cluster = _KeptByText(scenario_fields._build_cluster.__wrapped__)
+    step_plan.plan_step = _once(step_plan.plan_step)
     # Of steps that simulate() is given SimPy takes those of up to 166 ops, the compiled engine the others, as it does
     # of all larger ones; both give the same bits (tests/drawn).  SimPy took a fifth of the processor time of all tests.
-    simulation.SIMPY_SECONDS = 0.01
+    engine_run.SIMPY_SECONDS = 0.01
 
 
-SIMPY_SECONDS = simulation.SIMPY_SECONDS
+SIMPY_SECONDS = engine_run.SIMPY_SECONDS
 """The package's own limit, above which it takes the compiled engine."""
 
 
 @pytest.fixture
 def usual_engines(monkeypatch: pytest.MonkeyPatch) -> None:
     """Choose engines as users have them: for tests that compare their names, or with another process."""
-    monkeypatch.setattr(simulation, "SIMPY_SECONDS", SIMPY_SECONDS)
+    monkeypatch.setattr(engine_run, "SIMPY_SECONDS", SIMPY_SECONDS)
 
 
 class _KeptByText:
@@ -215,7 +219,7 @@ class _KeptByText:
         self._known.clear()
 
 
-PLANNED: dict[Hashable, planned.PlannedStep] = {}
+PLANNED: dict[Hashable, step_plan.PlannedStep] = {}
 """What the test that runs has planned; to be cleared where it puts something else in place of what plans."""
 
 
@@ -224,23 +228,23 @@ def pytest_runtest_setup() -> None:
     PLANNED.clear()
 
 
-def _once(plan: Callable[..., planned.PlannedStep]) -> Callable[..., planned.PlannedStep]:
+def _once(plan: Callable[..., step_plan.PlannedStep]) -> Callable[..., step_plan.PlannedStep]:
     """Planning is pure, and a test that plays a scenario in several ways plans it once: it took a fifteenth of all
     time."""
 
     @wraps(plan)
-    def found(scenario: Scenario, change: Any = list, *, trains: bool = True) -> planned.PlannedStep:
+    def found(scenario: Scenario, change: Any = list, *, trains: bool = True) -> step_plan.PlannedStep:
         if change is not list or not trains:
             return plan(scenario, change, trains=trains)
         said = tuple(getattr(scenario, name) for name in Scenario.model_fields if name != "engine")
         try:
-            known = PLANNED.get((planned.collective_options, said))
+            known = PLANNED.get((step_plan.collective_options, said))
         except TypeError:  # a device written inline has no hash
             return plan(scenario)
         if known is None:
             while len(PLANNED) > 3:
                 PLANNED.pop(next(iter(PLANNED)))
-            known = PLANNED[planned.collective_options, said] = plan(scenario)
+            known = PLANNED[step_plan.collective_options, said] = plan(scenario)
         return known
 
     return found
@@ -282,10 +286,10 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[chromium.Brows
 @pytest.fixture
 def in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a sweep plays on processes of its own is played here: for tests of something else, at a second a process."""
-    from simcluster.studies.sweep.playing import simulate_serially
+    from simcluster.studies.sweep.variant_simulation import simulate_serially
 
     monkeypatch.setattr(
-        "simcluster.studies.sweep.players.simulate_in_processes",
+        "simcluster.studies.sweep.sweep_executor.simulate_in_processes",
         lambda variants, keys, workers, measure: simulate_serially(variants, measure),
     )
 

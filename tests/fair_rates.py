@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
-from simcluster.reference import fair
+from simcluster.reference import fair_rates as reference
 from simcluster.traffic.fairness import Usage
 
 
@@ -14,5 +14,5 @@ def fair_rates(
     usages: Mapping[int, Usage], capacity: Sequence[float], bounds: Mapping[int, float] = MappingProxyType({})
 ) -> dict[int, float]:
     """Return the rate per flow (B/s) of every activity; ``bounds`` caps the rate of some."""
-    demands = [fair.Demand(usage, bounds.get(key, math.inf)) for key, usage in usages.items()]
-    return dict(zip(usages, fair.fair_rates(demands, dict(enumerate(capacity))), strict=True))
+    demands = [reference.BandwidthDemand(usage, bounds.get(key, math.inf)) for key, usage in usages.items()]
+    return dict(zip(usages, reference.fair_rates(demands, dict(enumerate(capacity))), strict=True))

@@ -31,7 +31,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import IO
 
-from simcluster.base import written
+from simcluster.base import atomic_files
 from simcluster.cli import main
 
 SMALL = "model.layers=4 parallel.pp=2 parallel.dp=4 pipeline.schedule=1f1b pipeline.chunks=1 overlap.tensor=false"
@@ -88,13 +88,13 @@ def _begin(output: Path, room: int | None = None) -> tuple[int, int]:
     if child:
         os.close(tell)
         return child, told
-    opened = written._replace_file
+    opened = atomic_files._write_and_replace
 
     def opening(target: Path, found: os.stat_result | None, new: bool) -> AbstractContextManager[IO[bytes]]:
         os.write(tell, b"!")
         return opened(target, found, new)
 
-    written._replace_file = opening
+    atomic_files._write_and_replace = opening
     with Path(os.devnull).open("w") as nothing:
         os.dup2(nothing.fileno(), 1)
         os.dup2(nothing.fileno() if room is None else tell, 2)
@@ -118,7 +118,7 @@ def _killed(output: Path, new: bytes, draw: random.Random, takes: tuple[float, f
     found, beside = output.read_bytes(), others(output)
     assert found in (OLD, new), (output.name, len(found), len(new))
     assert len(beside) <= 1, beside
-    assert all(each.startswith(f".{output.name}.") and each.endswith(written.PARTIAL) for each in beside), beside
+    assert all(each.startswith(f".{output.name}.") and each.endswith(atomic_files.PARTIAL) for each in beside), beside
     return "half written" if beside else "old" if found == OLD else "new"
 
 

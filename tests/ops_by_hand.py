@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from simcluster.reference.record import Label, Ops, RankOps, RankRecord, RankTimes, Waits
+from simcluster.reference.step_record import OpDependencies, OpSpanLabel, OpTable, RankOpTable, RankOpTimes, RankRecord
 from simcluster.results.timeline import Spans
 
 
@@ -24,19 +24,19 @@ class HandOp(NamedTuple):
     after: tuple[int, ...] = ()
 
 
-def label(kind: str, name: str, **other: object) -> Label:
+def label(kind: str, name: str, **other: object) -> OpSpanLabel:
     """Return the label of a computation, with some of its fields changed."""
     fields = {"stream": "compute", "layer": -1, "axis": "", "bytes": 0.0, **other}
-    return Label(kind=kind, name=name, **fields)  # type: ignore[arg-type]
+    return OpSpanLabel(kind=kind, name=name, **fields)  # type: ignore[arg-type]
 
 
 def ops_of(
     lanes: Sequence[tuple[int, int, str]],
-    labels: Sequence[Label],
+    labels: Sequence[OpSpanLabel],
     ops: Sequence[HandOp],
     receives: Sequence[tuple[int, int]] = (),
     speeds: Mapping[int, object] = {},
-) -> Ops:
+) -> OpTable:
     """Return ops on ``lanes`` of (rank, stage, name)."""
 
     def column(name: str) -> np.ndarray[tuple[int], np.dtype[np.int32]]:
@@ -46,7 +46,7 @@ def ops_of(
     ranks, stages, names = zip(*lanes, strict=True)
     awaited = [len(op.after) for op in ops]
     sends, receivers = np.array(receives, dtype=np.int64).reshape(-1, 2).T
-    return Ops(
+    return OpTable(
         labels=labels,
         **{name: column(name) for name in ("label", "lane", "step", "chunk", "microbatch")},
         seconds=np.array([op.seconds for op in ops]),
@@ -57,7 +57,9 @@ def ops_of(
         lane_stage=np.array(stages, dtype=np.int32),
         lane_name=names,
         speeds=speeds,  # type: ignore[arg-type]
-        make_waits=lambda: Waits(np.cumsum([0, *awaited]), np.array([other for op in ops for other in op.after])),
+        make_dependencies=lambda: OpDependencies(
+            np.cumsum([0, *awaited]), np.array([other for op in ops for other in op.after])
+        ),
     )
 
 
@@ -69,8 +71,8 @@ def ranks_of_spans(spans: Spans) -> list[RankRecord]:
         words = [[spans.words[code] for code in column] for column in (own.stream, own.kind, own.name)]
         zeros = np.zeros(len(own), dtype=np.int32)
         columns = {name: getattr(own, name).astype(np.int32) for name in ("step", "chunk", "microbatch")}
-        ops = RankOps(
-            labels=[Label(*what, layer=-1, axis="", bytes=0.0) for what in zip(*words, strict=True)],
+        ops = RankOpTable(
+            labels=[OpSpanLabel(*what, layer=-1, axis="", bytes=0.0) for what in zip(*words, strict=True)],
             label=np.arange(len(own), dtype=np.int32),
             lane=zeros,
             on_main=zeros == 0,
@@ -80,5 +82,5 @@ def ranks_of_spans(spans: Spans) -> list[RankRecord]:
             meets=zeros[:0] > 0,
             **columns,
         )
-        found.append(RankRecord(rank, int(own.stage[0]), ops, RankTimes(own.ready, own.start, own.end, zeros)))
+        found.append(RankRecord(rank, int(own.stage[0]), ops, RankOpTimes(own.ready, own.start, own.end, zeros)))
     return found

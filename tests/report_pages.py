@@ -10,7 +10,7 @@ from conftest import tiny_scenario
 
 from simcluster.results.timeline import Spans
 from simcluster.show.report import ReportEntry, make_entry
-from simcluster.show.report.rows import RankRow, SpanFacts
+from simcluster.show.report.rows import RankRow, SpanDescriptions
 from simcluster.step.simulate import simulate
 
 _KINDS = ("forward", "backward", "all_gather", "reduce_scatter")
@@ -46,10 +46,10 @@ def large_entry(ranks: int, spans_of_rank: int) -> ReportEntry:
     entry, spans = replace(small_entry(), weights={}), many_spans(ranks, spans_of_rank)
     zero = np.zeros(len(spans), dtype=np.int64)
     path = np.zeros(0, dtype=np.int64), np.zeros(0), np.zeros(0)
-    facts = SpanFacts(("",), zero, np.zeros(len(spans)), zero - 1, zero - 1, path)
+    facts = SpanDescriptions(("",), zero, np.zeros(len(spans)), zero - 1, zero - 1, path)
     assert entry.links
     assert entry.stragglers  # these are of the small run
-    vars(entry).update(facts=facts, rows=tuple(RankRow(rank, rank) for rank in range(ranks)))
+    vars(entry).update(span_descriptions=facts, rows=tuple(RankRow(rank, rank) for rank in range(ranks)))
     vars(entry.result)["spans"] = spans
     return entry
 

@@ -17,11 +17,11 @@ from simcluster.base.errors import InputError
 from simcluster.longrun import closed_forms
 from simcluster.longrun.studies.advice import ADVICE, GRID, advise
 from simcluster.longrun.studies.advice_nodes import SHORT
-from simcluster.longrun.studies.build import build_long_run
-from simcluster.longrun.studies.comparing import compare_policies, difference_table
-from simcluster.longrun.studies.policies import Advice, paired_difference
+from simcluster.longrun.studies.cluster_states import ClusterStateSimulator
+from simcluster.longrun.studies.policy_bench import Advice, paired_difference
+from simcluster.longrun.studies.policy_comparison import compare_policies, difference_table
+from simcluster.longrun.studies.run_builder import build_long_run
 from simcluster.longrun.studies.run_closed_forms import break_even_hours, expected_efficiency, mean_interruption
-from simcluster.longrun.studies.states import StepStates
 from simcluster.scenario.scenario import Scenario, load
 from simcluster.show import plots
 
@@ -48,13 +48,13 @@ def scenario_of(**changes: Any) -> Scenario:
 
 
 @pytest.fixture(scope="module")
-def states() -> StepStates:
+def states() -> ClusterStateSimulator:
     """Steps, played once for all tests here."""
-    return StepStates(scenario_of())
+    return ClusterStateSimulator(scenario_of())
 
 
 @pytest.fixture(scope="module")
-def answers(states: StepStates) -> Mapping[str, Advice]:
+def answers(states: ClusterStateSimulator) -> Mapping[str, Advice]:
     """Every question, asked once."""
     asked = {question: scenario_of(**OF.get(question, {})) for question in ADVICE}
     return {question: advise(question, scenario, states=states, played=PLAYED) for question, scenario in asked.items()}
@@ -81,11 +81,11 @@ def test_an_answer_is_a_sentence_on_a_table(question: str, answers: Mapping[str,
 @pytest.mark.parametrize("question", ADVICE)
 def test_what_is_drawn_stands_in_the_table(question: str, answers: Mapping[str, Advice]) -> None:
     found, columns = answers[question], set(answers[question].table)
-    simulated = [line for line in found.picture.lines if not line.theory]
-    theory = [line for line in found.picture.lines if line.theory]
+    simulated = [line for line in found.picture.lines if not line.is_dashed]
+    theory = [line for line in found.picture.lines if line.is_dashed]
     assert theory
-    assert all(line.wide for line in simulated)
-    assert {line.column for line in found.picture.lines} | {line.wide for line in simulated} <= columns
+    assert all(line.half_width_column for line in simulated)
+    assert {line.column for line in found.picture.lines} | {line.half_width_column for line in simulated} <= columns
     x = found.table[found.picture.x]
     assert all(x.min() <= mark.x <= x.max() for mark in found.picture.marks)
     assert found.picture.marks
@@ -97,19 +97,19 @@ def test_what_is_drawn_stands_in_the_table(question: str, answers: Mapping[str, 
 
 
 @pytest.mark.parametrize("question", ["interval", "reliability"])
-def test_the_same_again_to_the_bit(question: str, answers: Mapping[str, Advice], states: StepStates) -> None:
+def test_the_same_again_to_the_bit(question: str, answers: Mapping[str, Advice], states: ClusterStateSimulator) -> None:
     again = advise(question, scenario_of(), states=states, played=PLAYED)
     pd.testing.assert_frame_equal(again.table, answers[question].table, check_exact=True)
 
 
-def test_steps_are_played_once_for_all(states: StepStates, answers: Mapping[str, Advice]) -> None:
+def test_steps_are_played_once_for_all(states: ClusterStateSimulator, answers: Mapping[str, Advice]) -> None:
     """The healthy step, those beside a write and copies to peers, and one with a slow node for each place in the
     pipeline: there is one."""
     assert len(answers) == len(ADVICE)
-    assert len(states.asked) == 4
+    assert len(states.step_times) == 4
 
 
-def test_one_run_has_no_interval(states: StepStates) -> None:
+def test_one_run_has_no_interval(states: ClusterStateSimulator) -> None:
     with pytest.raises(InputError, match="a whole number of at least 2"):
         advise("nine", scenario_of(), states=states, played=1)
 
@@ -117,7 +117,7 @@ def test_one_run_has_no_interval(states: StepStates) -> None:
 # --- each question against what is known ------------------------------------------------------------------------------
 
 
-def test_the_best_interval_is_that_of_the_closed_form(states: StepStates) -> None:
+def test_the_best_interval_is_that_of_the_closed_form(states: ClusterStateSimulator) -> None:
     scenario = scenario_of(spares={"unlimited": True})
     found = advise("interval", scenario, states=states, played=100)
     run = build_long_run(scenario, states)
@@ -128,7 +128,7 @@ def test_the_best_interval_is_that_of_the_closed_form(states: StepStates) -> Non
     assert (gap < 2 * found.table["half_width"] + 1e-3).all()  # 4 standard errors; what is not saved at the end counts
 
 
-def test_spares_equal_erlang_b(states: StepStates) -> None:
+def test_spares_equal_erlang_b(states: ClusterStateSimulator) -> None:
     """Nothing but the wait stops the failures, and repairs are short against the run: Erlang B is exact."""
     quick = {"kind": "exponential", "mean": "1 h"}
     scenario = scenario_of(
@@ -143,7 +143,7 @@ def test_spares_equal_erlang_b(states: StepStates) -> None:
     assert ((table["short"] - table["erlang_b"]).abs()[often] < 4 * error[often]).all()
 
 
-def test_erlang_is_not_shown_for_racks(states: StepStates) -> None:
+def test_erlang_is_not_shown_for_racks(states: ClusterStateSimulator) -> None:
     """Its nodes leave one at a time."""
     rack = {"name": "power", "of": "rack", "machines": 2, "mtbf": "9 d", "repair": REPAIR}
     found = advise("spares", scenario_of(failures=[rack], spares={"hot": 2}), states=states, played=4)
@@ -159,7 +159,7 @@ def test_the_fewest_spares_are_enough_and_one_less_is_not(answers: Mapping[str, 
     assert short[fewest] < SHORT <= short[fewest - 1]
 
 
-def test_making_spares_ready_is_not_being_short(states: StepStates) -> None:
+def test_making_spares_ready_is_not_being_short(states: ClusterStateSimulator) -> None:
     ready = scenario_of(spares={"warm": 40, "warm_ready": "10 min"})
     table = advise("spares", ready, states=states, played=4).table
     assert table["short"].iloc[-1] == pytest.approx(0, abs=1e-4)
@@ -167,14 +167,14 @@ def test_making_spares_ready_is_not_being_short(states: StepStates) -> None:
     assert table["goodput"].iloc[-1] < plenty["goodput"].iloc[-1] - 0.02
 
 
-def test_the_budget_of_a_restart_gives_the_target(states: StepStates) -> None:
+def test_the_budget_of_a_restart_gives_the_target(states: ClusterStateSimulator) -> None:
     scenario = scenario_of(spares={"unlimited": True}, checkpoint={"every": "10 min", "stall": "5 s"})
     found = advise("restart", scenario, target=0.85, states=states, played=60)
     budget = next(mark for mark in found.picture.marks if mark.chosen)
     run = build_long_run(scenario, states)
-    parts = budget.x - mean_interruption(run).detect
+    parts = budget.x - mean_interruption(run).detection
     assert parts > 0
-    there = closed_forms.efficiency(run.pattern.steps * run.pattern.step, 5, parts / 4, 120 + parts * 3 / 4, 1 / 10800)
+    there = closed_forms.kept_share(run.pattern.steps * run.pattern.step, 5, parts / 4, 120 + parts * 3 / 4, 1 / 10800)
     assert there == pytest.approx(0.85, abs=4e-3)
     assert (
         list(found.second["part"]) == ["warm up", "load", "detection"] or found.second["gain"].is_monotonic_decreasing
@@ -189,7 +189,7 @@ def test_one_percent_for_thirty_days() -> None:
     assert math.isinf(break_even_hours(600, 0.0))
 
 
-def test_a_slow_node_costs_what_it_comes_to_by_hand(states: StepStates) -> None:
+def test_a_slow_node_costs_what_it_comes_to_by_hand(states: ClusterStateSimulator) -> None:
     """Failures are rare here: by hand is first order, without those that strike because the work takes longer."""
     rare = scenario_of(days="20 d", failures=[{**GPU, "mtbf": "8 d"}], checkpoint={"every": "30 min", "stall": "20 s"})
     found = advise("straggler", rare, slower=0.5, states=states, played=300)
@@ -209,8 +209,8 @@ def test_one_more_nine_is_worth_the_gpus_that_make_up_for_it(answers: Mapping[st
     assert table.loc[10.0, "gpus"] > table.loc[10.0, "gpus_plain"]  # what is bought fails as well
 
 
-def test_a_run_in_which_nothing_fails_is_refused(states: StepStates) -> None:
-    with pytest.raises(InputError, match="nothing stops the job"):
+def test_a_run_in_which_nothing_fails_is_refused(states: ClusterStateSimulator) -> None:
+    with pytest.raises(InputError, match="no failure stops the job"):
         advise("nine", scenario_of(failures=[]), states=states, played=2)
     with pytest.raises(InputError, match="auto needs run"):
         advise("interval", scenario_of(failures=[]), states=states, played=2)
@@ -237,7 +237,7 @@ def test_a_difference_of_runs_that_are_known() -> None:
     gap = paired_difference(first, second)
     assert gap.mean == pytest.approx(7 / 6)
     assert gap.half_width == pytest.approx(4.302653 * np.std([1, 1, 1.5], ddof=1) / math.sqrt(3))
-    assert gap.gained == pytest.approx((1.0 + np.var(second, ddof=1)) / np.var([1, 1, 1.5], ddof=1))
+    assert gap.variance_gain == pytest.approx((1.0 + np.var(second, ddof=1)) / np.var([1, 1, 1.5], ddof=1))
     assert list(difference_table({"a": first, "b": second})["mean"]) == [2.0, pytest.approx(19 / 6)]
 
 
@@ -248,7 +248,7 @@ def test_policies_that_cannot_be_compared() -> None:
         compare_policies({"one": {"run.spares.hot": 1}, "other": scenario_of()})
 
 
-def test_the_closed_form_knows_where_there_is_none(states: StepStates) -> None:
+def test_the_closed_form_knows_where_there_is_none(states: ClusterStateSimulator) -> None:
     two = {"every": "20 min", "stall": "5 s", "memory": {"storage_every": 4, "stall": "1 s", "write": "2 s"}}
     assert math.isnan(expected_efficiency(build_long_run(scenario_of(checkpoint=two), states)))
 
@@ -269,7 +269,7 @@ def test_the_command_answers_and_draws(tmp_path: Path, capsys: pytest.CaptureFix
     [
         (["intervl", "tiny_dp"], "did you mean 'interval'"),
         (["nine", "tiny_dp"], "has no run: section"),
-        (["nine", "tiny_dp", "--slower", "1%"], "reliability has no option slower; it belongs to straggler"),
+        (["nine", "tiny_dp", "--slower", "1%"], "question reliability has no option slower; use it with straggler"),
         (["straggler", "tiny_dp", "--slower", "much"], "must be a share, as in 1% or 0.01"),
     ],
 )

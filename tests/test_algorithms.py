@@ -23,12 +23,12 @@ from hypothesis import strategies as st
 from simcluster.base.clock import TICK, round_to_tick
 from simcluster.base.errors import InputError
 from simcluster.collectives import ALGORITHMS, SWITCH, Group, Hop, Phase, all_to_all, chain, tree
-from simcluster.collectives.description import Lazy
-from simcluster.scenario.files import load_cluster
-from simcluster.studies.bench.collective import BUS_FACTOR, collective_times, concurrent_times
+from simcluster.collectives.description import FunctionSequence
+from simcluster.scenario.document_resolution import load_cluster
+from simcluster.studies.bench.collective import BUS_FACTOR, collective_times, concurrent_collective_times
 from simcluster.topology import Cluster, parse_topology
-from simcluster.traffic.methods import Methods
-from simcluster.traffic.traffic import Pattern, group_of, patterns
+from simcluster.traffic.collective_methods import MethodChooser
+from simcluster.traffic.traffic import LinkPattern, link_patterns, make_group
 
 ENTRIES = [(kind, name) for kind, algorithms in ALGORITHMS.items() for name in algorithms]
 RANKS = [2, 3, 4, 6, 7, 8, 16, 24]
@@ -105,10 +105,10 @@ def phases_of(kind: str, name: str, group: Group) -> Sequence[Phase] | None:
 def test_every_nic_of_a_machine_has_a_ring_of_its_own(ranks: int) -> None:
     """Where machines have equally many ranks: ring r sends and receives by NIC r, and no two by the same one."""
     for name, group in groups(ranks).items():
-        if len(group.machines) == 1 or name == "unequal machines":
+        if len(group.positions_by_node) == 1 or name == "unequal machines":
             assert len(group.rings) == 1
             continue
-        for positions in group.machines:
+        for positions in group.positions_by_node:
             sends, receives, have = [], [], dict.fromkeys(nic for p in positions for nic in group.nics[p])
             for channel, ring in enumerate(group.rings):
                 assert sorted(ring.order) == list(range(ranks))
@@ -200,7 +200,7 @@ def execute(phases: Sequence[Phase], start: list[Chunks], empty: Container[int] 
             for hop in phase.hops:
                 assert hop.source != hop.target
                 assert phase.pipelined or SWITCH not in (hop.source, hop.target)
-                for chunk in hop.chunks(number, phase.chunks):
+                for chunk in hop.chunks_in_round(number, phase.chunks):
                     place = (hop.channel, chunk)
                     if chunk not in empty:
                         assert place in state[hop.source], f"round {number}: {hop.source} does not have {place}"
@@ -224,7 +224,7 @@ def all_chunks(phases: Sequence[Phase]) -> list[tuple[int, int]]:
         for phase in phases
         for hop in phase.hops
         for number in range(phase.rounds)
-        for chunk in hop.chunks(number, phase.chunks)
+        for chunk in hop.chunks_in_round(number, phase.chunks)
     }
     return sorted(found)
 
@@ -284,12 +284,12 @@ def test_all_gather_spreads_what_reduce_scatter_leaves(name: str, ranks: int) ->
 
 def broadcast_in(group: Group, pieces: int) -> Sequence[Phase]:
     """Broadcast along chains in pieces, round by round: N-2+c rounds of S/c."""
-    return _rounds(chain._ring_hops(group, leaves_root=True), group.num_ranks, pieces, reduces=False)
+    return _rounds(chain._chain_hops(group, leaves_root=True), group.num_ranks, pieces, reduces=False)
 
 
 def reduce_in(group: Group, pieces: int) -> Sequence[Phase]:
     """Reduce along chains in pieces, round by round."""
-    return _rounds(chain._ring_hops(group, leaves_root=False), group.num_ranks, pieces, reduces=True)
+    return _rounds(chain._chain_hops(group, leaves_root=False), group.num_ranks, pieces, reduces=True)
 
 
 def _rounds(chains: Sequence[Sequence[Hop]], num_ranks: int, pieces: int, *, reduces: bool) -> Sequence[Phase]:
@@ -302,7 +302,7 @@ def _rounds(chains: Sequence[Sequence[Hop]], num_ranks: int, pieces: int, *, red
         )
         return Phase(rounds=1, hops=hops, chunks=pieces, reduces=reduces)
 
-    return Lazy(num_ranks - 2 + pieces if num_ranks > 1 else 0, make)
+    return FunctionSequence(num_ranks - 2 + pieces if num_ranks > 1 else 0, make)
 
 
 IN_PIECES: dict[str, list[tuple[str, Callable[[Group], Sequence[Phase]]]]] = {
@@ -331,7 +331,7 @@ def test_reduce_gives_the_first_the_contribution_of_everybody_once(ranks: int) -
 
 def messages(group: Group, sent: Callable[[int, int], bool]) -> tuple[list[Chunks], list[Chunks]]:
     """What everybody has before an all-to-all, and what must have come to everybody after it, but for its own."""
-    ranks, places = group.num_ranks, group.places
+    ranks, places = group.num_ranks, group.positions_in_node_order
     start: list[Chunks] = [{} for _ in range(ranks)]
     wanted: list[Chunks] = [{} for _ in range(ranks)]
     for i in range(ranks):
@@ -345,7 +345,7 @@ def messages(group: Group, sent: Callable[[int, int], bool]) -> tuple[list[Chunk
 
 def check_delivered(phases: Sequence[Phase], group: Group, sent: Callable[[int, int], bool]) -> None:
     start, wanted = messages(group, sent)
-    pairs = ((i, j) for i in group.places for j in group.places)
+    pairs = ((i, j) for i in group.positions_in_node_order for j in group.positions_in_node_order)
     empty = [chunk for chunk, (i, j) in enumerate(pairs) if not sent(i, j)]
     end = execute(phases, start, empty)
     for position, chunks in enumerate(wanted):
@@ -370,8 +370,11 @@ matrices = st.integers(2, 8).flatmap(
 @given(parts=matrices)
 def test_uneven_all_to_all_brings_every_message_and_sends_no_empty_one(parts: list[list[float]]) -> None:
     for group in groups(len(parts)).values():
-        for function in (all_to_all.direct, all_to_all.pairwise, all_to_all.hierarchical):
-            if function is all_to_all.hierarchical and len({len(positions) for positions in group.machines}) > 1:
+        for function in (all_to_all.direct_phases, all_to_all.pairwise_phases, all_to_all.hierarchical_phases):
+            if (
+                function is all_to_all.hierarchical_phases
+                and len({len(positions) for positions in group.positions_by_node}) > 1
+            ):
                 continue
             phases = function(group, parts)
             assert all(hop.share > 0 for phase in phases for hop in phase.hops)
@@ -395,7 +398,7 @@ def test_one_rank_has_nothing_to_send(kind: str, name: str) -> None:
     if kind == "send":
         return
     cluster = flat(2)
-    assert patterns(cluster, [0], ALGORITHMS[kind][name](group_of(cluster, [0]))) == ()
+    assert link_patterns(cluster, [0], ALGORITHMS[kind][name](make_group(cluster, [0]))) == ()
 
 
 # --- how many bytes ---------------------------------------------------------------------------------------------------
@@ -475,10 +478,10 @@ def dgx(nodes: int, gpus: int = 8, *, nvlink: str = "360 GB/s", per_unit: int = 
     ).build()
 
 
-def alone(cluster: Cluster, parts: Sequence[Pattern], size: float) -> float:
+def alone(cluster: Cluster, parts: Sequence[LinkPattern], size: float) -> float:
     """Seconds of activities one after the other."""
     capacity = cluster.capacity.tolist()
-    return sum([part.traffic(size).alone_seconds(capacity) for part in parts])
+    return sum([part.make_traffic(size).solo_seconds(capacity) for part in parts])
 
 
 def depth(ranks: int) -> int:
@@ -491,7 +494,7 @@ def test_time_on_the_uniform_network(kind: str, name: str, ranks: int) -> None:
     """A machine each, 50 GB/s, 5 us: equal to the closed form to 1e-9; without one, no faster than its bytes allow."""
     gpus = range(2) if kind == "send" else range(ranks)
     cluster, entry = flat(ranks), ALGORITHMS[kind][name]
-    if entry.requires(group_of(cluster, gpus)):
+    if entry.requires(make_group(cluster, gpus)):
         with pytest.raises(InputError, match=name):
             collective_times(cluster, gpus, kind, GIB, algorithm=name)
         return
@@ -525,7 +528,7 @@ def test_a_chain_in_pieces(kind: str, function: Callable[[Group, int], Sequence[
     of them under way, the pipeline."""
     for ranks in (2, 3, 8, 24):
         cluster = flat(ranks, latency="10 us")
-        found = patterns(cluster, range(ranks), function(group_of(cluster, range(ranks)), pieces))
+        found = link_patterns(cluster, range(ranks), function(make_group(cluster, range(ranks)), pieces))
         seconds = alone(cluster, found, 100e6)
         assert seconds == pytest.approx(chain_seconds(ranks, pieces, 100e6, 10e-6), rel=1e-9)
         assert collective_times(cluster, range(ranks), kind, 100e6, algorithm="chain").duration <= seconds + TICK
@@ -553,7 +556,7 @@ def test_the_numbers_of_the_modelling_reference() -> None:
 
 def test_the_shape_of_the_double_tree() -> None:
     """MODELLING.md D.1: 0 -> 4; 4 -> 2, 6; 2 -> 1, 3; 6 -> 5, 7 for 8 ranks, and its mirror image."""
-    first, second = tree.double_tree(8)
+    first, second = tree.double_tree_parents(8)
     assert first == (-1, 2, 4, 2, 0, 6, 4, 6)
     assert second == (1, 3, 1, 7, 5, 3, 5, -1)
 
@@ -561,7 +564,7 @@ def test_the_shape_of_the_double_tree() -> None:
 @for_each("size", range(1, 65))
 def test_double_trees_span_all_and_use_every_port(size: int) -> None:
     """For an even number every node is a leaf in one of the trees; the depth is ceil(log2 N) (13: 4)."""
-    trees = tree.double_tree(size)
+    trees = tree.double_tree_parents(size)
     for parents in trees:
         assert parents.count(-1) == 1
         heights = []
@@ -573,7 +576,7 @@ def test_double_trees_span_all_and_use_every_port(size: int) -> None:
             heights.append(height)
         assert max(heights) == depth(size)
     if size > 1:
-        busiest = tree.seconds(size, 0.0, 1.0)
+        busiest = tree.tree_seconds(size, 0.0, 1.0)
         inner = [{parent for parent in parents if parent >= 0} for parents in trees]
         both = inner[0] & inner[1]
         assert both == (set() if size % 2 == 0 else both & {0})
@@ -600,7 +603,7 @@ def link_bytes(
 ) -> dict[tuple[str, str], float]:
     """Bytes on every directed link that the collective uses."""
     carried: dict[tuple[str, str], float] = {}
-    for pattern in patterns(cluster, gpus, ALGORITHMS[kind][algorithm](group_of(cluster, gpus))):
+    for pattern in link_patterns(cluster, gpus, ALGORITHMS[kind][algorithm](make_group(cluster, gpus))):
         for link, flows in pattern.usage:
             key = cluster.links[link]
             carried[key] = carried.get(key, 0.0) + flows * pattern.share * size * pattern.rounds
@@ -638,7 +641,7 @@ def test_two_levels_of_which_one_is_trivial_are_the_ring(kind: str, machines: in
     """H.13: the same hops, hence the same time to the bit."""
     cluster, gpus = dgx(machines, each), range(machines * each)
     ring, hierarchical = (
-        [(phase.rounds, list(phase.hops)) for phase in ALGORITHMS[kind][name](group_of(cluster, gpus)) if phase.hops]
+        [(phase.rounds, list(phase.hops)) for phase in ALGORITHMS[kind][name](make_group(cluster, gpus)) if phase.hops]
         for name in ("ring", "hierarchical")
     )
     assert ring == hierarchical
@@ -702,7 +705,7 @@ def test_a_switch_tree_has_one_root_and_the_rails_have_different_ones() -> None:
     cluster = dgx(8, 4, per_unit=4)
     roots = []
     for rail in range(4):
-        ways = cluster.switch_ways(range(rail, 32, 4), rail)
+        ways = cluster.routes_to_common_switch(range(rail, 32, 4), rail)
         ups = [[cluster.links[link] for link, _ in up] for up, _ in ways]
         downs = [[cluster.links[link] for link, _ in down] for _, down in ways]
         assert downs == [[(b, a) for a, b in reversed(up)] for up in ups]
@@ -722,14 +725,14 @@ def test_all_to_all_of_uneven_sizes_reaches_the_bound_of_its_busiest_port(parts:
     """max over the ranks of what they send and what they receive, over B; the pairwise rounds cannot beat it."""
     ranks = len(parts)
     cluster = flat(ranks, latency="0 s")
-    group = group_of(cluster, range(ranks))
+    group = make_group(cluster, range(ranks))
     largest = max(map(sum, parts))
     sends = [sum(row) - row[i] for i, row in enumerate(parts)]
     receives = [sum(row[j] for row in parts) - parts[j][j] for j in range(ranks)]
     bound = max(*sends, *receives) / largest * 1e9 / 50e9
     direct, pairwise = (
-        alone(cluster, patterns(cluster, range(ranks), phases), 1e9)
-        for phases in (all_to_all.direct(group, parts), all_to_all.pairwise(group, parts))
+        alone(cluster, link_patterns(cluster, range(ranks), phases), 1e9)
+        for phases in (all_to_all.direct_phases(group, parts), all_to_all.pairwise_phases(group, parts))
     )
     assert direct == pytest.approx(bound, rel=1e-9)
     assert pairwise >= direct * (1 - 1e-9)
@@ -739,7 +742,7 @@ def test_all_to_all_of_uneven_sizes_reaches_the_bound_of_its_busiest_port(parts:
 def test_a_matrix_of_sizes_is_played_and_reaches_the_bound(parts: list[list[float]], data: st.DataObject) -> None:
     """MODELLING.md D.1: max_i max(sum_j s_ij, sum_j s_ji) / B and one latency, in flow; the same bytes in steps."""
     ranks = len(parts)
-    bound = all_to_all.busiest_port(parts)
+    bound = all_to_all.busiest_port_bytes(parts)
     if bound:
         flow = collective_times(flat(ranks), range(ranks), "all_to_all", parts)
         assert flow.duration == pytest.approx(5e-6 + bound / 50e9, rel=1e-9)
@@ -755,7 +758,7 @@ def test_a_matrix_of_sizes_is_played_and_reaches_the_bound(parts: list[list[floa
         ("all_to_all", [[0.0, 1.0], [1.0, 0.0]], ["3 x 3"]),
         ("all_to_all", [[0.0] * 3] * 3, ["empty"]),
         ("all_to_all", [[0.0, -1.0, 0.0]] * 3, ["-1.0"]),
-        ("all_reduce", [[1.0] * 3] * 3, ["all_reduce has one size"]),
+        ("all_reduce", [[1.0] * 3] * 3, ["only all_to_all takes a matrix", "give all_reduce a number of bytes"]),
     ],
 )
 def test_a_matrix_that_does_not_fit(kind: str, size: list[list[float]], words: list[str]) -> None:
@@ -782,7 +785,7 @@ def test_any_rank_can_be_the_root(kind: str, name: str) -> None:
 
 def test_even_sizes_are_the_even_all_to_all() -> None:
     group = machines_of(4, 4)
-    for function in (all_to_all.direct, all_to_all.pairwise, all_to_all.hierarchical):
+    for function in (all_to_all.direct_phases, all_to_all.pairwise_phases, all_to_all.hierarchical_phases):
         even, given_even = ([list(phase.hops) for phase in function(group, parts)] for parts in (None, [[3.0] * 8] * 8))
         assert [[hop.chunk for hop in hops] for hops in even] == [[hop.chunk for hop in hops] for hops in given_even]
         shares = [hop.share for hops in even for hop in hops]
@@ -794,14 +797,14 @@ def test_even_sizes_are_the_even_all_to_all() -> None:
     [
         ([[1.0, 2.0]], ["2 ranks", "2 x 2"]),
         ([[1.0, 2.0], [1.0]], ["2 x 2"]),
-        ([[1.0, -2.0], [1.0, 1.0]], ["-2.0", "0 or more"]),
+        ([[1.0, -2.0], [1.0, 1.0]], ["-2.0", "at least 0"]),
         ([[1.0, math.nan], [1.0, 1.0]], ["nan"]),
         ([[0.0, 0.0], [0.0, 0.0]], ["empty"]),
     ],
 )
 def test_sizes_that_make_no_sense(parts: list[list[float]], words: list[str]) -> None:
     with pytest.raises(InputError) as refused:
-        all_to_all.direct(machines_of(2), parts)
+        all_to_all.direct_phases(machines_of(2), parts)
     assert [word for word in words if word not in str(refused.value)] == []
 
 
@@ -811,13 +814,13 @@ def test_sizes_that_make_no_sense(parts: list[list[float]], words: list[str]) ->
 @pytest.mark.parametrize(
     ("kind", "name", "group", "words"),
     [
-        ("all_reduce", "halving_doubling", machines_of(6), ["power of two", "has 6", "use 4 or 8", "ring"]),
-        ("all_reduce", "nvls", machines_of(4, 4), ["NVSwitch", "several machines", "use ring"]),
+        ("all_reduce", "halving_doubling", machines_of(6), ["power-of-two", "has 6", "use 4 or 8", "ring"]),
+        ("all_reduce", "nvls", machines_of(4, 4), ["NVSwitch", "several nodes", "use algorithm ring"]),
         ("all_gather", "nvls", machines_of(8, nvswitch=False), ["have no NVSwitch"]),
-        ("all_reduce", "hierarchical", machines_of(3, 2), ["equally many", "3 on one and 2 on another"]),
-        ("all_to_all", "hierarchical", machines_of(1, 2), ["equally many"]),
+        ("all_reduce", "hierarchical", machines_of(3, 2), ["same number of ranks", "3 on one and 2 on another"]),
+        ("all_to_all", "hierarchical", machines_of(1, 2), ["same number of ranks"]),
         ("all_reduce", "sharp", machines_of(8), ["inside one", "use nvls or ring"]),
-        ("all_reduce", "sharp", machines_of(8, 7), ["sharp", "equally many"]),
+        ("all_reduce", "sharp", machines_of(8, 7), ["sharp", "same number of ranks"]),
     ],
 )
 def test_groups_that_an_algorithm_cannot_serve(kind: str, name: str, group: Group, words: list[str]) -> None:
@@ -840,7 +843,7 @@ def test_gpus_without_a_common_switch_do_not_reduce_in_it() -> None:
     ).build()
     phase = Phase(rounds=1, hops=(Hop(0, SWITCH, 1.0), Hop(1, SWITCH, 1.0)), chunks=1, reduces=True, pipelined=True)
     with pytest.raises(InputError, match="share no switch"):
-        patterns(cluster, range(2), [phase])
+        link_patterns(cluster, range(2), [phase])
     assert collective_times(cluster, range(4), "all_reduce", GIB, algorithm="sharp").duration > 0
 
 
@@ -927,28 +930,28 @@ def test_a_rank_of_a_binomial_tree_goes_when_it_has_the_data() -> None:
 
 @pytest.mark.parametrize(("kind", "name"), PIPELINED)
 def test_pipelines_are_not_played_in_steps(kind: str, name: str) -> None:
-    with pytest.raises(InputError, match=r"round by round.*use detail: flow"):
+    with pytest.raises(InputError, match=r"only algorithms with rounds.*a pipeline.*use detail: flow"):
         collective_times(flat(4), range(4), kind, GIB, algorithm=name, detail="steps")
 
 
 def test_algorithms_of_several_groups_share_the_links() -> None:
     """Two all-to-alls on the same GPUs take twice the bandwidth term."""
     cluster = flat(8, latency="0 s")
-    (alone,) = concurrent_times(cluster, [range(8)], "all_to_all", GIB)
-    both = concurrent_times(cluster, [range(8)] * 2, "all_to_all", GIB)
+    (alone,) = concurrent_collective_times(cluster, [range(8)], "all_to_all", GIB)
+    both = concurrent_collective_times(cluster, [range(8)] * 2, "all_to_all", GIB)
     assert [each.duration for each in both] == [pytest.approx(2 * alone.duration)] * 2
 
 
 @pytest.mark.parametrize("name", ["tree", "halving_doubling", "hierarchical"])
 def test_folded_and_unfolded_steps_are_equal(name: str, monkeypatch: pytest.MonkeyPatch, tiny: Any) -> None:
     """To the bit, also for algorithms in which the ranks of a group have different parts."""
-    door, planned = (importlib.import_module(f"simcluster.{name}") for name in ("simulate", "step.planned"))
+    door, planned = (importlib.import_module(f"simcluster.{name}") for name in ("simulate", "step.step_plan"))
     ordinary = planned.collective_options
 
     def chosen(scenario: Any) -> Any:
         choices = ordinary(scenario)
         known = {kind: name for kind in choices.methods.named if name in ALGORITHMS[kind]}
-        return replace(choices, methods=Methods({**choices.methods.named, **known}))
+        return replace(choices, methods=MethodChooser({**choices.methods.named, **known}))
 
     scenario = tiny(
         cluster={"topology": "dgx_h100", "nodes": 2}, parallel={"tp": 2, "pp": 2}, training={"global_batch": 32}
@@ -964,12 +967,12 @@ def test_folded_and_unfolded_steps_are_equal(name: str, monkeypatch: pytest.Monk
 
 def test_an_all_to_all_of_many_ranks_holds_no_list_of_its_messages() -> None:
     group = machines_of(*[8] * 10_000)
-    (phase,) = all_to_all.direct(group)
+    (phase,) = all_to_all.direct_phases(group)
     assert len(phase.hops) == 80_000 * 79_999
     assert phase.hops[-1] == Hop(79_999, 79_998, 1 / 80_000, chunk=79_999 * 80_000 + 79_998, lane=79_999)
-    rounds = all_to_all.pairwise(group)
+    rounds = all_to_all.pairwise_phases(group)
     assert len(rounds) == 79_999
-    assert len(all_to_all.hierarchical(group)) == 7 + 9_999
+    assert len(all_to_all.hierarchical_phases(group)) == 7 + 9_999
 
 
 @pytest.mark.benchmark

@@ -18,8 +18,8 @@ import pytest
 import simcluster
 from simcluster.base.old_names import MOVED
 from simcluster.base.satellites import DISPLAY_TABLES, PROVIDED, SATELLITES, load_object
-from simcluster.cli import COMMANDS, module_name
-from simcluster.show.pictures import PICTURES
+from simcluster.cli import COMMANDS, command_module_name
+from simcluster.show.plot_registry import PICTURES
 
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "simcluster"
@@ -134,8 +134,8 @@ FENCES = {
     "simpy": ("reference", "longrun.events"),
     "matplotlib": ("show", *DRAWING),
     "pandas": ("base.tables", "results", "interop", "studies", "show", "cli", "longrun", "evidence", "interactive"),
-    "ruamel": ("documents.composing",),
-    "yaml": ("documents.composing",),
+    "ruamel": ("documents.yaml_syntax",),
+    "yaml": ("documents.yaml_syntax",),
     "networkx": ("topology", "studies.bench", "importers", "show"),
     "torch": ("evidence.calibration",),
     "scipy": ("evidence.calibration", "longrun", "scenario.run_times", "studies.whatif.sensitivities"),
@@ -201,7 +201,7 @@ def test_tables_of_satellites_name_what_there_is() -> None:
     places = [*PROVIDED.values(), *(place for places in DISPLAY_TABLES.values() for place in places)]
     places += [f"{module}:{name}" for name, module in PICTURES.items()]
     assert all(load_object(place) is not None for place in places)
-    assert all(callable(importlib.import_module(module_name(command)).run) for command in COMMANDS)
+    assert all(callable(importlib.import_module(command_module_name(command)).run) for command in COMMANDS)
 
 
 # What each may not reach by any way, where floors alone do not say so.  Planning meets no clock and no run; the player
@@ -221,8 +221,9 @@ NEVER = {
     **dict.fromkeys((*PURE, "scenario", "documents"), (
         "simpy", "matplotlib", "pandas", "simcluster.engine",
     )),
-    **dict.fromkeys(("engine.events", "engine.run", "engine.explicit", "traffic.fairness"), (
-        "simcluster.model.transformer", "simcluster.schedules", "simcluster.planning.stages", "simcluster.devices",
+    **dict.fromkeys(("engine.events", "engine.run", "engine.explicit_program", "traffic.fairness"), (
+        "simcluster.model.transformer", "simcluster.schedules", "simcluster.planning.stage_programs",
+        "simcluster.devices",
     )),
     **dict.fromkeys(("results.step_time", "results.timeline", "results.memory_timeline"), (
         "simpy", "simcluster.scenario", "simcluster.schedules", "simcluster.devices",
@@ -245,7 +246,7 @@ ACCELERATORS = ("engine", "symmetry")
 
 def test_reading_path_is_short() -> None:
     """What a newcomer reads, by ARCHITECTURE.md."""
-    assert "simcluster/reference/plain.py" in READING_PATH
+    assert "simcluster/reference/step_simulation.py" in READING_PATH
     assert sum(len((ROOT / name).read_text().splitlines()) for name in READING_PATH) <= 2500
 
 
@@ -357,8 +358,8 @@ def test_array_types_are_named_in_one_place() -> None:
              and node.value is not None and re.match(r"(npt?\.)?NDArray\[", ast.unparse(node.value))]  # fmt: skip
     assert set(named) <= {
         "simcluster.base.arrays",
-        "simcluster.planning.parallel",
-        "simcluster.symmetry.turns",
+        "simcluster.planning.rank_grid",
+        "simcluster.symmetry.tree_symmetry",
         "simcluster.traffic.water_filling",
     }
 
@@ -408,11 +409,11 @@ def test_modules_are_found_by_their_old_names(old: str) -> None:
 
 
 def test_a_module_below_an_old_name_is_the_module_of_today() -> None:
-    from simcluster.replay.written import write_trace as old  # type: ignore[import-not-found]
+    from simcluster.replay.written import write_recorded_trace as old  # type: ignore[import-not-found]
 
-    from simcluster.interop.replay.trace_writer import write_trace
+    from simcluster.interop.replay.trace_writer import write_recorded_trace
 
-    assert old is write_trace
+    assert old is write_recorded_trace
 
 
 def run_python(*arguments: str) -> str:

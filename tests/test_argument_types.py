@@ -15,9 +15,9 @@ from conftest import for_each
 import simcluster
 from simcluster import simulate_costs
 from simcluster.base.errors import InputError
-from simcluster.documents.argument_types import checked, find_wrong_argument
-from simcluster.scenario.given import ScenarioLike, scenario
+from simcluster.documents.argument_types import check_arguments, find_argument_error
 from simcluster.scenario.scenario import Scenario
+from simcluster.scenario.scenario_arguments import ScenarioLike, scenario
 from simcluster.show.gantt import gantt
 
 NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
@@ -32,7 +32,7 @@ FUNCTIONS = {
 }
 
 
-@checked
+@check_arguments
 def search(
     gpus: int | Sequence[int],
     vary: Mapping[str, Sequence[float]] | None = None,
@@ -49,7 +49,7 @@ def search(
     return "taken"
 
 
-@checked
+@check_arguments
 def some(ranks: Sequence[int] | None = None) -> list[int]:
     """One that asks whether there are any."""
     return sorted(ranks) if ranks else []
@@ -61,7 +61,7 @@ def test_arrays_are_the_lists_that_they_stand_for() -> None:
     assert some(np.array([], dtype=int)) == some(pd.Series([], dtype=int)) == []
 
 
-@checked
+@check_arguments
 def free(name: str, *more: int, **rest: Any) -> tuple[int, ...]:
     """One that takes any number of arguments, and any name."""
     return more
@@ -102,28 +102,31 @@ def test_every_function_refuses_an_argument_that_it_does_not_have(name: str) -> 
             "search: one must be a Scenario, got int: 3; pass what simcluster.scenario(...)",
         ),
         (lambda: simulate_costs(1.0, stages=2, microbatches=4), "costs must be a Costs or a list, got float: 1.0"),
-        (lambda: simcluster.compare_packing("x", 4096), "documents: must be a list of whole numbers of tokens"),
+        (lambda: simcluster.compare_packing("x", 4096), "documents: document lengths must be whole numbers of tokens"),
         (lambda: gantt(simcluster.simulate("tiny_dp"), window=3), "window=3 must be two times in seconds, (from, to)"),
         (lambda: gantt(simcluster.simulate("tiny_dp"), window=(0, "x")), "must be two times in seconds, (from, to)"),
         (lambda: simcluster.simulate("tiny_dp", engine="gpu"), "engine"),
         (
             lambda: simcluster.collective_times("dgx_h100", [0, 1], "all_reduce", "1MB"),
-            "size is '1MB'; must be a number",
+            "size is '1MB'; it must be a number",
         ),
         (lambda: simcluster.Costs(1.0, 2.0), "Costs: too many positional arguments; it takes forward, backward, "),
         (
             lambda: simcluster.Costs(forward=1.0),
             "Costs: backward is required and missing; write backward=...; it takes forward, ",
         ),
-        (lambda: simcluster.plots.pareto("tiny_dp"), "a Found, got str: 'tiny_dp'; pass what simcluster.plan(...) ret"),
+        (
+            lambda: simcluster.plots.pareto("tiny_dp"),
+            "a PlanResult, got str: 'tiny_dp'; pass what simcluster.plan(...) ret",
+        ),
         (lambda: simcluster.plots.sensitivity(3), "must be a list, got int: 3; pass what simcluster.sensitivity(...)"),
         # known only once it has failed
         (
             lambda: gantt("tiny_dp"),
-            "timeline must be a DataFrame or any object with a timeline, such as a result, got "
+            "timeline must be a DataFrame or any object that has a timeline, such as a simulation result, got "
             "str: 'tiny_dp'; pass what simcluster.simulate(...) returns",
         ),
-        (lambda: simcluster.plots.weeks(3), "got int: 3; pass what simcluster.train(...) returns"),
+        (lambda: simcluster.plots.run_calendar(3), "got int: 3; pass what simcluster.train(...) returns"),
         (lambda: simcluster.plots.scaling("x"), "table must be a DataFrame, got str: 'x'"),
         (
             lambda: simcluster.scenario("tiny_dp").without(0),
@@ -164,7 +167,7 @@ def test_arrays_and_numbers_of_numpy_and_pandas_are_numbers_and_lists() -> None:
     import pandas as pd
 
     assert search(np.int64(8), share=np.float32(0.5)) == search(np.array([8, 16])) == search(pd.Series([8])) == "taken"
-    one, two, three = checked(lambda a, b, c: (a, b, c))(np.int64(8), (np.float64(0.5), "x"), c=[np.int32(2)])
+    one, two, three = check_arguments(lambda a, b, c: (a, b, c))(np.int64(8), (np.float64(0.5), "x"), c=[np.int32(2)])
     assert [type(each) for each in (one, *two, *three)] == [int, float, str, int]
 
 
@@ -173,10 +176,10 @@ def test_the_types_of_every_argument_can_be_compared_with_any_value() -> None:
     for function in FUNCTIONS.values():
         takes = inspect.signature(function).parameters
         for value in ("tiny_dp", {"cluster": "flat"}, object(), scenario("tiny_dp")):
-            find_wrong_argument(function, dict.fromkeys((each for each in takes if takes[each].kind in NAMED), value))
+            find_argument_error(function, dict.fromkeys((each for each in takes if takes[each].kind in NAMED), value))
 
 
-@checked
+@check_arguments
 def fails(whole: ScenarioLike, other: Any, third: dict[str, Any] | None = None) -> None:
     """One that has an error of its own."""
     {}["internal"]

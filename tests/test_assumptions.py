@@ -11,13 +11,13 @@ import pytest
 
 import simcluster
 from simcluster import cli
-from simcluster.base.telling import current_phases, listen_to_progress
-from simcluster.longrun.defaults import READY, RESTART, build_spares
-from simcluster.longrun.run import FailureMode, SpareNodes
+from simcluster.base.progress import current_phases, listen_to_progress
+from simcluster.longrun.defaults import READY, RESTART, build_spare_nodes
+from simcluster.longrun.long_run import FailureMode, SpareNodes
 from simcluster.longrun.studies.advice import ADVICE, advise
-from simcluster.longrun.studies.comparing import compare_policies
-from simcluster.longrun.studies.states import StepStates
-from simcluster.longrun.studies.train import TrainingRun, train
+from simcluster.longrun.studies.cluster_states import ClusterStateSimulator
+from simcluster.longrun.studies.policy_comparison import compare_policies
+from simcluster.longrun.studies.training import TrainingRun, train
 from simcluster.scenario.run_section import SparesSpec
 from simcluster.scenario.run_times import FixedTime
 from simcluster.scenario.scenario import Scenario, load
@@ -37,8 +37,8 @@ KEYS = ("run.restart", "run.detection", "run.wrong_diagnosis", "run.spares.warm"
 
 
 @pytest.fixture(scope="module")
-def states() -> StepStates:
-    return StepStates(load("tiny_dp"))
+def states() -> ClusterStateSimulator:
+    return ClusterStateSimulator(load("tiny_dp"))
 
 
 def bare(**changes: Any) -> Scenario:
@@ -84,9 +84,9 @@ def test_no_restart_and_a_pool_without_end_are_kept_where_a_scenario_states_them
 def test_spares_are_one_for_twelve_nodes(nodes: int, spares: int) -> None:
     """BLOOM: 4 for 48."""
     leaves = FailureMode("node", "stop", 1e-6, repair=FixedTime(seconds="2 d"))
-    assert build_spares(SparesSpec(), nodes, [leaves]) == SpareNodes(0, spares, 0, READY)
-    assert build_spares(SparesSpec(cold=3), nodes, [leaves]) == SpareNodes(0, 0, 3, READY)
-    assert build_spares(SparesSpec(), nodes, []).count == 0
+    assert build_spare_nodes(SparesSpec(), nodes, [leaves]) == SpareNodes(0, spares, 0, READY)
+    assert build_spare_nodes(SparesSpec(cold=3), nodes, [leaves]) == SpareNodes(0, 0, 3, READY)
+    assert build_spare_nodes(SparesSpec(), nodes, []).count == 0
 
 
 def test_spares_that_are_assumed_cost_nothing_until_they_have_a_price() -> None:
@@ -108,7 +108,7 @@ def test_without_failures_that_take_a_node_away_nobody_stands_by() -> None:
 
 
 @pytest.mark.parametrize("question", ADVICE)
-def test_every_advice_states_what_it_assumes(question: str, states: StepStates) -> None:
+def test_every_advice_states_what_it_assumes(question: str, states: ClusterStateSimulator) -> None:
     bad = {"share": "25%", "times": 20, "cured": 0.2}
     own = [{"name": "node", "of": "host", "mtbf": "4 d", "repair": "6 h", "bad": bad}]
     scenario = bare(run__failures={"also": own}, run__tokens="300B", run__checkpoint={"to": "1 GB/s"})
@@ -254,7 +254,7 @@ def test_advice_names_the_state_and_counts_points() -> None:
     assert seen[-1] == f"{done[-1]} of {done[-1]} points"
 
 
-def test_advice_counts_the_runs_that_are_done(states: StepStates) -> None:
+def test_advice_counts_the_runs_that_are_done(states: ClusterStateSimulator) -> None:
     told: list[tuple[int, int, int]] = []
     advise("interval", bare(), states=states, played=4, progress=lambda *counts: told.append(counts))
     assert told[-1][0] == told[-1][1] > 0

@@ -14,9 +14,9 @@ from test_fold import documents
 import simcluster
 from simcluster import plots
 from simcluster.cli import main
-from simcluster.results.account import CAUSES
-from simcluster.results.account import attribute_difference as attribute_accounts
 from simcluster.results.result import Result
+from simcluster.results.step_account import CAUSES
+from simcluster.results.step_account import attribute_difference as attribute_accounts
 from simcluster.scenario.scenario import Scenario
 from simcluster.step.simulate import simulate
 
@@ -129,7 +129,7 @@ def test_pictures(tiny: Tiny, tmp_path: Path) -> None:
         "waterfall": plots.waterfall(times, table),
         "overlap": plots.overlap([("tp", results[1])]),
         "overlaps": plots.overlap(list(zip(["dp", "tp"], results, strict=True))),
-        "critical": plots.critical(results[1]),
+        "critical": plots.critical_path(results[1]),
     }
     for name, figure in figures.items():
         plots.save_figure(figure, tmp_path / f"{name}.png")
@@ -151,7 +151,7 @@ def test_nothing_to_draw(tiny: Tiny) -> None:
         plots.overlap([("alone", alone)])
     with pytest.raises(simcluster.InputError, match="at least two scenarios"):
         plots.waterfall({"a": 1.0}, simcluster.differences([alone], ["a"]))
-    assert plots.critical(alone).axes
+    assert plots.critical_path(alone).axes
 
 
 def test_compare_attributes_and_draws(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -172,7 +172,7 @@ def test_run_explains(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
     options = ["--explain", "--critical", names[0], "--overlap", names[1], "--json", names[2]]
     assert main(["run", "tiny_3d", *options]) == 0
     shown = capsys.readouterr().out
-    for words in ("where the step went", "on the wire", "critical path of the step", "without", "represents"):
+    for words in ("where the step time went", "on the wire", "critical path of the step", "without", "represents"):
         assert words in shown
     assert Path(names[0]).stat().st_size > 10_000
     assert Path(names[1]).read_text().startswith("<?xml")

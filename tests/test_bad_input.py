@@ -76,7 +76,7 @@ SCENARIOS = {
     "gather_without_zero": ["overlap.param_gather", "zero to 1"],
     "unknown_fault": ["faults.0", "'slow_gup'", "did you mean 'slow_gpu'"],
     "fault_rank_out_of_range": [":7:27:", "faults.0.rank", "no rank 8", "0 to 7"],
-    "faster_gpu": ["faults.0.factor", "greater than or equal to 1", "0.5"],
+    "faster_gpu": ["faults.0.factor", "must be at least 1", "0.5"],
     "link_to_itself": ["faults.0", "two different ends"],
 }
 
@@ -89,9 +89,9 @@ TOPOLOGIES = {
     "negative_latency": [":5:1:", "path_latency", "'-5 us'"],
     "half_a_gpu": ["gpus", "an integer", "0.5"],
     "unknown_kind": ["'flatt'", "did you mean 'flat'", "dgx"],
-    "no_kind": ["needs a kind"],
+    "no_kind": ["needs a kind, as in {kind: ...}"],
     "no_gpus": ["no_gpus.yaml", "no GPU"],
-    "duplicate_node": ["'gpu0'", "own name"],
+    "duplicate_node": ["'gpu0'", "change one"],
     "edge_to_nowhere": ["'leef'", "did you mean leaf"],
     "edge_to_itself": ["'gpu1'", "two different nodes"],
     "disconnected_gpu": ["gpu0", "gpu1", "reach"],

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 from test_stages import MODEL, items, job, lines
 
-from simcluster.planning.boundaries import BoundaryBuilder
 from simcluster.planning.job import Job
 from simcluster.planning.ops import MAIN
 from simcluster.planning.program_builder import ProgramBuilder
-from simcluster.planning.stages import stage_programs
-from simcluster.planning.works import Receive, Transfer
+from simcluster.planning.stage_boundaries import SendReceiveBuilder
+from simcluster.planning.stage_programs import build_stage_programs
+from simcluster.planning.work_kinds import StageReceive, StageSend
 from simcluster.schedules import Action
 
 SCHEDULES = [
@@ -61,16 +61,16 @@ def test_what_crosses_is_what_the_routes_say(
             continue
         name = "activation" if letter == "F" else "gradient"
         lane = f"send {letter}" if overlap_sends or rendezvous else MAIN
-        sent = Transfer(receiver, 100.0, rendezvous=rendezvous)
+        sent = StageSend(receiver, 100.0, rendezvous=rendezvous)
         sides[sender, lane, key, step, microbatch, chunk, "pp", "send", name, lane, sent] += 1
         if rendezvous:
             lane, needed = f"recv {letter}", ("receive", key)
-            sides[receiver, lane, needed, step, microbatch, there, "pp", "recv", name, lane, Receive(sender)] += 1
+            sides[receiver, lane, needed, step, microbatch, there, "pp", "recv", name, lane, StageReceive(sender)] += 1
     found: Counter[Any] = Counter()
     segments: dict[Any, Any] = {}
     for stage, lane, item in items(made):
         op = item.segment.ops[0]
-        if isinstance(op.work, Transfer | Receive):
+        if isinstance(op.work, StageSend | StageReceive):
             assert len(item.segment.ops) == 1
             what = (op.stream, op.kind, op.name, op.lane, op.work)
             found[(stage, lane, item.key, item.step, item.microbatch, item.chunk, *what)] += 1
@@ -103,7 +103,7 @@ def waits(made: Job, *, pairs: bool) -> Counter[Any]:
 def test_an_asynchronous_send_waits_for_what_it_sends_alone(overlap_sends: bool) -> None:
     made = made_by("zb-v", 2, 2, overlap_sends=overlap_sends)
     for stage, _, item in items(made):
-        if isinstance(item.segment.ops[0].work, Transfer):
+        if isinstance(item.segment.ops[0].work, StageSend):
             kind, *rest = item.key
             assert [(need.stage, need.key) for need in item.needs] == [(stage, (kind.removeprefix("send "), *rest))]
 
@@ -113,7 +113,7 @@ def test_an_asynchronous_send_waits_for_what_it_sends_alone(overlap_sends: bool)
 
 def met(*, stage: int, microbatches: int = 2, **made: Any) -> dict[str, str]:
     """What each item of a stage's rendezvous waits for, behind its name; of passes what they wait for beside sends."""
-    program = stage_programs(job(rendezvous=True, microbatches=microbatches, **made))[stage]
+    program = build_stage_programs(job(rendezvous=True, microbatches=microbatches, **made))[stage]
     found = {}
     for line in lines(program):
         lane, name, what = line.split(" | ")
@@ -186,37 +186,37 @@ def test_a_forward_and_a_backward_in_turn_are_one_action(case: str) -> None:
     text, halves, expected = ALTERNATING[case]
     made = job(schedule="interleaved", chunks=2, microbatches=10, rendezvous=True)
     row = [Action.parse(word) for word in text.split()]
-    assert at(made, 1).rendezvous(row, halves) == expected
+    assert at(made, 1).find_rendezvous(row, halves) == expected
 
 
 def test_without_chunks_or_a_rendezvous_nothing_takes_turns() -> None:
     row = [Action.parse(word) for word in ("F4", "B0", "F5")]
     one_chunk = job(microbatches=10, rendezvous=True)
-    assert at(one_chunk, 1).rendezvous(row, ()) == {0: 1, 1: 1, 2: 1}
-    assert at(job(schedule="interleaved", chunks=2, microbatches=10), 1).rendezvous(row, (0,)) == {}
+    assert at(one_chunk, 1).find_rendezvous(row, ()) == {0: 1, 1: 1, 2: 1}
+    assert at(job(schedule="interleaved", chunks=2, microbatches=10), 1).find_rendezvous(row, (0,)) == {}
 
 
-def at(made: Job, stage: int) -> BoundaryBuilder:
-    return BoundaryBuilder(made, ProgramBuilder(stage, pipelined=True))
+def at(made: Job, stage: int) -> SendReceiveBuilder:
+    return SendReceiveBuilder(made, ProgramBuilder(stage, pipelined=True))
 
 
 def test_what_arrives_from_another_stage_may_be_split() -> None:
     """Slices 0 to 3 on stages 0 1 0 1: the model's ends have their input themselves, and W never gets any."""
     for gather in (False, True):
         made = job(schedule="interleaved", chunks=2, gather_boundary=gather)
-        found = {word for stage in (0, 1) for word in ("F0.0", "F0.1", "B0.0", "B0.1", "I0.1", "W0.0")
-                 if at(made, stage).arrives_split(Action.parse(word)) for word in (f"{stage} {word}",)}  # fmt: skip
+        found = {f"{stage} {word}" for stage in (0, 1) for word in ("F0.0", "F0.1", "B0.0", "B0.1", "I0.1", "W0.0")
+                 if at(made, stage).input_arrives_split(Action.parse(word))}  # fmt: skip
         all_of = {"0 F0.1", "0 B0.0", "0 B0.1", "0 I0.1", "1 F0.0", "1 F0.1", "1 B0.0"}
         assert found == (all_of if gather else set())
     alone = job(pp=1, schedule="interleaved", chunks=2, gather_boundary=True)
-    assert not any(at(alone, 0).arrives_split(Action.parse(word)) for word in ("F0.1", "B0.0"))
+    assert not any(at(alone, 0).input_arrives_split(Action.parse(word)) for word in ("F0.1", "B0.0"))
 
 
 def test_an_input_gradient_makes_what_a_backward_makes() -> None:
     boundaries = at(job(schedule="interleaved", chunks=2), 1)
-    keys = {word: boundaries.key(Action.parse(word), 7) for word in ("F1.0", "B1.0", "I1.0", "W1.1", "F0.1")}
+    keys = {word: boundaries.output_key(Action.parse(word), 7) for word in ("F1.0", "B1.0", "I1.0", "W1.1", "F0.1")}
     assert keys == {
         "F1.0": ("F", 7, 1, 1), "B1.0": ("B", 7, 1, 1), "I1.0": ("B", 7, 1, 1), "W1.1": ("W", 7, 1, 3),
         "F0.1": ("F", 7, 0, 3),
     }  # fmt: skip
-    assert boundaries.needs(Action.parse("W1.1"), 7) == ()
+    assert boundaries.input_dependencies(Action.parse("W1.1"), 7) == ()

@@ -16,7 +16,7 @@ import pytest
 
 from simcluster.base import compilation, pointers
 from simcluster.base.errors import InputError
-from simcluster.base.telling import listen_to_notes
+from simcluster.base.progress import listen_to_notes
 from simcluster.engine import events
 
 ROOT = Path(__file__).parent.parent
@@ -114,7 +114,7 @@ def test_installing_goes_on_without_a_compiler_with_one_warning(version: str, mo
 
 
 def test_a_compiled_module_older_than_its_source_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    compilation.check_compiled.cache_clear()
+    compilation.warn_if_not_compiled.cache_clear()
     source = make_tree(tmp_path)
     compiled = HOOK.compiled(source)
     compiled.write_text("")
@@ -122,22 +122,22 @@ def test_a_compiled_module_older_than_its_source_is_not_used(tmp_path: Path, mon
     module = ModuleType("simcluster.engine.fast")
     module.__file__ = str(compiled)
     monkeypatch.setitem(sys.modules, "simcluster.engine.fast", module)
-    with pytest.raises(InputError, match=r"simcluster\.engine\.fast: changed after compiling.*hatch_build\.py"):
-        compilation.check_compiled()
+    with pytest.raises(InputError, match=r"simcluster\.engine\.fast: older than the source file.*hatch_build\.py"):
+        compilation.warn_if_not_compiled()
     os.utime(source, (0, 0))
-    assert compilation.stale_modules() == []
+    assert compilation.list_stale_modules() == []
     source.unlink()
-    assert compilation.stale_modules() == ["simcluster.engine.fast"]
+    assert compilation.list_stale_modules() == ["simcluster.engine.fast"]
 
 
 def test_plain_python_is_noted_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pointers, "__file__", "pointers.py")
-    compilation.check_compiled.cache_clear()
+    compilation.warn_if_not_compiled.cache_clear()
     notes: list[str] = []
     with listen_to_notes(notes.append):
-        compilation.check_compiled()
-        compilation.check_compiled()
-    compilation.check_compiled.cache_clear()
+        compilation.warn_if_not_compiled()
+        compilation.warn_if_not_compiled()
+    compilation.warn_if_not_compiled.cache_clear()
     assert notes == [compilation.SLOW]
 
 

@@ -21,26 +21,31 @@ from hypothesis import strategies as st
 from simcluster.base.errors import InputError
 from simcluster.cli import main
 from simcluster.devices.device import AttentionKernel, Device, load_device
-from simcluster.documents.shipped import builtin_folder
-from simcluster.evidence.calibration.cases import KernelCase, list_cases, parse_case
+from simcluster.documents.builtin_documents import builtin_folder
+from simcluster.evidence.calibration.cases import CalibrationCase, list_calibration_cases, parse_calibration_case
 from simcluster.evidence.calibration.device_file import device_file_text
 from simcluster.evidence.calibration.device_fit import (
     DeviceFit,
-    catalogue_device,
+    device_model_kernel,
+    find_builtin_device,
     fit_device,
-    kernel_of_case,
     modelled_seconds,
 )
-from simcluster.evidence.calibration.least_squares import FitParameter, least_squares, replace_value_at, value_at_path
+from simcluster.evidence.calibration.least_squares import (
+    FitParameter,
+    fit_least_squares,
+    replace_value_at,
+    value_at_path,
+)
 from simcluster.evidence.calibration.raw_table import (
     MeasuredMachine,
     MeasuredTable,
     Measurement,
-    TableFile,
+    RawTableFile,
     read_raw_table,
     summarize_batches,
 )
-from simcluster.scenario.files import load_cluster
+from simcluster.scenario.document_resolution import load_cluster
 from simcluster.scenario.scenario import from_document, load
 
 H100 = MeasuredMachine("NVIDIA H100 80GB HBM3", "cuda", 132, torch="2.13.0", driver="570.1", date="2026-01-02")
@@ -73,11 +78,11 @@ def true_device() -> Device:
 def synthetic(noise: float = 0.0, seed: int = 0) -> MeasuredTable:
     """What a GPU of these constants would have been timed at."""
     device, generator, found = true_device(), np.random.default_rng(seed), []
-    for case in list_cases("bf16", on_gpu=True, quick=True):
+    for case in list_calibration_cases("bf16", on_gpu=True, quick=True):
         if case.kind == "attention" and case.op in ("efficient", "math"):
             found.append(Measurement(case, failed="No viable backend"))
             continue
-        kernel = kernel_of_case(case)
+        kernel = device_model_kernel(case)
         seconds = modelled_seconds(device, [(case, kernel)])[0] if kernel else case.size / 50e9 or 5e-6
         more = 1e-5 if case.kind == "beside" else 0.0
         found.append(summarize_batches(case, [seconds * math.exp(generator.normal(0, noise))] * 2, 1, alone=more))
@@ -90,7 +95,7 @@ def fitted() -> DeviceFit:
 
 
 def write(table: MeasuredTable, path: Path) -> Path:
-    file = TableFile(path, table.machine, restart=True)
+    file = RawTableFile(path, table.machine, restart=True)
     for each in table.measurements:
         file.append(each)
     return path
@@ -99,7 +104,7 @@ def write(table: MeasuredTable, path: Path) -> Path:
 def test_the_constants_of_a_synthetic_gpu_come_back() -> None:
     found = {each.path: each.value for each in fitted().constants}
     assert found == pytest.approx(TRUE, rel=2e-3)
-    assert max(abs(row.error) for row in fitted().rows) < 2e-3
+    assert max(abs(row.relative_error) for row in fitted().rows) < 2e-3
     assert not any(each.at_bound for each in fitted().constants)
 
 
@@ -159,7 +164,7 @@ def test_least_squares_finds_a_line_and_its_errors() -> None:
     x = np.linspace(1, 5, 40)
     y = 0.5 + 2.0 * x + np.random.default_rng(3).normal(0, 0.1, 40)
     parameters = [FitParameter("a", 1.0, 0.0, 10.0), FitParameter("b", 1.0, 1e-3, 10.0)]
-    found = least_squares(parameters, lambda values: values[0] + values[1] * x - y)
+    found = fit_least_squares(parameters, lambda values: values[0] + values[1] * x - y)
     slope, offset = np.polyfit(x, y, 1)
     assert found.values == pytest.approx((offset, slope), rel=1e-4)
     scatter = math.sqrt(float(np.sum((offset + slope * x - y) ** 2)) / 38)
@@ -168,7 +173,7 @@ def test_least_squares_finds_a_line_and_its_errors() -> None:
 
 def test_a_constant_that_no_row_knows_has_no_error() -> None:
     parameters = [FitParameter("a", 1.0, 0.1, 10.0), FitParameter("idle", 2.0, 0.1, 10.0)]
-    found = least_squares(parameters, lambda values: np.array([values[0] - 3.0, values[0] - 3.1, 0.0]))
+    found = fit_least_squares(parameters, lambda values: np.array([values[0] - 3.0, values[0] - 3.1, 0.0]))
     assert found.values[1] == pytest.approx(2.0)
     assert found.errors[1] is None
     assert found.errors[0] is not None
@@ -181,33 +186,35 @@ def test_a_start_outside_its_bounds_is_refused(start: float, low: float, high: f
 
 
 def test_more_constants_than_rows_are_refused() -> None:
-    with pytest.raises(InputError, match="cannot be fitted on 1 rows"):
-        least_squares([FitParameter("a", 1.0, 0.1, 2.0)] * 2, lambda values: np.array([values[0]]))
+    with pytest.raises(InputError, match="cannot be fitted to 1 rows"):
+        fit_least_squares([FitParameter("a", 1.0, 0.1, 2.0)] * 2, lambda values: np.array([values[0]]))
 
 
 @pytest.mark.parametrize("quick", [True, False])
 @pytest.mark.parametrize("on_gpu", [True, False])
 def test_every_kind_is_measured_and_no_case_twice(on_gpu: bool, quick: bool) -> None:
-    cases = list_cases("bf16", on_gpu=on_gpu, quick=quick)
+    cases = list_calibration_cases("bf16", on_gpu=on_gpu, quick=quick)
     assert len(dict.fromkeys(cases)) == len(cases)
     assert {case.kind for case in cases} == {"matmul", "attention", "memory", "launch", "host_copy", "beside"}
     assert {case.op for case in cases if case.kind == "matmul"} == {"TN", "NN", "NT"}
-    assert len(cases) > len(list_cases("bf16", on_gpu=on_gpu, quick=True)) or quick
-    assert all(parse_case(json.loads(json.dumps(case.to_dict()))) == case for case in cases)
+    assert len(cases) > len(list_calibration_cases("bf16", on_gpu=on_gpu, quick=True)) or quick
+    assert all(parse_calibration_case(json.loads(json.dumps(case.to_dict()))) == case for case in cases)
 
 
 def test_kernels_count_what_planning_counts() -> None:
-    product = kernel_of_case(KernelCase("matmul", "TN", "bf16", m=64, n=32, k=16, batch=3))
+    product = device_model_kernel(CalibrationCase("matmul", "TN", "bf16", m=64, n=32, k=16, batch=3))
     assert product is not None
     assert product.flops == 2 * 3 * 64 * 32 * 16
     assert product.bytes == 2 * 3 * (64 * 16 + 16 * 32 + 64 * 32)
-    forward = kernel_of_case(KernelCase("attention", "flash", "bf16", 128, 128, 64, 8))
-    backward = kernel_of_case(KernelCase("attention", "flash", "bf16", 128, 128, 64, 8, causal=True, backward=True))
+    forward = device_model_kernel(CalibrationCase("attention", "flash", "bf16", 128, 128, 64, 8))
+    backward = device_model_kernel(
+        CalibrationCase("attention", "flash", "bf16", 128, 128, 64, 8, causal=True, backward=True)
+    )
     assert forward is not None
     assert backward is not None
     assert forward.flops == 4 * 8 * 128 * 128 * 64
     assert backward.flops == forward.flops * 2.5 / 2
-    assert kernel_of_case(KernelCase("host_copy", "to host", "bf16", size=10)) is None
+    assert device_model_kernel(CalibrationCase("host_copy", "to host", "bf16", size=10)) is None
 
 
 @pytest.mark.parametrize("wrong", [
@@ -218,7 +225,7 @@ def test_kernels_count_what_planning_counts() -> None:
 ])  # fmt: skip
 def test_what_is_no_case_is_refused(wrong: object) -> None:
     with pytest.raises(InputError):
-        parse_case(wrong)
+        parse_calibration_case(wrong)
 
 
 def test_a_table_reads_back_as_it_was(tmp_path: Path) -> None:
@@ -233,7 +240,7 @@ def test_a_run_killed_at_any_byte_goes_on_and_ends_the_same(cut: int, tmp_path_f
     whole = write(table, tmp_path_factory.mktemp("whole") / "t.jsonl").read_bytes()
     path = tmp_path_factory.mktemp("cut") / "t.jsonl"
     path.write_bytes(whole[: cut % (len(whole) + 1)])
-    again = TableFile(path, H100)
+    again = RawTableFile(path, H100)
     for each in table.measurements:
         if each.case not in again.measured_cases:
             again.append(each)
@@ -242,9 +249,9 @@ def test_a_run_killed_at_any_byte_goes_on_and_ends_the_same(cut: int, tmp_path_f
 
 def test_a_table_of_another_gpu_is_not_gone_on_with(tmp_path: Path) -> None:
     path = write(synthetic(), tmp_path / "t.jsonl")
-    with pytest.raises(InputError, match=r"another machine \(torch: 2.13.0; here: 2.14.0\).*--restart"):
-        TableFile(path, replace(H100, torch="2.14.0"))
-    assert TableFile(path, replace(H100, torch="2.14.0"), restart=True).measured_cases == set()
+    with pytest.raises(InputError, match=r"another machine \(torch: 2.13.0; this machine: 2.14.0\).*--restart"):
+        RawTableFile(path, replace(H100, torch="2.14.0"))
+    assert RawTableFile(path, replace(H100, torch="2.14.0"), restart=True).measured_cases == set()
     assert read_raw_table(path).measurements == ()
 
 
@@ -253,12 +260,15 @@ def test_a_table_of_another_gpu_is_not_gone_on_with(tmp_path: Path) -> None:
     ("{}\n", "is not the raw table of a calibration"),
     ("[1]\n", "is not a JSON object"),
     ("nonsense\n", "is not a JSON object"),
-    ('{"format": "simcluster calibration 1", "device": "x", "kind": "cuda"}\n', "multiprocessors is missing"),
-    ('{"format": "simcluster calibration 1", "device": 3, "kind": "x", "multiprocessors": 1}\n', "device cannot be 3"),
-    ("HEAD" + '{"case": {"kind": "matmul"}}\n', "t.jsonl:2: a case has kind, op and dtype"),
-    ("HEAD" + '{"case": {"kind": "matmul", "op": "TN", "dtype": "bf16"}}\n', "seconds must be 1e-09 to 1e+06"),
-    ("HEAD" + '{"case": {"kind": "matmul", "op": "TN", "dtype": "bf16"}, "seconds": "1"}\n', "seconds cannot be '1'"),
-    ("HEAD" + '{"case": {"kind": "matmul", "op": "TN", "dtype": "bf16"}, "seconds": NaN}\n', "seconds cannot be nan"),
+    ('{"format": "simcluster calibration 1", "device": "x", "kind": "cuda"}\n', "'multiprocessors' is missing"),
+    ('{"format": "simcluster calibration 1", "device": 3, "kind": "x", "multiprocessors": 1}\n',
+     "device is 3; it must be a text"),
+    ("HEAD" + '{"case": {"kind": "matmul"}}\n', "t.jsonl:2: a case needs the keys kind, op, dtype"),
+    ("HEAD" + '{"case": {"kind": "matmul", "op": "TN", "dtype": "bf16"}}\n', "call must be 1e-09 to 1e+06 s"),
+    ("HEAD" + '{"case": {"kind": "matmul", "op": "TN", "dtype": "bf16"}, "seconds": "1"}\n',
+     "seconds is '1'; it must be a finite number"),
+    ("HEAD" + '{"case": {"kind": "matmul", "op": "TN", "dtype": "bf16"}, "seconds": NaN}\n',
+     "seconds is nan; it must be a finite number"),
     ("HEAD" + '{"case": {"kind": "matmul", "op": "TN", "dtype": "bf16"}, "tokens": 1}\n', "unknown key 'tokens'"),
 ])  # fmt: skip
 def test_a_broken_table_says_where(text: str, message: str, tmp_path: Path) -> None:
@@ -273,17 +283,17 @@ def test_a_broken_table_says_where(text: str, message: str, tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("case", "words"),
     [
-        (KernelCase("matmul", "TN", "bf16", m=1024, n=0, k=4096), "n is 0; m, n, k, batch are at least 1 each"),
-        (KernelCase("memory", "ADD", "bf16", m=1024, n=1), "there is no kernel 'ADD'; known: copy, add, gelu"),
+        (CalibrationCase("matmul", "TN", "bf16", m=1024, n=0, k=4096), "n is 0; m, n, k, batch must be 1 or more"),
+        (CalibrationCase("memory", "ADD", "bf16", m=1024, n=1), "there is no kernel 'ADD'; known: copy, add, gelu"),
     ],
 )
-def test_a_case_that_is_no_kernel_is_refused(case: KernelCase, words: str) -> None:
+def test_a_case_that_is_no_kernel_is_refused(case: CalibrationCase, words: str) -> None:
     with pytest.raises(InputError, match=words):
-        kernel_of_case(case)
+        device_model_kernel(case)
 
 
 def test_batches_are_summarised_by_median_and_quartiles() -> None:
-    found = summarize_batches(KernelCase("memory", "add", "bf16", m=1, n=1), [5.0, 1.0, 2.0, 4.0, 3.0], 7)
+    found = summarize_batches(CalibrationCase("memory", "add", "bf16", m=1, n=1), [5.0, 1.0, 2.0, 4.0, 3.0], 7)
     assert (found.seconds, found.low, found.high, found.fastest, found.repeats, found.calls) == (3, 2, 4, 1, 5, 7)
 
 
@@ -294,7 +304,7 @@ def test_the_file_loads_as_the_device_that_was_fitted(tmp_path: Path) -> None:
     head = path.read_text().partition("\n\n")[0]
     for part in ("2026-01-02", "NVIDIA H100 80GB HBM3", "PyTorch 2.13.0", "driver 570.1", "my_gpu.jsonl", "h100"):
         assert part in head
-    assert "Not measured: 8 of attention efficient: No viable backend" in head
+    assert "Not measured: 8 cases of attention efficient: No viable backend" in head
 
 
 def test_a_device_file_goes_wherever_a_device_goes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -327,7 +337,7 @@ def test_a_device_file_goes_wherever_a_device_goes(tmp_path: Path, monkeypatch: 
 @pytest.mark.parametrize(("text", "message"), [
     (None, "no such file"),
     ("base: h1000\n", r"bad.yaml:1:1: base: there is no device 'h1000'"),
-    ("base: bad.yaml\n", "base is circular"),
+    ("base: bad.yaml\n", "chain of 'base' files is circular"),
     ("base: h100\nlaunch: fast\n", r"bad.yaml:2:1: launch"),
     ("memory: 80 GB\n", "peak"),
 ])  # fmt: skip
@@ -348,7 +358,7 @@ def test_a_bad_device_file_says_where(text: str | None, message: str, tmp_path: 
     ("NVIDIA GH200 480GB", None),
 ])  # fmt: skip
 def test_the_catalogue_knows_gpus_by_their_drivers_names(name: str, device: str | None) -> None:
-    assert catalogue_device(replace(H100, device=name)) == device
+    assert find_builtin_device(replace(H100, device=name)) == device
     assert device is None or load_device(device)
 
 
@@ -379,7 +389,7 @@ def test_a_table_is_fitted_from_the_command_line(tmp_path: Path, capsys: pytest.
     (["-o", "nowhere/x.yaml"], "the folder nowhere does not exist"),
     (["-o", "x.yaml", "--from", "missing.jsonl"], "no such file"),
     (["-o", "x.yaml", "--from", "a.jsonl", "--measure-only"], "remove --measure-only"),
-    (["-o", "x.yaml", "--dtype", "int4"], "matmuls are measured in bf16, fp16, fp32"),
+    (["-o", "x.yaml", "--dtype", "int4"], "cannot be measured; use bf16, fp16, fp32"),
     (["-o", "x.yaml", "--base", "h1000"], "there is no device 'h1000'"),
     ([], "-o/--output is required"),
 ])  # fmt: skip
@@ -415,7 +425,7 @@ def test_a_processor_is_measured(tmp_path: Path, capsys: pytest.CaptureFixture[s
     subprocess.run(command, env=environment, cwd=tmp_path, check=True, timeout=300)
     after = read_raw_table(table)
     assert after.measurements[: len(before)] == before
-    assert {each.case for each in after.measurements} == set(list_cases("fp32", on_gpu=False, quick=True))
+    assert {each.case for each in after.measurements} == set(list_calibration_cases("fp32", on_gpu=False, quick=True))
     timed = {each.case.op for each in after.timed_measurements if each.case.kind == "attention"}
     assert {"flash", "math"} <= timed
     assert all(each.fastest <= each.low <= each.seconds <= each.high for each in after.timed_measurements)

@@ -11,7 +11,7 @@ import pytest
 
 from simcluster.base.errors import InputError
 from simcluster.cli import main
-from simcluster.documents.shipped import builtin_folder
+from simcluster.documents.builtin_documents import builtin_folder
 from simcluster.evidence.validation.fitting import builtin_fits_path, load_fits
 from simcluster.evidence.validation.fitting_run import FitOutcome, run_fits
 from simcluster.evidence.validation.study import load_study
@@ -66,12 +66,12 @@ def test_the_constants_that_made_the_rows_come_back(tmp_path: Path) -> None:
     power, launch = found.constants
     assert power.value == pytest.approx(POWER, rel=1e-3)
     assert launch.value == pytest.approx(LAUNCH, rel=1e-3)
-    assert (power.declared.unfitted, power.today, launch.today) == (0.9, 0.803, 1e-6)
+    assert (power.declared.unfitted, power.current, launch.current) == (0.9, 0.803, 1e-6)
     assert found.mean_error() < 1e-4 < found.mean_error("today") < found.mean_error("unfitted")
     assert [row.measured for row in found.rows] == [measured(h, b) for h, b in SIZES]
-    by = {each.by: each for each in found.cross_validation}
-    assert by["model"].skipped.startswith("without '4096' only 2 rows")
-    assert by["scale"].skipped.startswith("without '1' only 2 rows")
+    by = {each.group_key: each for each in found.cross_validation}
+    assert by["model"].skipped.startswith("without '4096', 2 rows are too few")
+    assert by["scale"].skipped.startswith("without '1', 2 rows are too few")
     assert by["study"].error == pytest.approx(found.mean_error("unfitted"))  # no other study decides anything
 
 
@@ -81,11 +81,11 @@ def test_a_study_that_is_left_out_is_predicted_by_the_others(tmp_path: Path) -> 
     sizes = SIZES[1:]
     one, two = (study(tmp_path / f"{name}.yaml", slower=s, sizes=sizes) for name, s in (("one", 1.0), ("two", 1.02)))
     found = run(fits(tmp_path, f"[{{study: {one}, scale: micro}}, {{study: {two}, scale: micro}}]", constants))
-    by = {each.by: each for each in found.cross_validation}
+    by = {each.group_key: each for each in found.cross_validation}
     assert by["study"].groups == 2
     alone = run(fits(tmp_path, f"[{{study: {one}}}]", constants), cross_validate=False)
     assert dict(by["study"].values)["two"] == pytest.approx([alone.constants[0].value], rel=1e-3)
-    assert by["study"].ratio > 1
+    assert by["study"].error_ratio > 1
     assert by["scale"].groups == 3
     assert by["scale"].rows == 6
     assert by["model"].skipped == "no formula defines the groups"
@@ -129,7 +129,7 @@ def test_software_and_scenario_paths_can_be_fitted(tmp_path: Path) -> None:
     )
     found = run(fits(tmp_path, f"[{{study: {path}}}]", constants), cross_validate=False)
     assert found.constants[0].value == pytest.approx(30e-6, rel=2e-3)
-    assert found.constants[0].today == 10e-6
+    assert found.constants[0].current == 10e-6
 
 
 def test_workers_find_the_same(tmp_path: Path) -> None:
@@ -144,7 +144,7 @@ def test_what_ships_is_declared_with_sources_and_names_studies_that_ship() -> No
     assert file.document.source == str(builtin_fits_path())
     for fit in file.fits.fits.values():
         for rows in fit.rows:
-            if rows.__class__.__name__ == "StudyRows":
+            if rows.__class__.__name__ == "FitStudyRows":
                 assert load_study(rows.study).study  # type: ignore[union-attr]
 
 
@@ -211,7 +211,7 @@ def test_a_bad_fit_file_says_where(text: str, message: str, tmp_path: Path) -> N
 
 @pytest.mark.parametrize(("constant", "rows", "message"), [
     ("cluster.device.matmul.powr", "", "no 'powr' in cluster.device.matmul"),
-    ("cluster.device.name", "", "only a number can be fitted"),
+    ("cluster.device.name", "", "a constant to fit must be a number"),
     ("software.kernel", "", "no software.kernel"),
     ("constants.slowdown", "", "slowdown"),
     ("cluster.device.launch", ", where: tokens > 1", "no column 'tokens'"),
@@ -230,7 +230,7 @@ def test_rows_that_do_not_share_a_constant_are_refused(tmp_path: Path) -> None:
     two.write_text(two.read_text().replace("cluster.device: h100", "cluster.device: h200"))
     constants = "    constants:\n      x: {path: cluster.device.memory_half_size, bounds: [1 MB, 9 MB], unfitted: 2 MB"
     path = fits(tmp_path, f"[{{study: {one}}}, {{study: {two}}}]", f"{constants}, source: made}}\n")
-    with pytest.raises(InputError, match="rows must share it"):
+    with pytest.raises(InputError, match="; use one value"):
         run(path)
 
 

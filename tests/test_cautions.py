@@ -45,7 +45,7 @@ def test_selective_recompute_of_a_fused_core_says_what_it_costs(
     recompute: str, attention: str, software: str, said: bool, tiny: Tiny
 ) -> None:
     result = simulate(tiny(training={"recompute": recompute, "attention": attention}, software=software))
-    assert any("runs the fused attention again" in text for text in result.warnings()) == said
+    assert any("recomputes the fused attention" in text for text in result.warnings()) == said
 
 
 def test_a_plan_names_the_faults_it_leaves_out(capsys: pytest.CaptureFixture[str]) -> None:

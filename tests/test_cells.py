@@ -18,10 +18,10 @@ from simcluster.base.link_columns import LinkValues
 from simcluster.scenario.scenario import Scenario
 from simcluster.step.simulate import simulate, simulate_scenario
 from simcluster.symmetry.communicators import Communicators
-from simcluster.symmetry.folding import Symmetry
-from simcluster.symmetry.orbits import Irregularities, make_cells
-from simcluster.symmetry.quotient import Quotient
-from simcluster.symmetry.turns import find_link_images
+from simcluster.symmetry.folding import SymmetryFinder
+from simcluster.symmetry.irregular_jobs import Irregularities, divide_into_cells
+from simcluster.symmetry.quotient import JobQuotient
+from simcluster.symmetry.tree_symmetry import find_link_images
 
 JOB = {"gpus": 32, "parallel": {"tp": 2, "dp": 16, "zero": 1}, "training": {"global_batch": 32}}
 
@@ -30,7 +30,7 @@ def both(scenario: Scenario) -> tuple[SeenJob, SeenJob]:
     """The job as it is seen, and as a whole."""
     with pytest.MonkeyPatch.context() as patch:
         seen = seen_job(scenario)
-        patch.setattr(Symmetry, "_windows_that_fold", lambda _: iter(()))
+        patch.setattr(SymmetryFinder, "_usable_windows", lambda _: iter(()))
         return seen, seen_job(scenario)
 
 
@@ -61,7 +61,7 @@ def assert_as_fast_alone(seen: SeenJob, whole: SeenJob) -> None:
     capacity, (ours, theirs) = seen.capacity, (each.folding.communicators for each in (seen, whole))
     _, first = np.unique(seen.folding.classes.of_communicator, return_index=True)
     for number in first.tolist():
-        for some, every in zip(ours.usages(number), theirs.usages(number), strict=True):
+        for some, every in zip(ours.link_usages(number), theirs.link_usages(number), strict=True):
             rates = [{float(capacity[link]) / flows for link, flows in each} for each in (some, every)]
             assert rates[0] == rates[1]
 
@@ -84,16 +84,16 @@ def test_some_of_them_were_seen_by_cells() -> None:
     assert not SEEN or min(SEEN.get("cells", 0), SEEN.get("whole", 0)) > 4
 
 
-def cells_seen(scenario: Scenario) -> tuple[Quotient, Communicators]:
+def cells_seen(scenario: Scenario) -> tuple[JobQuotient, Communicators]:
     """Return the cells by which a job is seen as it is looked at whole, and its communicators."""
-    found: list[tuple[Quotient, Communicators]] = []
+    found: list[tuple[JobQuotient, Communicators]] = []
 
-    def kept(*arguments: Any) -> tuple[Quotient, Communicators]:
-        found.append(make_cells(*arguments))
+    def kept(*arguments: Any) -> tuple[JobQuotient, Communicators]:
+        found.append(divide_into_cells(*arguments))
         return found[-1]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("simcluster.symmetry.folding.make_cells", kept)
+        patch.setattr("simcluster.symmetry.folding.divide_into_cells", kept)
         seen, whole = both(scenario)
     assert_same(seen, whole)
     assert seen.folding.communicators is found[-1][1]
@@ -107,7 +107,7 @@ def test_one_slow_gpu_makes_four_copies(tiny: Tiny) -> None:
     assert cells.ranks.tolist() == [0, 1, 2, 3, 12, 13, 14, 15]
     assert cells.rank[[13, 15, 12, 5, 31]].tolist() == [13, 15, 12, 1, 3]
     bindings = communicators.seen
-    of_dp = bindings.of_group[communicators.number("dp", 13)]
+    of_dp = bindings.of_group[communicators.find_communicator("dp", 13)]
     rows = slice(*bindings.member[of_dp : of_dp + 2])
     assert cells.ranks[bindings.rank[rows]].tolist() == [1, 3, 13, 15]
     assert bindings.many is not None
@@ -133,10 +133,10 @@ def test_links_are_told_of_by_the_first_of_their_cell(tiny: Tiny) -> None:
         faults=[{"kind": "slow_link", "between": ["node6.gpu1", "node6.nic1"], "factor": 0.5}],
     )
     cells, _ = cells_seen(scenario)
-    assert cells.become is not None
+    assert cells.link_image is not None
     index = scenario.cluster.built.link_index
     for a, b in (("gpu1", "nic1"), ("nic1", "gpu1")):
-        become = [cells.become.all[index[f"node{node}.{a}", f"node{node}.{b}"]] for node in range(16)]
+        become = [cells.link_image.all_values[index[f"node{node}.{a}", f"node{node}.{b}"]] for node in range(16)]
         assert become[8] == become[0] != become[9] == become[1]
         assert len({*become[6:10]}) == 4
 
@@ -148,17 +148,17 @@ def test_usages_have_all_links_that_carry_the_same(tiny: Tiny) -> None:
     _, communicators = cells_seen(scenario)
     bindings = communicators.seen
     assert window is not None
-    assert window.become is not None
+    assert window.link_image is not None
     rows = 0
     for number in np.unique(bindings.of_group, return_index=True)[1].tolist():
         if bindings.of_group[number] in bindings.apart:
             continue
-        own, usual = communicators.usages(number), clean.folding.communicators.usages(number)
+        own, usual = communicators.link_usages(number), clean.folding.communicators.link_usages(number)
         rows += sum(map(len, own))
         for every, some in zip(own, usual, strict=True):
             links, flows = zip(*every, strict=True)
             assert list(links) == sorted(set(links))
-            assert {*zip(window.become.of(np.array(links)).tolist(), flows, strict=True)} == set(some)
+            assert {*zip(window.link_image.values_at(np.array(links)).tolist(), flows, strict=True)} == set(some)
     assert rows > len(bindings.link)
 
 
@@ -203,31 +203,31 @@ def test_owners_are_turned_with_their_links(nodes: int, rails: int) -> None:
     turned = find_link_images(cluster, steps, gpus % shift // 8 * 8 + gpus % turn, nodes // 4 * rails)
     assert turned is not None
     times = [gpus // shift, gpus % 8 // turn]
-    used = np.flatnonzero(turned.become.all >= 0)
-    owner = turned.owner[used]
-    assert (turned.owner[turned.become.all < 0] == -1).all()
+    used = np.flatnonzero(turned.image.all_values >= 0)
+    owner = turned.owner_gpus[used]
+    assert (turned.owner_gpus[turned.image.all_values < 0] == -1).all()
     source, target = (each.ravel() for each in np.meshgrid(gpus, gpus))
-    row, link, _, _ = cluster.routes(source, target, 0 * source)
+    row, link, _, _ = cluster.route_rows(source, target, 0 * source)
     for each in times:
-        of_link = each[turned.owner[link]]
+        of_link = each[turned.owner_gpus[link]]
         assert ((of_link == each[source[row]]) | (of_link == each[target[row]])).all()
-    assert turned.along(times)
+    assert turned.links_move_with_gpus(times)
     place = times[0] * 8 + times[1]
-    codes = turned.become.all[used].astype(np.int64) * 8 * nodes + place[owner]
+    codes = turned.image.all_values[used].astype(np.int64) * 8 * nodes + place[owner]
     assert len(np.unique(codes)) == len(used)  # a link is known by what it becomes and its turns
 
 
 def test_nothing_is_odd_where_all_are_slow() -> None:
     none, capacity = np.zeros(0, dtype=np.int64), LinkValues(np.ones(4))
-    assert not Irregularities(np.full(4, 7), capacity, none, {}).something
-    assert Irregularities(np.array([0, 0, 1, 0]), capacity, none, {}).something
-    assert Irregularities(np.zeros(4, dtype=np.int64), capacity, np.array([3]), {}).something
+    assert not Irregularities(np.full(4, 7), capacity, none, {}).has_irregularities
+    assert Irregularities(np.array([0, 0, 1, 0]), capacity, none, {}).has_irregularities
+    assert Irregularities(np.zeros(4, dtype=np.int64), capacity, np.array([3]), {}).has_irregularities
 
 
 def test_links_have_the_colours_of_their_capacities_and_of_how_they_change() -> None:
     flap, load = WindowProfile(0.0), WindowProfile(0.5)
     capacity = LinkValues(np.array([2.0, 2.0, 3.0, 2.0, 2.0, 2.0]))
     odd = Irregularities(np.zeros(1, dtype=np.int64), capacity, np.arange(2), {4: flap, 1: load, 5: flap})
-    assert odd.colours(np.array([0, 3]))[0] == odd.colours(np.array([3]))[0]
-    assert odd.colours(np.array([4]))[0] == odd.colours(np.array([1, 5]))[1]
-    assert len(set(odd.colours(np.array([0, 1, 2, 4])).tolist())) == 4
+    assert odd.link_colours(np.array([0, 3]))[0] == odd.link_colours(np.array([3]))[0]
+    assert odd.link_colours(np.array([4]))[0] == odd.link_colours(np.array([1, 5]))[1]
+    assert len(set(odd.link_colours(np.array([0, 1, 2, 4])).tolist())) == 4

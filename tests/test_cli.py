@@ -13,13 +13,13 @@ import pytest
 
 from simcluster import cli
 from simcluster.base.errors import InputError
-from simcluster.base.units import format_seconds, format_seconds_round
+from simcluster.base.units import format_seconds, format_seconds_short
 from simcluster.cli import common, outputs, terminal
 from simcluster.cli.arguments import TOP_LEVEL_KEYS
 from simcluster.cli.common import read_overrides
-from simcluster.scenario.paths import is_section
+from simcluster.scenario.key_paths import is_section
 from simcluster.scenario.scenario import Scenario
-from simcluster.show.cells import signed_change
+from simcluster.show.table_cells import format_signed_seconds
 
 
 @pytest.mark.parametrize(
@@ -115,7 +115,7 @@ def test_two_ways_to_ask_for_the_same(asked: str, same: str, capsys: pytest.Capt
 
 
 def test_the_help_of_an_import_shows_what_its_kind_takes(capsys: pytest.CaptureFixture[str]) -> None:
-    from simcluster.importers.command import KINDS
+    from simcluster.importers.import_command import KINDS
 
     assert tuple(cli.ENTRIES["import"]["kinds"]) == KINDS
     assert cli.main(["import", "astra-network", "--help"]) == 0
@@ -143,7 +143,7 @@ def test_what_escapes_becomes_a_status(
     def fail(argv: list[str]) -> int:
         raise raised
 
-    monkeypatch.setattr(cli, "_dispatch", fail)
+    monkeypatch.setattr(cli, "_dispatch_command", fail)
     assert cli.main([]) == status
     error = capsys.readouterr().err
     assert message in error
@@ -208,14 +208,14 @@ def test_seconds_have_four_digits(seconds: float, text: str) -> None:
 
 
 def test_ticks_are_round() -> None:
-    assert [format_seconds_round(each) for each in (20.0, 2.5e-6, 0.0, 0.1254, 1000.0)] == [
+    assert [format_seconds_short(each) for each in (20.0, 2.5e-6, 0.0, 0.1254, 1000.0)] == [
         "20 s", "2.5 us", "0 s", "125.4 ms", "1000 s"
     ]  # fmt: skip
 
 
 def test_differences_are_readable() -> None:
     seconds = (3.866e-05, -13.0, 0.0, 1e-13)
-    assert [signed_change(each) for each in seconds] == ["+38.66 us", "-13.00 s", "0", "0"]
+    assert [format_signed_seconds(each) for each in seconds] == ["+38.66 us", "-13.00 s", "0", "0"]
 
 
 def test_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -227,6 +227,6 @@ def test_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_outputs_are_checked_before_the_work(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="does not exist; create it first"):
-        outputs.output_path(str(tmp_path / "nowhere" / "x.json"))
+        outputs.check_output_path(str(tmp_path / "nowhere" / "x.json"))
     with pytest.raises(InputError, match="is a folder"):
-        outputs.output_path(str(tmp_path))
+        outputs.check_output_path(str(tmp_path))

@@ -10,7 +10,7 @@ import pytest
 
 from simcluster import cli
 from simcluster.cli.collective_output import COLUMN_WIDTHS, align_cells
-from simcluster.scenario.files import load_cluster
+from simcluster.scenario.document_resolution import load_cluster
 from simcluster.studies.bench.collective import collective_times
 from simcluster.traffic.nccl.platforms import load_platform
 from simcluster.traffic.nccl.predictor import choose
@@ -213,14 +213,14 @@ def test_uneven_sizes_from_a_file(capsys: pytest.CaptureFixture[str], tmp_path: 
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("0,1MB\n1MB,0,3\n", [":2:", "3 sizes in a file of 2 rows", "square"]),
+        ("0,1MB\n1MB,0,3\n", [":2:", "3 sizes in this row, but 2 rows", "square"]),
         ("0,-5\n1,0\n", [":1:", "'-5'", "0 or more"]),
         ("0,nan\n1,0\n", [":1:", "'nan'"]),
         ("0,much\n1,0\n", [":1:", "much"]),
         ("0,0\n0,0\n", ["all sizes are 0"]),
         ("5\n", ["1 rank", "at least 2"]),
         ("", ["empty"]),
-        ("0,1,2\n1,0,2\n1,2,0\n", ["sizes of 3 ranks", "4 GPUs"]),
+        ("0,1,2\n1,0,2\n1,2,0\n", ["the file has 3 ranks", "4 GPUs"]),
     ],
 )
 def test_bad_sizes(text: str, words: list[str], capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -318,15 +318,15 @@ def test_overrides_reach_the_links(capsys: pytest.CaptureFixture[str]) -> None:
         ("--split %0", ["%0"]),
         ("--split %3", ["equal groups", "divides 8"]),
         ("--split %8", ["1 GPU", "at least 2"]),
-        ("--gpus 6 --algorithm halving_doubling", ["power of two", "has 6", "use 4 or 8"]),
+        ("--gpus 6 --algorithm halving_doubling", ["power-of-two", "has 6", "use 4 or 8"]),
         ("--cluster disconnected_gpu --gpus 2", ["GPU gpu0 cannot reach GPU gpu1"]),
         ("--cluster zero_bandwidth", ["zero_bandwidth.yaml:4:8:", "greater than zero"]),
         ("--cluster negative_bandwidth", ["'-50 GB/s'", "greater than zero"]),
-        ("--cluster duplicate_node --gpus 2", ["two nodes are called 'gpu0'"]),
+        ("--cluster duplicate_node --gpus 2", ["two nodes have the name 'gpu0'"]),
         ("--cluster edge_to_nowhere --gpus 2", ["no node 'leef'", "did you mean leaf"]),
         ("--root 0", ["all_reduce has no root", "broadcast and reduce"]),
         ("--root -1", ["--root"]),
-        ("--sizes x.csv", ["all_to_all_v", "all_reduce has one --size"]),
+        ("--sizes x.csv", ["all_to_all_v", "for all_reduce use --size"]),
         ("--links no/x.csv", ["does not exist"]),
         ("--links x.doc", ["x.doc", ".png"]),
         ("--gpus 8 --ranks 1,2", ["give one"]),
@@ -336,7 +336,7 @@ def test_overrides_reach_the_links(capsys: pytest.CaptureFixture[str]) -> None:
         ("--detial steps", ["--detial", "did you mean '--detail'"]),
         ("--ranks 0,3,3", ["GPU 3 appears twice in a group"]),
         ("--ranks 0,x", ["'0,x'", "0,8-15"]),
-        ("--ranks 5-3", ["goes backwards; write 3-5"]),
+        ("--ranks 5-3", ["is a descending range; write 3-5"]),
         ("broadcast --gpus 4 --root 4", ["root is 4", "0 to 3"]),
         ("all_to_all_v", ["--sizes"]),
     ],

@@ -121,7 +121,7 @@ NOTHING = {
     "validate": (["validate", "refused_rows.yaml"], "no row could be compared; first reason"),
     "replay": (["replay", "empty"], "no profiles"),
     "stragglers": (["stragglers", "tiny_dp", "--training.micro_batch", "3"], "not a multiple"),
-    "train": (["train", "tiny_dp", *RUN, "--vary", REFUSED], "nothing to compare"),
+    "train": (["train", "tiny_dp", *RUN, "--vary", REFUSED], "fewer than two valid policies"),
     "diff": (["diff", "empty", "empty"], "is a folder"),
     "report": (["report", "tiny_dp", "--vary", REFUSED, "-o", "none.html"], "not a multiple"),
     "studio": (["studio", "nothing"], "nothing"),
@@ -141,7 +141,7 @@ NOTHING = {
     "packing": (["packing", "--documents", "no_rows.csv", "--length", "2048"], "no_rows.csv"),
     "failures": (["failures", "no_rows.csv", "--gpus", "16", "--days", "9"], "has no rows"),
     "import": (["import", "megatron", "no_rows.csv", "--cluster", "dgx_h100", "--gpus", "8"], "missing"),
-    "chakra": (["chakra", "play", "empty", "--cluster", "flat"], "empty"),
+    "chakra": (["chakra", "simulate", "empty", "--cluster", "flat"], "empty"),
     "completion": (["completion", "nosh"], "nosh"),
 }  # fmt: skip
 """An example of each that comes to nothing, and what is said of it."""
@@ -219,7 +219,7 @@ def test_help_has_an_example_that_parses(command: str, capsys: pytest.CaptureFix
             word.strip("\"'") for word in re.findall(r"\"[^\"]*\"|'[^']*'|\S+", example.split(" > ")[0].split(" #")[0])
         ]
         argv = argv[len(parser.prog.split()) :]
-        if parser.takes_overrides:
+        if parser.accepts_overrides:
             argv, _ = parser.split_overrides(argv)
         parser.refuse_unknown_options(argv)
         parser.parse_args([word for word in argv if not word.startswith("(")])
@@ -350,7 +350,7 @@ def test_a_misspelt_option_gets_the_right_one(command: str, capsys: pytest.Captu
         (["validate", "korthikanti_tabel5"], "did you mean 'korthikanti_table5'"),
         (["import", "megatrn", "args.txt"], "did you mean 'megatron'"),
         (["sensitivity", "tiny_dp", "--resources", "netwrk"], "did you mean 'network'"),
-        (["chakra", "pley", "traces"], "did you mean 'play'"),
+        (["chakra", "simulat", "traces"], "did you mean 'simulate'"),
         (["collective", "all_reduc", "--size", "1MB", "--gpus", "4", "--cluster", "flat"], "did you mean 'all_reduce'"),
         (["completion", "bsh"], "did you mean 'bash'"),
     ],
@@ -374,7 +374,7 @@ WHERE: dict[str, tuple[str, list[str], str]] = {
     "a study's column": (STUDY.replace("{column: seconds", "{column: second"), ["validate", "bad.yaml"],
                          "bad.yaml:10:12: measured.column: the table has no column 'second'"),
     "a sweep's path": ("scenario: tiny_dp\nvary: {parallel.tpp: [1, 2]}\n", ["sweep", "bad.yaml", "-o", "bad.csv"],
-                       "bad.yaml:2:8: vary.parallel.tpp: a scenario has no parallel.tpp"),
+                       "bad.yaml:2:8: vary.parallel.tpp: parallel.tpp is not a scenario key"),
     "a fit's key": ("fits:\n  a: {rowz: 1}\n", ["fit", "--file", "bad.yaml"], "bad.yaml:2:"),
     "a result": ('{"a": 1,\n "b" 2}', ["diff", "bad.json", "tiny_dp"], "bad.json:2:6: not JSON"),
     "a config": ('{"a": 1,\n "b" 2}', ["import", "hugging-face", "bad.json"], "bad.json:2:6: not valid JSON"),
@@ -444,7 +444,7 @@ FILES: dict[str, tuple[str, list[str]]] = {
     "raw table": ("raw.jsonl", ["calibrate", "--from", "@", "-o", "hostile.yaml"]),
     "recorded job": ("job.parquet", ["replay", "@"]),
     "profile": ("profile/rank0.json.gz", ["replay", "%"]),
-    "execution trace": ("job/tiny_dp.0.et", ["chakra", "play", "%", "--cluster", "flat"]),
+    "execution trace": ("job/tiny_dp.0.et", ["chakra", "simulate", "%", "--cluster", "flat"]),
 }  # fmt: skip
 
 DEEP = 100_000
@@ -510,7 +510,7 @@ def hostile_reader(folder: Path) -> Iterator[Callable[[list[str]], tuple[int, st
 @pytest.fixture(scope="module")
 def good_files(folder: Path) -> dict[str, bytes]:
     """The bytes of a good file of each kind."""
-    from simcluster.interop.replay.trace_writer import write_trace
+    from simcluster.interop.replay.trace_writer import write_recorded_trace
     from simcluster.scenario.scenario import load
     from simcluster.scenario.schedule_files import is_csv
     from simcluster.step.simulate import simulate
@@ -518,7 +518,7 @@ def good_files(folder: Path) -> dict[str, bytes]:
     assert is_csv("schedule.csv")
     os.chdir(folder)
     result = simulate(load("tiny_dp"), folded=False)
-    write_trace(result, folder / "job.parquet")
+    write_recorded_trace(result, folder / "job.parquet")
     argvs = [
         ["run", "tiny_dp", "--json", "saved.json", "--quiet"],
         shlex.split("schedule 1f1b --stages 2 --microbatches 4 --csv schedule.csv --json schedule.json"),

@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from simcluster import cli
-from simcluster.documents.shipped import builtin_path
+from simcluster.documents.builtin_documents import builtin_path
 
 
 @pytest.fixture

@@ -9,9 +9,9 @@ import pytest
 
 from simcluster import cli, plots
 from simcluster.base.errors import InputError
-from simcluster.base.telling import set_estimate_limit
-from simcluster.scenario.files import load_cluster
-from simcluster.studies.bench.describe import measure_cluster
+from simcluster.base.progress import set_estimate_limit
+from simcluster.scenario.document_resolution import load_cluster
+from simcluster.studies.bench.cluster_measurement import measure_cluster
 
 SHIPPED = sorted((Path(__file__).parent.parent / "topologies").glob("*.yaml"))
 HOST = Path(__file__).parent.parent / "examples/host.xml"
@@ -38,12 +38,12 @@ def test_a_file_and_its_name_are_described_alike(path: Path, capsys: pytest.Capt
 def test_the_file_can_be_changed(spelling: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     text = output(capsys, "dgx_h100", *spelling)
     assert text.startswith("DGX H100: 1,024 GPUs (h100) in 128 nodes of 8\n")
-    assert ("450 GB/s to the others" in text) == (len(spelling) == 4)
+    assert ("450 GB/s to the other GPUs" in text) == (len(spelling) == 4)
 
 
 def test_dotted_options_change_it_too(capsys: pytest.CaptureFixture[str]) -> None:
     text = output(capsys, "dgx_a100", "--nvlink.efficiency", "0.5", "nodes=2")
-    assert "150 GB/s to the others of its node" in text
+    assert "150 GB/s to the other GPUs of its node" in text
     assert "16 GPUs" in text
 
 
@@ -73,7 +73,7 @@ def test_a_thousand_gpus_are_drawn(
 def test_a_description_that_takes_longer_than_is_begun_is_refused() -> None:
     with (
         set_estimate_limit(1.0),
-        pytest.raises(InputError, match=r"16,000 GPUs would take about 2 s to describe.*fewer nodes"),
+        pytest.raises(InputError, match=r"it would take about 2 s to describe its 16,000 GPUs.*fewer nodes"),
     ):
         measure_cluster(load_cluster("dgx_h100", [("nodes", 2000)]))
 
@@ -85,7 +85,7 @@ def test_the_picture_is_a_public_function() -> None:
 
 def test_a_machine_by_itself_is_drawn_without_a_fabric() -> None:
     figure = plots.topology(load_cluster(HOST))
-    assert [axes.get_title() for axes in figure.axes] == ["the machine"]
+    assert [axes.get_title() for axes in figure.axes] == ["the node"]
 
 
 @pytest.mark.parametrize(

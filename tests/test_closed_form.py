@@ -11,16 +11,16 @@ from hypothesis import strategies as st
 
 from simcluster import load_cluster
 from simcluster.base.errors import InputError
-from simcluster.base.telling import set_estimate_limit
-from simcluster.scenario.files import load_topology
+from simcluster.base.progress import set_estimate_limit
+from simcluster.scenario.document_resolution import load_topology
 from simcluster.scenario.scenario import load
 from simcluster.step.simulate import simulate
 from simcluster.topology import Cluster, parse_topology
-from simcluster.topology.cluster import cluster_of_draft, make_cluster
-from simcluster.topology.draft import Draft, Recorder
+from simcluster.topology.cluster import make_cluster, make_cluster_from_draft
+from simcluster.topology.draft import ClusterDraft, RecordingGraph
 from simcluster.topology.links import COMPUTE, add_gpus
-from simcluster.topology.regular import Regular
-from simcluster.topology.trees import Site
+from simcluster.topology.regular_wiring import RegularWiring
+from simcluster.topology.trees import FabricBuilder
 
 LINK = {"line_rate": "100 Gbit/s", "latency": "1 us"}
 FAST = {"line_rate": "400 GB/s", "latency": "2 us"}
@@ -103,22 +103,22 @@ def built(document: dict[str, Any]) -> Cluster | None:
 def check_same(cluster: Cluster, routing: Any) -> None:
     """All that is known in closed form is what the graph says."""
     graph = make_cluster(cluster.name, cluster.device, cluster.graph, routing, cluster.nccl)
-    assert not isinstance(graph.wiring, Regular)
+    assert not isinstance(graph.wiring, RegularWiring)
     assert (cluster.gpus, cluster.links, cluster.host_of) == (graph.gpus, graph.links, graph.host_of)
     assert cluster.link_index == graph.link_index
     assert cluster.capacity.tolist() == graph.capacity.tolist()
     assert cluster.latency.tolist() == graph.latency.tolist()
     links = np.arange(len(cluster.links))
-    assert cluster.link_capacity.of(links).tolist() == cluster.capacity.tolist()
-    assert cluster.link_latency.of(links[::-3]).tolist() == cluster.latency[::-3].tolist()
+    assert cluster.link_capacity.values_at(links).tolist() == cluster.capacity.tolist()
+    assert cluster.link_latency.values_at(links[::-3]).tolist() == cluster.latency[::-3].tolist()
     gpus = range(len(cluster.gpus))
-    for name in ("uplinks", "nvswitch", "box_of"):
+    for name in ("exit_nics", "nvswitch", "node_and_tray"):
         assert [getattr(cluster, name)(gpu) for gpu in gpus] == [getattr(graph, name)(gpu) for gpu in gpus], name
     for direction in ("d2h", "h2d"):
-        ways = [[_or_error(each.host_way, gpu, direction) for gpu in gpus] for each in (cluster, graph)]
+        ways = [[_or_error(each.host_memory_route, gpu, direction) for gpu in gpus] for each in (cluster, graph)]
         assert ways[0] == ways[1]
     own = [gpu for gpu in gpus if cluster.host_of[gpu] == cluster.host_of[-1]]
-    assert _or_error(cluster.switch_ways, own, 0) == _or_error(graph.switch_ways, own, 0)
+    assert _or_error(cluster.routes_to_common_switch, own, 0) == _or_error(graph.routes_to_common_switch, own, 0)
     _check_routes(cluster, graph)
 
 
@@ -128,14 +128,14 @@ def _check_routes(cluster: Cluster, graph: Cluster) -> None:
     number = random.integers(0, 3, 120)
     found = []
     for each in (cluster, graph):
-        flow, link, fraction, latency = each.routes(src, dst, number)
+        flow, link, fraction, latency = each.route_rows(src, dst, number)
         assert (np.diff(flow) >= 0).all()
         parts = _by_link(zip(zip(flow.tolist(), link.tolist(), strict=True), fraction.tolist(), strict=True))
         found.append((sorted(parts), latency.tolist()))
     assert found[0] == found[1]
-    flow, link, fraction, _ = cluster.routes(src, dst, number)
+    flow, link, fraction, _ = cluster.route_rows(src, dst, number)
     for place in range(0, 120, 10):
-        alone = graph.spread(int(src[place]), int(dst[place]), int(number[place]))
+        alone = graph.spread_route(int(src[place]), int(dst[place]), int(number[place]))
         there = flow == place
         parts = _by_link(zip(link[there].tolist(), fraction[there].tolist(), strict=True))
         assert sorted(parts) == sorted(_by_link(alone))
@@ -173,11 +173,11 @@ def test_closed_form_is_the_graph(document: dict[str, Any]) -> None:
 def test_shipped_topologies_need_no_graph(name: str) -> None:
     cluster = load_cluster(name, [])
     wiring = cluster.wiring
-    assert isinstance(wiring, Regular)
+    assert isinstance(wiring, RegularWiring)
     gpus = np.arange(len(cluster.gpus))
     away = 24 if name == "rail_only" else 3  # between rails the graph says who hands over
-    cluster.routes(gpus, np.roll(gpus, away), 0 * gpus)
-    cluster.seats(gpus)
+    cluster.route_rows(gpus, np.roll(gpus, away), 0 * gpus)
+    cluster.nvswitch_and_nic_numbers(gpus)
     assert "graph" not in vars(wiring)
     assert "link_index" not in vars(wiring)
     check_same(cluster, load_topology(name).routing)
@@ -185,7 +185,7 @@ def test_shipped_topologies_need_no_graph(name: str) -> None:
 
 def test_a_slow_cable_is_in_the_graph() -> None:
     cluster = load_cluster("dgx_h100", [("nodes", 2)])
-    slow = cluster.scaled([("node1.gpu3", "node1.nic3", 0.5)])
+    slow = cluster.with_scaled_links([("node1.gpu3", "node1.nic3", 0.5)])
     assert "graph" not in vars(cluster.wiring)
     for a, b in (("node1.gpu3", "node1.nic3"), ("node1.nic3", "node1.gpu3")):
         assert slow.graph[a][b]["bandwidth"] == 0.5 * cluster.graph[a][b]["bandwidth"]
@@ -212,16 +212,18 @@ def test_a_job_on_a_built_in_cluster_is_simulated_without_its_graph(monkeypatch:
 def test_an_irregular_cluster_that_is_too_large_says_what_its_graph_would_take(monkeypatch) -> None:
     monkeypatch.setattr("simcluster.topology.draft.MAX_DRAWN_GPUS", 15)
     load_cluster("dgx_h100", [("nodes", 2)])
-    with pytest.raises(InputError, match=r"has 16 GPUs, and has to be drawn link by link \(about .* GB and .* s\)"):
+    with pytest.raises(InputError, match=r"has 16 GPUs, and its graph must be built .* \(.* GB, about .* s\)"):
         load_cluster("dgx_h100", [("nodes", 2)]).graph  # noqa: B018
-    with pytest.raises(InputError, match="drawn link by link"):
+    with pytest.raises(
+        InputError, match=r"mixed_nics: cluster has 128 GPUs, and .* built link by link .* up to 15 GPUs; use fewer"
+    ):
         load_cluster("mixed_nics")
 
 
 def test_an_irregular_cluster_that_takes_longer_to_draw_than_is_begun_says_so() -> None:
     with (
         set_estimate_limit(1e-3),
-        pytest.raises(InputError, match=r"GPUs, 8 in a machine, which would take about .* --yes"),
+        pytest.raises(InputError, match=r"GPUs, 8 per node; .* would take about .* --yes"),
     ):
         load_cluster("mixed_nics")
 
@@ -229,40 +231,40 @@ def test_an_irregular_cluster_that_takes_longer_to_draw_than_is_begun_says_so() 
 @pytest.mark.parametrize("name", ["dgx_h100", "gb200_nvl72", "azure_nd_h100_v5", "aws_p4d", "rail_only", "flat"])
 def test_links_have_the_numbers_of_the_graph(name: str) -> None:
     found = load_cluster(name).wiring
-    assert isinstance(found, Regular)
+    assert isinstance(found, RegularWiring)
     index = {link: number for number, link in enumerate(found.graph.edges)}
     assert found.link_index == index
-    owned, back = found.machines.owned, found.machines.numbers.back
+    owned, back = found.machines.machine_links, found.machines.numbers.back
     for column in range(owned.shape[1]):
         for machine in (0, len(owned) - 1):
             link, turned = owned[machine, [column, back[column]]].tolist()
             assert found.links[turned] == found.links[link][::-1]
-    first = found.machines.numbers.first
+    first = found.machines.numbers.first_switch_link
     for link, turned in enumerate(found.machines.numbers.turned.tolist()):
         assert found.links[turned] == found.links[first + link][::-1]
 
 
 def ring_of_gpus(count: int, *, switched: bool) -> Cluster:
     """Each a machine of its own, linked to the next; with a port on a switch, too."""
-    pattern, draft = Recorder(), Draft()
+    pattern, draft = RecordingGraph(), ClusterDraft()
     add_gpus(pattern, [("gpu0", 0, 0)])
-    draft.stamp(pattern, count, "gpu")
+    draft.add_machines(pattern, count, "gpu")
     edge = {"bandwidth": 10e9, "latency": 1e-6, "medium": "network"}
-    draft.connect(draft.nodes, np.roll(draft.nodes, -1, axis=0), edge)
+    draft.connect_switches(draft.nodes, np.roll(draft.nodes, -1, axis=0), edge)
     if switched:
-        (switch,) = Site(draft, COMPUTE).switches(["switch"], "leaf")
-        draft.connect(draft.nodes, np.full(draft.nodes.shape, switch), edge)
-    return cluster_of_draft("ring", "h100", draft)
+        (switch,) = FabricBuilder(draft, COMPUTE).add_switches(["switch"], "leaf")
+        draft.connect_switches(draft.nodes, np.full(draft.nodes.shape, switch), edge)
+    return make_cluster_from_draft("ring", "h100", draft)
 
 
 @pytest.mark.parametrize(("count", "switched", "hops"), [(3, False, [1, 1]), (5, True, [1, 2, 2, 1])])
 def test_gpus_that_are_linked_directly_are_a_graph(count: int, switched: bool, hops: list[int]) -> None:
     """Not regular: the graph routes, one flow or many."""
     cluster = ring_of_gpus(count, switched=switched)
-    assert not isinstance(cluster.wiring, Regular)
+    assert not isinstance(cluster.wiring, RegularWiring)
     assert [len(cluster.route(0, other)) for other in range(1, count)] == hops
     src, dst = (np.array(ends) for ends in zip(*[(0, other) for other in range(1, count)], strict=True))
-    flow, link, fraction, _ = cluster.routes(src, dst, np.zeros(count - 1, dtype=np.int64))
+    flow, link, fraction, _ = cluster.route_rows(src, dst, np.zeros(count - 1, dtype=np.int64))
     assert [tuple(link[flow == number].tolist()) for number in range(count - 1)] == [
         cluster.route(0, other) for other in range(1, count)
     ]
@@ -270,5 +272,5 @@ def test_gpus_that_are_linked_directly_are_a_graph(count: int, switched: bool, h
 
 
 def test_gpus_do_not_forward_for_others() -> None:
-    with pytest.raises(InputError, match=r"gpu0 cannot reach GPU gpu2.* join two NICs by a switch"):
+    with pytest.raises(InputError, match=r"gpu0 cannot reach GPU gpu2.* add a switch between NICs"):
         ring_of_gpus(5, switched=False)

@@ -22,7 +22,7 @@ from test_same_answer import documents, spans_of
 import simcluster
 from simcluster.base.clock import (
     TICK,
-    BeyondGridError,
+    ClockRangeError,
     bind_to_current_grid,
     exact_time_limit,
     round_to_tick,
@@ -93,7 +93,7 @@ def test_what_is_asked_later_is_told_on_the_grid_of_the_play() -> None:
     def play() -> Any:
         played.append(exact_time_limit())
         if exact_time_limit() <= 600.0:
-            raise BeyondGridError
+            raise ClockRangeError
         return bind_to_current_grid(lambda: round_to_tick(1.4 * TICK))
 
     later = simulate_on_exact_grid(play)
@@ -103,7 +103,7 @@ def test_what_is_asked_later_is_told_on_the_grid_of_the_play() -> None:
 
 def test_what_no_clock_counts_is_refused() -> None:
     def never() -> None:
-        raise BeyondGridError
+        raise ClockRangeError
 
     with pytest.raises(InputError, match=r"longer than 9e\+15 s, .*cluster.scale.flops"):
         simulate_on_exact_grid(never)

@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 from simcluster.base.clock import round_to_tick
 from simcluster.base.errors import InputError
 from simcluster.collectives import ALGORITHMS, CollectiveEntry, Hop, Phase, Ring
-from simcluster.collectives.group import rings_along
-from simcluster.scenario.files import load_cluster
-from simcluster.studies.bench.collective import collective_times, concurrent_times, count_transfers
-from simcluster.studies.bench.collective_loads import busiest_links
+from simcluster.collectives.group import build_node_rings
+from simcluster.scenario.document_resolution import load_cluster
+from simcluster.studies.bench.collective import collective_times, concurrent_collective_times, count_transfers
+from simcluster.studies.bench.collective_loads import busiest_links_of_collective
 from simcluster.topology import Cluster, parse_topology
-from simcluster.traffic.traffic import group_of, group_rings, patterns
+from simcluster.traffic.traffic import find_group_rings, link_patterns, make_group
 
 GIB = 2.0**30
 RANKS = [2, 3, 4, 6, 7, 8, 16, 24]
@@ -51,14 +51,14 @@ def dgx(nodes: int, gpus: int = 8, per_unit: int = 64) -> Cluster:
 
 def ring_sets(ranks: int) -> dict[str, tuple[Ring, ...]]:
     """Rings of a group of this size in every way that machines give: one, one per rail, half as many rails."""
-    sets = {"one machine": rings_along([0] * ranks, [("nic",)] * ranks)}
+    sets = {"one machine": build_node_rings([0] * ranks, [("nic",)] * ranks)}
     for machines in (2, 3):
         if ranks % machines == 0 and ranks > machines:
             each = ranks // machines
             hosts = [position // each for position in range(ranks)]
-            sets[f"{machines} machines, own NICs"] = rings_along(hosts, [(f"nic{p}",) for p in range(ranks)])
+            sets[f"{machines} machines, own NICs"] = build_node_rings(hosts, [(f"nic{p}",) for p in range(ranks)])
             shared = [(f"nic{p // each}.{p % each // 2}",) for p in range(ranks)]
-            sets[f"{machines} machines, NICs of pairs"] = rings_along(hosts, shared)
+            sets[f"{machines} machines, NICs of pairs"] = build_node_rings(hosts, shared)
     return sets
 
 
@@ -67,9 +67,9 @@ def ring_sets(ranks: int) -> dict[str, tuple[Ring, ...]]:
 
 def link_bytes(cluster: Cluster, gpus: Sequence[int], size: float) -> dict[tuple[str, str], float]:
     """Bytes that a ring all-reduce puts on every directed link that it uses."""
-    phases = ALGORITHMS["all_reduce"]["ring"](group_of(cluster, gpus))
+    phases = ALGORITHMS["all_reduce"]["ring"](make_group(cluster, gpus))
     carried: dict[tuple[str, str], float] = {}
-    for pattern in patterns(cluster, gpus, phases):
+    for pattern in link_patterns(cluster, gpus, phases):
         for link, flows in pattern.usage:
             key = cluster.links[link]
             carried[key] = carried.get(key, 0.0) + flows * pattern.share * size * pattern.rounds
@@ -86,7 +86,7 @@ def test_one_ring_per_rail_keeps_every_nic_on_its_rail(nodes: int, gpus: int) ->
     """MODELLING.md D.3: 2(N-1)/N S/NICs each way through every NIC, as much per GPU over NVLink as all hops (PXN)."""
     cluster = dgx(nodes, gpus)
     ranks = nodes * gpus
-    rings = group_rings(cluster, range(ranks))
+    rings = find_group_rings(cluster, range(ranks))
     carried = link_bytes(cluster, range(ranks), GIB)
     volume = 2 * (ranks - 1) / ranks * GIB
     assert len(rings) == gpus
@@ -98,7 +98,7 @@ def test_one_ring_per_rail_keeps_every_nic_on_its_rail(nodes: int, gpus: int) ->
 
 
 def test_a_ring_enters_and_leaves_every_machine_by_the_owner_of_its_nic() -> None:
-    rings = group_rings(dgx(2, 4), range(8))
+    rings = find_group_rings(dgx(2, 4), range(8))
     assert [ring.order for ring in rings] == [
         (0, 1, 2, 3, 4, 5, 6, 7),
         (1, 2, 3, 0, 5, 6, 7, 4),
@@ -120,7 +120,7 @@ def test_one_rank_a_machine_makes_one_ring_and_uses_no_nvlink() -> None:
     cluster = dgx(4)
     gpus = [0, 8, 16, 24]
     carried = link_bytes(cluster, gpus, GIB)
-    assert len(group_rings(cluster, gpus)) == 1
+    assert len(find_group_rings(cluster, gpus)) == 1
     assert between(cluster, carried, "nic", "switch") == pytest.approx([2 * 3 / 4 * GIB] * 4, rel=1e-12)
     assert between(cluster, carried, "gpu", "nvswitch") == []
 
@@ -130,7 +130,7 @@ def test_unequal_ranks_a_machine_have_the_rings_of_the_machine_with_the_fewest(r
     """As NCCL takes the fewest channels of all ranks; every NIC of the smallest machine carries its part."""
     cluster = dgx(len(ranks))
     gpus = [8 * host + place for place in range(8) for host, count in enumerate(ranks) if place < count]  # mixed
-    rings = group_rings(cluster, gpus)
+    rings = find_group_rings(cluster, gpus)
     assert len(rings) == min(ranks)
     for ring in rings:
         assert sorted(ring.order) == list(range(len(gpus)))
@@ -146,11 +146,11 @@ def test_shared_nics_carry_a_ring_each() -> None:
     cluster = load_cluster("pcie_ethernet")
     gpus = range(16)
     volume = 2 * 15 / 16 * GIB
-    assert len(group_rings(cluster, gpus)) == 2
+    assert len(find_group_rings(cluster, gpus)) == 2
     for ends in (("nic", "switch"), ("switch", "nic")):
         assert between(cluster, link_bytes(cluster, gpus, GIB), *ends) == pytest.approx([volume / 2] * 4, rel=1e-12)
     single = load_cluster("pcie_ethernet", [("nics_per_node", 1)])
-    assert len(group_rings(single, gpus)) == 1
+    assert len(find_group_rings(single, gpus)) == 1
     assert between(single, link_bytes(single, gpus, GIB), "nic", "switch") == pytest.approx([volume] * 2, rel=1e-12)
 
 
@@ -197,11 +197,11 @@ def test_64_rings_at_once_over_a_2_to_1_tree() -> None:
     """Ring j is GPU j of every leaf, so every hop crosses leaves: two flows on each uplink."""
     cluster = load_cluster("leaf_spine_512")
     groups = [[64 * leaf + j for leaf in range(8)] for j in range(64)]
-    flow = concurrent_times(cluster, groups, "all_reduce", GIB, detail="flow")
-    steps = concurrent_times(cluster, groups, "all_reduce", GIB, detail="steps")
+    flow = concurrent_collective_times(cluster, groups, "all_reduce", GIB, detail="flow")
+    steps = concurrent_collective_times(cluster, groups, "all_reduce", GIB, detail="steps")
     assert {f"{time.duration * 1e3:.6f}" for time in (*flow, *steps)} == {"75.245928"}
     assert [time.finishes for time in flow] == [time.finishes for time in steps]
-    limit = busiest_links(cluster, groups, "all_reduce", GIB)
+    limit = busiest_links_of_collective(cluster, groups, "all_reduce", GIB)
     assert (limit.ends, limit.links, limit.load) == ("leaf -> spine", 256, 2 * 14 / 8 * GIB)
     alone = collective_times(cluster, groups[0], "all_reduce", GIB).duration
     assert f"{alone * 1e3:.6f}" == f"{14 * (6e-6 + GIB / 8 / 50e9) * 1e3:.6f}"
@@ -255,7 +255,7 @@ def test_all_reduce_is_reduce_scatter_and_all_gather(ranks: int, size: int, deta
         for kind in ("all_reduce", "reduce_scatter", "all_gather")
     }
     assert seconds["all_reduce"] == seconds["reduce_scatter"] + seconds["all_gather"]
-    loads = {kind: busiest_links(cluster, [range(ranks)], kind, size).load for kind in seconds}
+    loads = {kind: busiest_links_of_collective(cluster, [range(ranks)], kind, size).load for kind in seconds}
     assert loads["all_reduce"] == loads["reduce_scatter"] + loads["all_gather"]
 
 
@@ -264,7 +264,7 @@ def test_a_slow_link_multiplies_the_bandwidth_term(ranks: int, slow: st.DataObje
     """One link at the fraction phi of its speed: 2(N-1)(alpha + S/(N phi B)) exactly, in both details."""
     cluster = flat(ranks)
     phi, gpu = percent / 100, slow.draw(st.integers(0, ranks - 1))
-    slowed = cluster.scaled([(f"gpu{gpu}", "switch", phi)])
+    slowed = cluster.with_scaled_links([(f"gpu{gpu}", "switch", phi)])
     expected = 2 * (ranks - 1) * (round_to_tick(5e-6) + round_to_tick(1.0 / ranks * GIB / (phi * 50e9)))
     for detail in ("flow", "steps"):
         assert collective_times(slowed, range(ranks), "all_reduce", GIB, detail=detail).duration == expected
@@ -273,7 +273,7 @@ def test_a_slow_link_multiplies_the_bandwidth_term(ranks: int, slow: st.DataObje
 @pytest.mark.parametrize("halvings", [1, 2, 5])
 def test_without_latency_half_the_speed_is_twice_the_time_bit_for_bit(halvings: int) -> None:
     cluster = flat(8, "64 GiB/s", "0 s")
-    slowed = cluster.scaled([("gpu3", "switch", 0.5**halvings)])
+    slowed = cluster.with_scaled_links([("gpu3", "switch", 0.5**halvings)])
     times = [collective_times(each, range(8), "all_reduce", GIB).duration for each in (cluster, slowed)]
     assert times[1] == 2**halvings * times[0] == 2**halvings * 14 / 8 / 64
 
@@ -311,7 +311,7 @@ def test_phases_of_different_sizes_are_played_one_after_the_other(monkeypatch: p
         ({"gpus": [0, 1, 2, 1]}, ["GPU 1 appears twice"]),
         ({"gpus": [2]}, ["1 GPU:", "at least 2"]),
         ({"gpus": []}, ["0 GPUs", "at least 2"]),
-        ({"gpus": range(5)}, ["no GPU 4", "it has 4", "larger cluster"]),
+        ({"gpus": range(5)}, ["no GPU 4", "it has GPUs 0 to 3", "larger cluster"]),
         ({"gpus": [-1, 0]}, ["no GPU -1"]),
         ({"kind": "send", "gpus": [0, 1, 2]}, ["send over 3 GPUs", "give 2"]),
         ({"arrivals": [0.0, 1.0]}, ["arrivals", "each rank"]),
@@ -327,13 +327,13 @@ def test_what_cannot_be_played(arguments: dict[str, object], words: list[str]) -
 
 @pytest.mark.parametrize("kind", ["broadcast", "reduce"])
 def test_pipelines_of_nccl_have_no_steps(kind: str) -> None:
-    with pytest.raises(InputError, match=f"NCCL runs {kind} as a pipeline.*detail: flow.*in rounds: binomial$"):
+    with pytest.raises(InputError, match=f"NCCL runs {kind} as a pipeline.*detail: flow.*with rounds: binomial$"):
         collective_times("dgx_a100", range(8), kind, GIB, detail="steps")
 
 
 def test_no_groups_are_refused() -> None:
     with pytest.raises(InputError, match="at least one group"):
-        concurrent_times(flat(4), [], "all_reduce", 1.0)
+        concurrent_collective_times(flat(4), [], "all_reduce", 1.0)
 
 
 def test_the_number_of_transfers_is_known_beforehand() -> None:

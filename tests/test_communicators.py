@@ -13,34 +13,41 @@ import pytest
 from conftest import tiny_scenario
 
 from simcluster.base.errors import InputError
-from simcluster.model.choices import CONTEXT_METHODS
-from simcluster.planning.ops import MAIN, Item, Op, Segment, StageProgram
-from simcluster.planning.parallel import COMMUNICATORS, STREAMS, Communicator, Plan, get_communicator, groups_over
-from simcluster.planning.works import Collective
+from simcluster.model.kernel_choices import CONTEXT_METHODS
+from simcluster.planning.ops import MAIN, Op, Segment, StageProgram, WorkItem
+from simcluster.planning.rank_grid import (
+    COMMUNICATORS,
+    STREAMS,
+    Communicator,
+    ParallelPlan,
+    get_communicator,
+    make_group_function,
+)
+from simcluster.planning.work_kinds import Collective
 from simcluster.results.span_states import EXPOSED
 from simcluster.scenario.scenario import Scenario
 from simcluster.step.simulate import simulate, simulate_scenario
-from simcluster.studies.scopes import PLAN, QUICK
-from simcluster.studies.search.space import CP_COMMS
+from simcluster.studies.fast_path_scopes import PLAN, QUICK
+from simcluster.studies.search.layout_space import CP_COMMS
 
 every_axis = pytest.mark.parametrize("axis", COMMUNICATORS)
 every_method = pytest.mark.parametrize("method", CONTEXT_METHODS)
 PLANS = [
-    Plan(),
-    Plan(tp=2, cp=4, dp=2, pp=2, order=("cp", "tp", "pp", "dp")),
-    Plan(tp=2, cp=2, dp=4, pp=2, ep=4, etp=1, shard=4),
-    Plan(tp=2, dp=4, workers=2),
-    Plan(tp=2, dp=2, pp=2, copies=((0, 1),)),
+    ParallelPlan(),
+    ParallelPlan(tp=2, cp=4, dp=2, pp=2, order=("cp", "tp", "pp", "dp")),
+    ParallelPlan(tp=2, cp=2, dp=4, pp=2, ep=4, etp=1, shard=4),
+    ParallelPlan(tp=2, dp=4, workers=2),
+    ParallelPlan(tp=2, dp=2, pp=2, copies=((0, 1),)),
 ]
 
 
 @every_axis
 @pytest.mark.parametrize("plan", PLANS, ids=range(len(PLANS)))
-def test_its_groups_share_out_the_ranks(axis: str, plan: Plan) -> None:
+def test_its_groups_share_out_the_ranks(axis: str, plan: ParallelPlan) -> None:
     """Every rank is in one group (of the embedding's, those of its stages), in order of the groups' first ranks."""
     groups = plan.groups(axis)
     counts = np.bincount(groups.ravel(), minlength=plan.num_ranks)
-    ends = np.isin(plan.stages(), [0, plan.pp - 1]) * (1 + (plan.pp == 1))
+    ends = np.isin(plan.stage_of_every_rank(), [0, plan.pp - 1]) * (1 + (plan.pp == 1))
     assert (counts == (ends if axis == "embedding" else 1)).all()
     assert (np.diff(groups[:, 0]) > 0).all()
 
@@ -49,15 +56,15 @@ def test_its_groups_share_out_the_ranks(axis: str, plan: Plan) -> None:
 def test_its_stream_has_an_entry_of_the_breakdown(axis: str) -> None:
     assert STREAMS == EXPOSED
     for pipelined in (False, True):
-        assert get_communicator(axis).stream_of(pipelined=pipelined) in STREAMS
+        assert get_communicator(axis).stream_name(pipelined=pipelined) in STREAMS
 
 
 def blocked(axis: str, scenario: Scenario, programs: list[StageProgram]) -> list[StageProgram]:
     """Programs that end with an all-reduce over the axis."""
-    stream = get_communicator(axis).stream_of(pipelined=scenario.parallel.pp > 1)
+    stream = get_communicator(axis).stream_name(pipelined=scenario.parallel.pp > 1)
     op = Op(Collective("all_reduce", axis, 4e9), stream, "all_reduce", "mine")
     return [
-        StageProgram(each.stage, {**each.lanes, MAIN: [*each.lanes[MAIN], Item(Segment((op,)), "mine")]})
+        StageProgram(each.stage, {**each.lanes, MAIN: [*each.lanes[MAIN], WorkItem(Segment((op,)), "mine")]})
         for each in programs
     ]
 
@@ -71,8 +78,8 @@ def test_its_exposed_time_is_booked_where_it_says(axis: str, engine: str) -> Non
         **document, parallel={"tp": 2, "cp": 2, "pp": 2, "dp": 1}, training={"global_batch": 2, "attention": "fused"}
     )
     before, after = simulate_scenario(scenario), simulate_scenario(scenario, change=partial(blocked, axis, scenario))
-    entry = f"exposed_{get_communicator(axis).stream_of(pipelined=True)}"
-    if Plan(tp=2, cp=2, pp=2).groups(axis).shape[1] == 1:
+    entry = f"exposed_{get_communicator(axis).stream_name(pipelined=True)}"
+    if ParallelPlan(tp=2, cp=2, pp=2).groups(axis).shape[1] == 1:
         assert after.step_time == before.step_time
     else:
         more = after.step_time - before.step_time
@@ -83,12 +90,12 @@ def test_its_exposed_time_is_booked_where_it_says(axis: str, engine: str) -> Non
 
 def test_a_stream_without_an_entry_is_refused() -> None:
     with pytest.raises(InputError, match="stream 'ring' of a communicator is not a timeline stream"):
-        Communicator("ring", groups_over("cp"))
+        Communicator("ring", make_group_function("cp"))
 
 
 def test_an_axis_that_names_none_is_refused() -> None:
     with pytest.raises(InputError, match="unknown communicator 'sharded'; did you mean 'shard'"):
-        Plan().groups("sharded")
+        ParallelPlan().groups("sharded")
 
 
 # --- methods of context parallelism -----------------------------------------------------------------------------------
@@ -122,12 +129,12 @@ def test_methods_differ(method: str) -> None:
 @every_method
 @pytest.mark.parametrize(("heads", "kv_heads", "cp"), [(8, 8, 4), (8, 1, 4), (3, 3, 2), (64, 8, 8)])
 def test_traders_divide_the_ranks(method: str, heads: int, kv_heads: int, cp: int) -> None:
-    assert cp % CONTEXT_METHODS[method].traders(heads, kv_heads, cp) == 0
+    assert cp % CONTEXT_METHODS[method].head_trading_ranks(heads, kv_heads, cp) == 0
 
 
 @every_method
 def test_heads_that_cannot_be_traded_are_refused(method: str) -> None:
-    traders = CONTEXT_METHODS[method].traders(2, 2, 4)
+    traders = CONTEXT_METHODS[method].head_trading_ranks(2, 2, 4)
     parallel = {"cp": 4, "tp": 1, "cp_comm": method}
     more: dict[str, Any] = {"model": {"heads": 2, "kv_heads": 2, "hidden_size": 512, "sequence_length": 1024}}
     more |= {"cluster": {"topology": "flat", "gpus": 4}, "training": {"attention": "fused"}, "parallel": parallel}
@@ -140,8 +147,8 @@ def test_heads_that_cannot_be_traded_are_refused(method: str) -> None:
 
 @every_method
 def test_a_fast_path_knows_a_method_or_refuses_it(method: str) -> None:
-    assert QUICK.obstacle(job(method))
-    assert (method in CP_COMMS) == (PLAN.obstacle(job(method)) == "")
+    assert QUICK.find_obstacle(job(method))
+    assert (method in CP_COMMS) == (PLAN.find_obstacle(job(method)) == "")
 
 
 def test_a_method_that_names_none_is_refused() -> None:

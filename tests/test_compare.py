@@ -12,10 +12,10 @@ import pytest
 
 import simcluster
 from simcluster.cli import main
-from simcluster.results.file import OLDER_NAMES
-from simcluster.results.metrics import BREAKDOWN
-from simcluster.results.result import flat_numbers
-from simcluster.studies.variations import make_variations, subtract_first_breakdown
+from simcluster.results.rank_time import BREAKDOWN
+from simcluster.results.result import flatten_result
+from simcluster.results.result_file import OLDER_NAMES
+from simcluster.studies.variations import make_variant_scenarios, subtract_first_breakdown
 
 EXACT = {"step_time_s": lambda cell: float(cell or "nan")}
 """pandas before 3 reads numbers of a CSV file a bit off by itself."""
@@ -23,7 +23,7 @@ EXACT = {"step_time_s": lambda cell: float(cell or "nan")}
 
 def test_the_difference_is_attributed_to_the_last_picosecond() -> None:
     vary = [("parallel.zero", [0, 1]), ("training.recompute", ["none", "full"])]
-    scenarios = make_variations("tiny_3d", (), vary)
+    scenarios = make_variant_scenarios("tiny_3d", (), vary)
     assert list(scenarios) == [
         "zero 0, recompute none",
         "zero 0, recompute full",
@@ -43,13 +43,13 @@ def test_columns_are_keys_of_the_result_json_and_older_names_are_understood() ->
     result = simcluster.simulate("tiny_3d")
     compared = simcluster.compare([result, "tiny_dp"])
     swept = simcluster.sweep("tiny_3d", {"seed": [result.scenario.seed]})
-    keys = set(flat_numbers(result.to_dict()))
+    keys = set(flatten_result(result.to_dict()))
     assert keys - set(compared.columns) <= {"step_time_s"} | keys - set(swept.columns)
     for table in (compared, swept):
         assert not set(OLDER_NAMES) & set(table.columns)
         for old, name in OLDER_NAMES.items():
             assert table[old].equals(table[name].rename(old))
-            assert table[old].iloc[0] == flat_numbers(result.to_dict())[name]
+            assert table[old].iloc[0] == flatten_result(result.to_dict())[name]
         assert list(table[["step_time_s", "bubble"]].columns) == ["step_time_s", "bubble"]
         assert table.exposed_tp.equals(table["exposed_tp"])
         assert pickle.loads(pickle.dumps(table))["memory"].equals(table["memory"])
@@ -67,7 +67,7 @@ def test_results_paths_and_scenarios_may_be_mixed() -> None:
 def test_nothing_to_compare_and_names_that_do_not_match() -> None:
     with pytest.raises(simcluster.InputError, match="nothing to compare"):
         simcluster.compare([])
-    with pytest.raises(simcluster.InputError, match="names: 2 for 1 variants; give 1"):
+    with pytest.raises(simcluster.InputError, match="1 variants but 2 names; give 1 names"):
         simcluster.compare(["tiny_dp"], ["a", "b"])
 
 
@@ -139,7 +139,7 @@ def test_run_writes_what_it_is_asked_for(tmp_path: Path, capsys: pytest.CaptureF
     names = {option: str(tmp_path / name) for option, name in (
         ("--timeline", "t.csv"), ("--links", "l.csv"), ("--gantt", "g.svg"), ("--json", "r.json"))}  # fmt: skip
     assert main(["run", "tiny_3d", *(word for pair in names.items() for word in pair)]) == 0
-    assert "where the step went" in capsys.readouterr().out
+    assert "where the step time went" in capsys.readouterr().out
     result = simcluster.simulate(simcluster.scenario("tiny_3d"))
     assert json.loads((tmp_path / "r.json").read_text()) == json.loads(json.dumps(result.to_dict()))
     pd.testing.assert_frame_equal(

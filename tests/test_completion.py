@@ -33,13 +33,13 @@ ROOT = Path(__file__).parent.parent
 def words_text() -> str:
     """What words.txt has to say."""
     from simcluster.collectives import ALGORITHMS
+    from simcluster.documents.builtin_documents import builtin_names
     from simcluster.documents.catalogue import load_presets
     from simcluster.documents.catalogue.devices import device_names
-    from simcluster.documents.shipped import builtin_names
-    from simcluster.importers.command import KINDS as IMPORTS
-    from simcluster.longrun.budget.loss_laws import law_names
+    from simcluster.importers.import_command import KINDS as IMPORTS
+    from simcluster.longrun.budget.loss_laws import list_law_names
     from simcluster.longrun.studies.advice import ADVICE
-    from simcluster.scenario.keys import scenario_keys
+    from simcluster.scenario.scenario_keys import list_scenario_keys
     from simcluster.schedules import SCHEDULES
     from simcluster.show.registry.kinds import KINDS
     from simcluster.show.registry.kinds import list_names as names_of
@@ -47,9 +47,9 @@ def words_text() -> str:
     from simcluster.traffic.nccl.platforms import platform_names
 
     found: dict[str, list[str]] = {"cluster.topology": []}
-    for key in scenario_keys():
+    for key in list_scenario_keys():
         if "*" not in key.path:
-            found.setdefault(key.plain_path, []).extend(key.words)
+            found.setdefault(key.override_path, []).extend(key.choices)
     found |= {
         "cluster.topology": builtin_names("topologies"),
         "model.preset": list(load_presets("models.yaml")),
@@ -61,13 +61,13 @@ def words_text() -> str:
         "+schedules": [*SCHEDULES, "all"],
         "+collectives": list(ALGORITHMS),
         "+algorithms": ["auto", *dict.fromkeys(name for known in ALGORITHMS.values() for name in known)],
-        "+laws": [*law_names()],
+        "+laws": [*list_law_names()],
         "+platforms": ["auto", "none", *platform_names()],
         "+devices": list(device_names()),
         "+recipes": list(RECIPES),
         "+resources": [*RESOURCES, "memory"],
         "+imports": list(IMPORTS),
-        "+chakra": ["play", "write"],
+        "+chakra": ["simulate", "write"],
         "+details": ["flow", "steps"],
         "+advice": list(ADVICE),
         "+kinds": list(KINDS),
@@ -117,9 +117,9 @@ def test_words_are_what_the_models_say() -> None:
         ("simcluster sensitivity tiny_dp --resources nv", ["nvlink"]),
         ("simcluster collective all_r", ["all_reduce"]),
         ("simcluster collective all_reduce --cluster dgx_b2", ["dgx_b200"]),
-        ("simcluster chakra p", ["play"]),
+        ("simcluster chakra s", ["simulate"]),
         ("simcluster completion f", ["fish"]),
-        ("A=1 env simcluster chakra p", ["play"]),
+        ("A=1 env simcluster chakra s", ["simulate"]),
         ('simcluster run "tiny_3', ["tiny_3d"]),
         ("simcluster nothing ", []),
         ("simcluster run tiny_dp --set 'a", []),

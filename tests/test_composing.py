@@ -14,8 +14,8 @@ from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
 from simcluster.base.errors import InputError
-from simcluster.documents.composing import Mark, parse_yaml
-from simcluster.documents.reading import parse_document
+from simcluster.documents.yaml_documents import parse_document
+from simcluster.documents.yaml_syntax import KeyLocation, parse_yaml
 
 ROOT = Path(__file__).parent.parent
 FOLDERS = ("scenarios", "topologies", "tests/bad", "simcluster")
@@ -89,9 +89,9 @@ def test_documents_are_those_of_yaml_1_2(parser: str) -> None:
         ("- " * 60 + "1", "x:1:103: nested more than 50 levels deep"),
         ("a: !x 1", "x:1:4: YAML tags (!!x) are not supported; write the plain value"),
         ("a: !x [1]", "x:1:4: YAML tags (!!x) are not supported; write the plain value"),
-        ("a: {b: 1, b: 2}", "x:1:11: a.b: this key is already at x:1:5, and is allowed once; keep one"),
-        ("[a]: 1", "x:1:1: keys are plain words; lists, mappings and '<<' cannot be keys"),
-        ("<<: {a: 1}", "x:1:1: keys are plain words"),
+        ("a: {b: 1, b: 2}", "x:1:11: a.b: this key is already at x:1:5; a key is allowed once: keep one of the two"),
+        ("[a]: 1", "x:1:1: a key is a list, a mapping or '<<'; write a plain word"),
+        ("<<: {a: 1}", "x:1:1: a key is a list, a mapping or '<<'"),
         ("a: " + "9" * 5000, "x:1:4: '9999"),
     ],
 )  # fmt: skip
@@ -104,7 +104,7 @@ def test_what_is_said_of_a_text_that_is_refused(text: str, said: str) -> None:
 def test_every_key_and_item_has_its_place() -> None:
     data, marks = parse_yaml("a:\n  - b: 2020-01-01\n    c: !!int '7'\n", "x")
     assert data == {"a": [{"b": "2020-01-01", "c": 7}]}
-    assert marks == {path: Mark(place, path) for path, place in {
+    assert marks == {path: KeyLocation(place, path) for path, place in {
         ("a",): "x:1:1", ("a", 0): "x:2:5", ("a", 0, "b"): "x:2:5", ("a", 0, "c"): "x:3:5",
     }.items()}  # fmt: skip
     assert parse_yaml("# nothing\n", "x") == (None, {})
@@ -117,4 +117,4 @@ def test_a_long_text_takes_seconds(parser: str) -> None:
     found = parse_document(text, source="x")
     assert parser == "python" or time.process_time() - began < 2.0
     assert found.data["key_9"] == {"kind": "slow_gpu", "ranks": [9]}
-    assert found.location_of(("key_9", "ranks", 0)).place == "x:10:33"
+    assert found.location_of(("key_9", "ranks", 0)).position == "x:10:33"

@@ -12,14 +12,14 @@ from hypothesis import strategies as st
 
 from simcluster import cli
 from simcluster.base.errors import InputError
-from simcluster.documents.csv_numbers import Row
+from simcluster.documents.csv_tables import CsvRow
 from simcluster.longrun.budget.loss_fit import ComputeLaw, fit_compute_law
 
 
-def rows(compute: list[float], loss: list[float]) -> list[Row]:
+def rows(compute: list[float], loss: list[float]) -> list[CsvRow]:
     table = zip(compute, loss, strict=True)
     return [
-        Row(number, {"compute": flops, "loss": nats}, {"compute": repr(flops), "loss": repr(nats)})
+        CsvRow(number, {"compute": flops, "loss": nats}, {"compute": repr(flops), "loss": repr(nats)})
         for number, (flops, nats) in enumerate(table, 1)
     ]
 
@@ -37,8 +37,8 @@ def test_rows_of_a_law_give_it_back(limit: float, alpha: float, above: float, co
     law = fitted(limit, a, alpha, count)
     assert (law.L_inf, law.a, law.alpha) == pytest.approx((limit, a, alpha), rel=1e-4)
     assert law.worst < 1e-6
-    assert law.compute_to(law.loss(3e21)) == pytest.approx(3e21, rel=1e-6)
-    assert law.compute_to(0.999 * law.L_inf) is None
+    assert law.compute_to_loss(law.loss(3e21)) == pytest.approx(3e21, rel=1e-6)
+    assert law.compute_to_loss(0.999 * law.L_inf) is None
     assert bool(law.errors) == (count > 3)
 
 
@@ -66,7 +66,7 @@ def test_errors_are_those_of_draws() -> None:
     ("compute", "loss", "words"),
     [
         ([1e20], [3.0], "two or more runs"),
-        ([1e20, 1e20], [3.0, 2.9], "two or more runs, of different compute"),
+        ([1e20, 1e20], [3.0, 2.9], "two or more runs of different compute"),
         ([1e20, 1e22], [2.5, 3.0], "do not fall with compute"),
         ([1e20, -1.0], [2.5, 2.0], "not a positive number"),
     ],
@@ -90,4 +90,4 @@ def test_the_command_fits_compute_and_loss(tmp_path: Path, capsys: pytest.Captur
     assert "never: no compute gets below 1.69" in text
     assert "extrapolated: C x 100 beyond the runs" in text
     assert cli.main(["scaling", "--fit", str(path), "--gpus", "8", "--days", "3"]) == 2
-    assert "give no model" in capsys.readouterr().err
+    assert "gives no model size" in capsys.readouterr().err

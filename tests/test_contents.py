@@ -15,17 +15,17 @@ import pytest
 
 import simcluster
 from simcluster.base.errors import InputError
-from simcluster.base.store import Store
+from simcluster.base.store import RowStore
 from simcluster.base.version import VERSION
 from simcluster.cli import main
-from simcluster.documents.reading import parse_document
-from simcluster.scenario import contents, files
-from simcluster.scenario.contents import Contents, VariantKeys
-from simcluster.scenario.scenario import Base, Variant, load
-from simcluster.studies.search.evaluation import LayoutPlayer
-from simcluster.studies.sweep.playing import Row
-from simcluster.studies.sweep.quick_rows import measure_quickly
+from simcluster.documents.yaml_documents import parse_document
+from simcluster.scenario import document_resolution, file_digests
+from simcluster.scenario.file_digests import FileDigests, VariantCacheKeys
+from simcluster.scenario.scenario import BaseScenario, ScenarioVariant, load
+from simcluster.studies.search.evaluation import SimulatedLayouts
+from simcluster.studies.sweep.quick_rows import simulate_quickly
 from simcluster.studies.sweep.sweep import make_sweep, run_sweep
+from simcluster.studies.sweep.variant_simulation import Row
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent
@@ -146,41 +146,41 @@ def test_every_file_that_a_scenario_opens_is_in_its_key(reference: dict[str, Any
         scenario = load(TINY, tuple_of)
     own = {Path(each).resolve() for each in found if Path(each).resolve().is_relative_to(tmp_path.resolve())}
     own = {each for each in own if each.is_file()}
-    keys = VariantKeys(Base(TINY))
-    before = keys.key_of_changes(*tuple_of)
+    keys = VariantCacheKeys(BaseScenario(TINY))
+    before = keys.cache_key_of_changes(*tuple_of)
     assert own, "nothing was read"
-    assert own <= {each.resolve() for each in keys.contents.files}
-    assert VariantKeys(Base(TINY)).key_of_changes(*tuple_of) == before
+    assert own <= {each.resolve() for each in keys.contents.read_files}
+    assert VariantCacheKeys(BaseScenario(TINY)).cache_key_of_changes(*tuple_of) == before
     edit()
-    assert VariantKeys(Base(TINY)).key_of_changes(*tuple_of) != before
+    assert VariantCacheKeys(BaseScenario(TINY)).cache_key_of_changes(*tuple_of) != before
     assert load(TINY, tuple_of).document() != scenario.document(), "the edit is one that changes the scenario"
 
 
 def test_every_place_where_a_document_names_a_file_has_an_example(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Those are where ``scenario.files`` asks what a path is relative to: a new one needs a line in REFERENCES."""
-    tree = ast.parse(inspect.getsource(files))
+    """Those are where ``document_resolution`` asks what a path is relative to: a new one needs a line in REFERENCES."""
+    tree = ast.parse(inspect.getsource(document_resolution))
     calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
     asked = {call.lineno for call in calls if isinstance(call.func, ast.Name) and call.func.id == "_base_folder"}
-    reached, folder = set(), files._base_folder
+    reached, folder = set(), document_resolution._base_folder
 
     def noted(*arguments: Any) -> Path:
         frame = sys._getframe(1)
         reached.add(frame.f_lineno)
         return folder(*arguments)
 
-    monkeypatch.setattr(files, "_base_folder", noted)
+    monkeypatch.setattr(document_resolution, "_base_folder", noted)
     for changes, _, _ in REFERENCES.values():
         with suppress(InputError):  # the files are not here
             load(TINY, tuple(changes.items()))
     with suppress(InputError):  # reads again what the model was read from
-        files.model_assumptions(parse_document("model: {preset: config.json}"))
+        document_resolution.model_assumptions(parse_document("model: {preset: config.json}"))
     with pytest.raises(InputError, match="no such file"):
         simcluster.load_cluster("flat", {"device": "nowhere.yaml"}.items())
     assert len(asked) > 4
     assert reached == asked
 
 
-def stub(variant: Variant) -> Row:
+def stub(variant: ScenarioVariant) -> Row:
     return {"status": "ok", "error": "", "step_time_s": 1.0}
 
 
@@ -190,15 +190,15 @@ def stub(variant: Variant) -> Row:
 def test_sweeps_and_plans_play_anew_what_names_an_edited_file(reference: dict[str, Any]) -> None:
     changes = tuple(reference.items())
     last, value = changes[-1]
-    base = Base(TINY, fixed=changes[:-1])
-    over, of = make_sweep(base, {last: [value]}), make_sweep(Base(TINY, fixed=changes), {"seed": [1]})
+    base = BaseScenario(TINY, fixed_changes=changes[:-1])
+    over, of = make_sweep(base, {last: [value]}), make_sweep(BaseScenario(TINY, fixed_changes=changes), {"seed": [1]})
     rows = {"swept over": over, "swept": of}
 
     def played() -> dict[str, int]:
-        return {name: run_sweep(made, store=Path("rows"), measure=stub).played for name, made in rows.items()}
+        return {name: run_sweep(made, store=Path("rows"), measure=stub).num_simulated for name, made in rows.items()}
 
     def planned() -> str:
-        return LayoutPlayer(load(TINY, changes), None)._key_of_layout(None)  # type: ignore[arg-type]
+        return SimulatedLayouts(load(TINY, changes), None)._key_of_layout(None)  # type: ignore[arg-type]
 
     assert played() == {"swept over": 1, "swept": 1}
     assert played() == {"swept over": 0, "swept": 0}
@@ -209,12 +209,12 @@ def test_sweeps_and_plans_play_anew_what_names_an_edited_file(reference: dict[st
 
 
 def test_a_shipped_topology_that_is_edited_is_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(contents, "builtin_folder", lambda kind: tmp_path / kind)
+    monkeypatch.setattr(file_digests, "builtin_folder", lambda kind: tmp_path / kind)
     (tmp_path / "topologies").mkdir()
     (tmp_path / "topologies" / "flat.yaml").write_text(FLAT)
-    first = Contents().digest({"cluster": {"topology": "flat"}})
+    first = FileDigests().digest({"cluster": {"topology": "flat"}})
     (tmp_path / "topologies" / "flat.yaml").write_text(FLAT + "# edited\n")
-    assert "" != first != Contents().digest({"cluster": {"topology": "flat"}})
+    assert "" != first != FileDigests().digest({"cluster": {"topology": "flat"}})
 
 
 def test_an_edited_measure_and_an_edited_simulator_make_other_rows(
@@ -226,15 +226,15 @@ def test_an_edited_measure_and_an_edited_simulator_make_other_rows(
     source.write_text(text)
     import my_measure  # type: ignore[import-not-found]
 
-    made = make_sweep(Base("tiny_dp"), {"seed": [1, 2]})
+    made = make_sweep(BaseScenario("tiny_dp"), {"seed": [1, 2]})
 
     def played() -> int:
-        return run_sweep(made, store=tmp_path / "rows", measure=my_measure.mine).played
+        return run_sweep(made, store=tmp_path / "rows", measure=my_measure.mine).num_simulated
 
     assert (played(), played()) == (2, 0)
     source.write_text(text.replace("1.0", "2.0"))
     assert (played(), played()) == (2, 0)
-    monkeypatch.setattr(contents, "sources_digest", lambda: "another simulator")
+    monkeypatch.setattr(file_digests, "sources_digest", lambda: "another simulator")
     assert played() == 2
 
 
@@ -243,36 +243,36 @@ def test_a_file_that_is_edited_while_it_is_swept_ends_the_sweep(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "net.yaml").write_text(FLAT)
-    made = make_sweep(Base(TINY), {"cluster.topology": ["net.yaml"], "seed": [1, 2, 3]})
+    made = make_sweep(BaseScenario(TINY), {"cluster.topology": ["net.yaml"], "seed": [1, 2, 3]})
 
-    def edited(variant: Variant) -> Row:
+    def edited(variant: ScenarioVariant) -> Row:
         if dict(variant.changes)["seed"] == 2:
             (tmp_path / "net.yaml").write_text(FLAT + "# edited\n")
         return stub(variant)
 
-    with pytest.raises(InputError, match=r"net\.yaml: was changed while it was in use"):
+    with pytest.raises(InputError, match=r"net\.yaml: changed during the run"):
         run_sweep(made, store=tmp_path / "rows", measure=edited)
-    with Store(tmp_path / "rows", VERSION) as kept:
-        assert kept.count == 1, "only what was finished before"
+    with RowStore(tmp_path / "rows", VERSION) as kept:
+        assert kept.row_count == 1, "only what was finished before"
 
 
 def test_rows_by_the_short_way_follow_an_edited_base(tmp_path: Path) -> None:
     (tmp_path / "net.yaml").write_text(FLAT)
     text = json.dumps({**TINY, "cluster": {"topology": "net.yaml", "gpus": 8}})
     (tmp_path / "base.yaml").write_text(text)
-    variant = Variant(Base(str(tmp_path / "base.yaml")), (("training.micro_batch", 1),))
-    first = measure_quickly(variant)
-    assert measure_quickly(variant) == first
+    variant = ScenarioVariant(BaseScenario(str(tmp_path / "base.yaml")), (("training.micro_batch", 1),))
+    first = simulate_quickly(variant)
+    assert simulate_quickly(variant) == first
     (tmp_path / "net.yaml").write_text(FLAT.replace("GB/s", "MB/s"))
-    second = measure_quickly(variant)
+    second = simulate_quickly(variant)
     assert second["step_time_s"] > first["step_time_s"]
     (tmp_path / "base.yaml").write_text(text.replace('"layers": 4', '"layers": 8'))
-    assert measure_quickly(variant)["step_time_s"] > second["step_time_s"]
+    assert simulate_quickly(variant)["step_time_s"] > second["step_time_s"]
 
 
 @pytest.mark.parametrize("text", ["", "x" * 100_000, "a\0b", ".", "/", "..", "\n", "nowhere.py:f", ":"])
 def test_texts_that_lead_to_no_file(text: str) -> None:
-    assert Contents().digest({"name": text, "more": [text]}) == ""
+    assert FileDigests().digest({"name": text, "more": [text]}) == ""
 
 
 def test_files_that_name_each_other_or_cannot_be_read(tmp_path: Path) -> None:
@@ -280,11 +280,11 @@ def test_files_that_name_each_other_or_cannot_be_read(tmp_path: Path) -> None:
     (tmp_path / "b.yaml").write_text("base: a.yaml\n")
     (tmp_path / "broken.yaml").write_text("{")
     (tmp_path / "broken.py").write_text("def (")
-    found = Contents()
+    found = FileDigests()
     assert found.digest(["a.yaml", "broken.yaml", "broken.py:f"], tmp_path)
-    assert len(found.files) == 4
+    assert len(found.read_files) == 4
     (tmp_path / "b.yaml").chmod(0)
-    assert Contents().digest(["b.yaml"], tmp_path)
+    assert FileDigests().digest(["b.yaml"], tmp_path)
 
 
 def test_a_command_replays_no_edited_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

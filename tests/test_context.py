@@ -11,14 +11,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simcluster import InputError, simulate
-from simcluster.model.context import context_of, fused_core
+from simcluster.model.context_parallel import fused_core_section, make_cp_exchange
 from simcluster.model.kernels import Kernel
 from simcluster.model.layer_sections import local_sizes
 from simcluster.model.layers import RankShape
 from simcluster.model.transformer import Model
 from simcluster.planning.ops import Segment
-from simcluster.planning.segments import Pass, Passes
-from simcluster.planning.works import Collective
+from simcluster.planning.pass_segments import CachedPassSegmentMaker, PassLayers
+from simcluster.planning.work_kinds import Collective
 from simcluster.scenario.scenario import load
 from simcluster.step.simulate import simulate_scenario
 
@@ -27,12 +27,14 @@ MODEL = Model(
     gated_mlp=True,
 )  # fmt: skip
 WAYS = ("ring", "all_gather", "all_to_all")
-LAYER = Pass((0,))
+LAYER = PassLayers((0,))
 
 
-def passes(cp: int, by: str, **changes: object) -> Passes:
+def passes(cp: int, by: str, **changes: object) -> CachedPassSegmentMaker:
     shape = replace(RankShape(micro_batch=3, cp=cp, cp_comm=by), **changes)  # type: ignore[arg-type]
-    return Passes(MODEL, shape, lambda kernels: sum(kernel.flops for kernel in kernels), overlap_tensor=False)
+    return CachedPassSegmentMaker(
+        MODEL, shape, lambda kernels: sum(kernel.flops for kernel in kernels), overlap_tensor=False
+    )
 
 
 def moved(segment: Segment) -> Counter[str]:
@@ -51,7 +53,9 @@ def work(segment: Segment) -> float:
 @pytest.mark.parametrize("by", WAYS)
 @pytest.mark.parametrize("cp", [2, 4])
 def test_ranks_share_the_work(cp: int, by: str) -> None:
-    whole = Passes(MODEL, RankShape(micro_batch=3), lambda ks: sum(k.flops for k in ks), overlap_tensor=False)
+    whole = CachedPassSegmentMaker(
+        MODEL, RankShape(micro_batch=3), lambda ks: sum(k.flops for k in ks), overlap_tensor=False
+    )
     mine = passes(cp, by)
     for make in "FBIW":
         assert work(mine.segment(make, LAYER)) == pytest.approx(work(whole.segment(make, LAYER)) / cp, rel=1e-12)
@@ -62,8 +66,11 @@ def test_traded_heads_are_whole_sequences_of_fewer_heads(cp: int) -> None:
     """A rank computes the attention of a model with heads / cp heads; four heads of keys are repeated for 8 ranks."""
     traded = RankShape(micro_batch=3, cp=cp, cp_comm="all_to_all")
     fewer = MODEL.model_copy(update={"heads": 8 // cp, "kv_heads": max(4 // cp, 1)})
-    core = fused_core(MODEL, traded, local_sizes(MODEL, traded)).forward[0]
-    assert core == fused_core(fewer, RankShape(micro_batch=3), local_sizes(fewer, RankShape(micro_batch=3))).forward[0]
+    core = fused_core_section(MODEL, traded, local_sizes(MODEL, traded)).forward[0]
+    assert (
+        core
+        == fused_core_section(fewer, RankShape(micro_batch=3), local_sizes(fewer, RankShape(micro_batch=3))).forward[0]
+    )
 
 
 @pytest.mark.parametrize("cp", [2, 4, 8])
@@ -115,10 +122,10 @@ def test_a_ring_takes_the_longer_of_piece_and_hop(sent: int, piece: int, cp: int
 def test_pieces_read_every_key_once() -> None:
     """Bytes of the pieces: keys and values as in one kernel, queries and outputs with every piece."""
     shape = RankShape(micro_batch=3, cp=4)
-    context = context_of(MODEL, shape)
+    context = make_cp_exchange(MODEL, shape)
     own = context.queries
     core = Kernel("attention", "attention", 1e9, 2 * own + 4 * context.keys, 32, 128, 64, 24)
-    pieces = [piece[0] for piece in context.pieces(core)]
+    pieces = [piece[0] for piece in context.split_kernel(core)]
     assert sum(piece.bytes for piece in pieces) == pytest.approx(4 * 2 * own + 4 * context.keys)
     assert sum(piece.flops for piece in pieces) == core.flops
 
@@ -128,9 +135,9 @@ def test_pieces_read_every_key_once() -> None:
 def test_contiguous_shares_wait_for_the_last_rank(cp: int, by: str) -> None:
     """Of cp^2 squares on and under the diagonal it has one half and cp - 1 whole: (2 cp - 1) / cp of the mean."""
     shape = RankShape(micro_batch=3, cp=cp, cp_comm=by)  # type: ignore[arg-type]
-    even, uneven = context_of(MODEL, shape), context_of(MODEL, replace(shape, cp_shares="contiguous"))
+    even, uneven = make_cp_exchange(MODEL, shape), make_cp_exchange(MODEL, replace(shape, cp_shares="contiguous"))
     core = Kernel("attention", "attention", 4e9 * cp, 1e9, 128 // cp, 128, 64, 24)
-    work = [sum(kernel.flops for piece in each.pieces(core) for kernel in piece) for each in (even, uneven)]
+    work = [sum(kernel.flops for piece in each.split_kernel(core) for kernel in piece) for each in (even, uneven)]
     assert work == pytest.approx([core.flops, core.flops * (2 * cp - 1) / cp], rel=1e-12)
 
 
@@ -163,7 +170,7 @@ def test_each_piece_of_a_backward_has_passes_of_its_own() -> None:
     found = []
     for cp in (1, 4):
         timer.update(dict.fromkeys(timer, 0.0))
-        Passes(MODEL, RankShape(micro_batch=3, cp=cp), noted, overlap_tensor=False).segment("B", LAYER)
+        CachedPassSegmentMaker(MODEL, RankShape(micro_batch=3, cp=cp), noted, overlap_tensor=False).segment("B", LAYER)
         found.append(dict(timer))
     for name in timer:
         assert found[1][name] == pytest.approx(found[0][name] / 4 * (1 + 3 * 0.75), rel=1e-12)

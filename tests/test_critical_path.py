@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from test_fold import documents
 
 from simcluster.base.clock import round_to_tick
-from simcluster.reference.record import OpTimes
-from simcluster.results.played import Run
+from simcluster.reference.step_record import OpTimes
+from simcluster.results.simulated_run import Run
 from simcluster.step.simulate import simulate
-from simcluster.studies.bench.given_times import Costs, simulate_costs
-from simcluster.studies.whatif.free import what_if_free
+from simcluster.studies.bench.fixed_durations import Costs, simulate_costs
+from simcluster.studies.whatif.free_ops import what_if_free
 
 SECONDS = st.floats(1e-3, 2.0)
 
@@ -36,15 +36,18 @@ def check(run: Run) -> None:
     for earlier, op in pairwise(path.spans.op[path.number].tolist()):
         needed = [
             other
-            for cause in (op, int(times.last[op]))
-            for other in (ops.before[cause], *ops.waits.op[ops.waits.first[cause] : ops.waits.first[cause + 1]])
+            for cause in (op, int(times.last_arrival[op]))
+            for other in (
+                ops.previous_ops[cause],
+                *ops.dependencies.op[ops.dependencies.offsets[cause] : ops.dependencies.offsets[cause + 1]],
+            )
         ]
         assert earlier in needed or _only_instants_between(times, earlier, op)
 
 
 def _only_instants_between(times: OpTimes, earlier: int, op: int) -> bool:
     """Ops that take no time leave no span on the path."""
-    return bool(times.end[earlier] == times.ready[times.last[op]])
+    return bool(times.end[earlier] == times.ready[times.last_arrival[op]])
 
 
 @settings(max_examples=12)

@@ -15,9 +15,9 @@ from four_points import missing_points
 
 from simcluster import InputError
 from simcluster.cli import main
-from simcluster.documents import packed
-from simcluster.documents.expressions import parse_formula
-from simcluster.documents.packed import read_packed, read_parquet, table_rows
+from simcluster.documents import compressed_files
+from simcluster.documents.compressed_files import arrow_table_rows, read_maybe_gzip, read_parquet
+from simcluster.documents.table_formulas import parse_formula
 from simcluster.interop.kineto.nsight import NsightFile
 from simcluster.interop.kineto.profile_reader import read_profile
 
@@ -73,31 +73,31 @@ def test_a_saved_result_with_a_list_for_a_size(tmp_path: Path, capsys: pytest.Ca
 @pytest.fixture
 def strict(monkeypatch: pytest.MonkeyPatch) -> None:
     """Limits a hundredth of a percent of what they are, so that bombs are small."""
-    monkeypatch.setattr(packed, "FLOOR", 25_600)
-    monkeypatch.setattr(packed, "_MEMORY_FLOOR", 85_000)
+    monkeypatch.setattr(compressed_files, "FLOOR", 25_600)
+    monkeypatch.setattr(compressed_files, "_MEMORY_FLOOR", 85_000)
 
 
 def test_gzip_unpacks_to_what_a_file_of_its_size_may(strict: None, tmp_path: Path) -> None:
     path = tmp_path / "x.json.gz"
     path.write_bytes(gzip.compress(b" " * 25_600))
-    assert len(read_packed(path, 10**9)) == 25_600
+    assert len(read_maybe_gzip(path, 10**9)) == 25_600
     path.write_bytes(gzip.compress(b" " * 2_000_000))
-    with pytest.raises(InputError, match=r"unpack to more than 39,\d+ bytes; .* 20 times its size.*gunzip"):
-        read_packed(path, 10**9)
+    with pytest.raises(InputError, match=r"unpack to more than 39,\d+ bytes; .* 20 times a packed file's size.*gunzip"):
+        read_maybe_gzip(path, 10**9)
     path.write_bytes(gzip.compress(b"[" + b"[]," * 8_000 + b"[]]"))
     with pytest.raises(InputError, match="JSON that needs about"):
-        read_packed(path, 10**9)
+        read_maybe_gzip(path, 10**9)
     path.write_bytes(b"[" + b"[]," * 8_000 + b"[]]")  # unpacked by whoever trusts it
-    assert len(read_packed(path, 10**9)) == 24_004
+    assert len(read_maybe_gzip(path, 10**9)) == 24_004
     with pytest.raises(InputError, match="larger than 1,000 bytes"):
-        read_packed(path, 1_000)
+        read_maybe_gzip(path, 1_000)
 
 
 def test_rows_of_parquet_are_counted_before_they_are_read(strict: None, tmp_path: Path) -> None:
     path = tmp_path / "x.parquet"
     words = arrow.array(["a" * 500] * 20).dictionary_encode()
     parquet.write_table(arrow.table({"time": [0.0] * 20, "cause": words}), path)
-    rows = table_rows(read_parquet(path))
+    rows = arrow_table_rows(read_parquet(path))
     assert rows == [{"time": 0.0, "cause": "a" * 500}] * 20
     assert rows[0]["cause"] is rows[-1]["cause"], "equal text is there once"
     parquet.write_table(arrow.table({"time": [0.0] * 100_000}), path)
@@ -158,10 +158,10 @@ def test_a_strange_value_of_a_profile_is_named(name: str, tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("a * a", "is inf"),
+        ("a * a", "gives inf, which is not finite"),
         ("ceil(a * a)", "is not finite in this row"),
         ("ceil(a * a - a * a)", "is not finite in this row"),
-        ("b / 3", "too large a number"),
+        ("b / 3", "too large for a number"),
     ],
 )
 def test_a_formula_that_overflows_is_refused(text: str, words: str) -> None:

@@ -15,7 +15,7 @@ import pytest
 
 from simcluster.base.errors import InputError
 from simcluster.studies.sweep import dask_cluster
-from simcluster.studies.sweep.dask_cluster import call_within
+from simcluster.studies.sweep.dask_cluster import call_with_timeout
 
 ASKING = """
 from simcluster import InputError
@@ -44,16 +44,16 @@ def test_a_scheduler_that_takes_a_connection_and_says_nothing_is_none() -> None:
 def test_a_broken_connection_is_told_as_one() -> None:
     """While Dask tries to connect again, its client says that it is connecting, which says nothing to a reader."""
     cluster = dask_cluster._DaskCluster("dask://h:1", cast("Any", SimpleNamespace(status="connecting")))
-    with pytest.raises(InputError, match=r"is lost \(the connection to its scheduler broke\); .*run the same command"):
-        cluster.look()
+    with pytest.raises(InputError, match=r"is lost \(the connection to the Dask .* broke\); .*run the same command"):
+        cluster.check_alive()
 
 
 def test_what_is_asked_ends_at_its_limit() -> None:
-    assert call_within(5.0, lambda: 3) == 3
-    with pytest.raises(TimeoutError, match=r"nothing came in 0\.05 s"):
-        call_within(0.05, lambda: time.sleep(0.2))
+    assert call_with_timeout(5.0, lambda: 3) == 3
+    with pytest.raises(TimeoutError, match=r"no answer within 0\.05 s"):
+        call_with_timeout(0.05, lambda: time.sleep(0.2))
     for thread in threading.enumerate():
         if thread.name == "asks Dask":
             thread.join()
     with pytest.raises(KeyError):
-        call_within(5.0, lambda: {}["x"])
+        call_with_timeout(5.0, lambda: {}["x"])

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections import Counter
 
-from simcluster.devices.device import kernels_seconds
+from simcluster.devices.device import kernel_sequence_seconds
 from simcluster.model.kernels import Kernel
-from simcluster.planning.segments import Pass
-from simcluster.scenario.job import passes_of
+from simcluster.planning.pass_segments import PassLayers
+from simcluster.scenario.job_conversion import pass_maker_of
 from simcluster.scenario.scenario import from_document
 
 TRACE = {  # kernels of the trace, and how many of them
@@ -51,10 +51,10 @@ def test_kernels_of_the_trace() -> None:
     found: Counter[str] = Counter()
     calls: Counter[str] = Counter()
     for kind in "FB":
-        for launched in passes_of(scenario, device).launched(kind, Pass((0, 1, 2, 3))):
+        for launched in pass_maker_of(scenario, device).launched_kernels(kind, PassLayers((0, 1, 2, 3))):
             for kernel in launched.kernels:
                 calls[kind_of(kernel)] += 1
-                found[kind_of(kernel)] += 1e3 * kernels_seconds(device, [kernel], precision="fp8")  # type: ignore[assignment]
+                found[kind_of(kernel)] += 1e3 * kernel_sequence_seconds(device, [kernel], precision="fp8")  # type: ignore[assignment]
     errors = {kind: found[kind] / measured - 1 for kind, measured in TRACE.items()}
     assert calls["dense"] == DENSE_CALLS
     assert max(map(abs, errors.values())) < 0.15

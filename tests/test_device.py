@@ -13,26 +13,26 @@ from hypothesis import strategies as st
 from simcluster.base.errors import InputError
 from simcluster.devices.device import (
     Device,
-    TilesMatmul,
-    device_document,
+    TiledMatmul,
     device_names,
     kernel_seconds,
-    kernels_seconds,
+    kernel_sequence_seconds,
     load_device,
-    memory_seconds,
+    load_device_entry,
+    memory_kernel_seconds,
 )
-from simcluster.devices.updates import (
+from simcluster.devices.step_end_passes import (
     Pass,
-    buffer_seconds,
-    pass_seconds,
-    sharded_copy_seconds,
+    fsdp_copy_seconds,
+    gradient_pass_seconds,
+    parameter_pass_seconds,
 )
 from simcluster.model.kernels import Kernel
 from simcluster.model.recipes import RECIPES
 
 sizes = st.integers(1, 40_000)
 devices = st.sampled_from(device_names())
-tiled = st.sampled_from([name for name in device_names() if isinstance(load_device(name).matmul, TilesMatmul)])
+tiled = st.sampled_from([name for name in device_names() if isinstance(load_device(name).matmul, TiledMatmul)])
 
 
 def product(m: int, k: int, n: int, *, batch: int = 1, output_bytes: int = 2) -> Kernel:
@@ -86,7 +86,7 @@ def test_a_better_device_is_never_slower(name: str, m: int, k: int, n: int, fact
 def test_kernels_of_one_stream_run_one_after_the_other(name: str, widths: list[int]) -> None:
     device, kernels = load_device(name), [product(width, 512, 512) for width in widths]
     each = [kernel_seconds(device, kernel, precision="bf16") for kernel in kernels]
-    assert kernels_seconds(device, kernels, precision="bf16") == pytest.approx(sum(each), rel=1e-12)
+    assert kernel_sequence_seconds(device, kernels, precision="bf16") == pytest.approx(sum(each), rel=1e-12)
 
 
 @pytest.mark.parametrize("name", device_names())
@@ -100,8 +100,8 @@ def test_every_shipped_device_is_sound(name: str) -> None:
 
 
 def test_a_document_of_the_catalogue_is_fresh() -> None:
-    device_document("h100")["peak"]["bf16"] = "1 FLOP/s"
-    assert load_device(device_document("h100")).peak_flops("bf16") == 989e12
+    load_device_entry("h100")["peak"]["bf16"] = "1 FLOP/s"
+    assert load_device(load_device_entry("h100")).peak_flops("bf16") == 989e12
 
 
 # --- closed forms ---------------------------------------------------------------------------------------------------
@@ -144,7 +144,7 @@ def test_products_side_by_side_fill_the_last_wave_together() -> None:
     assert kernel_seconds(plain_h100(), alone, precision="bf16") == kernel_seconds(
         plain_h100(), product(128 * 132, 1024, 256), precision="bf16"
     )
-    beside = replace(alone, beside=4)
+    beside = replace(alone, concurrent_matmuls=4)
     assert kernel_seconds(plain_h100(), beside, precision="bf16") == pytest.approx(
         kernel_seconds(plain_h100(), alone, precision="bf16") / 4, rel=1e-12
     )
@@ -184,17 +184,17 @@ def test_calculon_times_a_product_as_calculon_does() -> None:
 
 def test_memory_kernels_reach_half_their_rate_at_the_half_size() -> None:
     device = changed("a100-80gb", launch="0 s")
-    assert device.memory_half_size / memory_seconds(device, device.memory_half_size) == pytest.approx(
+    assert device.memory_half_size / memory_kernel_seconds(device, device.memory_half_size) == pytest.approx(
         0.84 * 2039e9 / 2, rel=1e-12
     )
-    assert memory_seconds(load_device("a100-80gb"), 0) == 1e-6
+    assert memory_kernel_seconds(load_device("a100-80gb"), 0) == 1e-6
 
 
 def test_adam_moves_thirty_bytes_a_parameter() -> None:
     device = changed("h100", launch="0 s", memory_half_size="1 B")
 
     def seconds(of: Pass, recipe: str) -> float:
-        return pass_seconds(device, 1e9, of, recipe=RECIPES[recipe])
+        return parameter_pass_seconds(device, 1e9, of, recipe=RECIPES[recipe])
 
     assert seconds("optimizer", "mixed-18") == pytest.approx(10.66098e-3, rel=1e-5)
     assert seconds("optimizer", "mixed-16") == pytest.approx(10.66098e-3 * 28 / 30, rel=1e-5)
@@ -267,12 +267,16 @@ def test_attention_reaches_what_the_paper_shows(kernel: str, tokens: int, reache
 def test_a_score_costs_its_exponential_whatever_the_head_size() -> None:
     """From the rates at 64 and 128 follows what the same paper says of 256: 740 TFLOP/s, 75 % of peak, at most."""
     flash3 = load_device("h100").attention.kernels["flash3"]
-    assert flash3.rate(128, backward=False) == pytest.approx(flash3.forward, rel=1e-12)
-    assert flash3.rate(64, backward=True) == pytest.approx(0.488, rel=1e-12)
-    assert flash3.rate(256, backward=False) == pytest.approx(0.75, abs=0.01)
-    assert flash3.rate(128, backward=False) > flash3.rate(96, backward=False) > flash3.rate(64, backward=False)
+    assert flash3.peak_fraction(128, backward=False) == pytest.approx(flash3.forward, rel=1e-12)
+    assert flash3.peak_fraction(64, backward=True) == pytest.approx(0.488, rel=1e-12)
+    assert flash3.peak_fraction(256, backward=False) == pytest.approx(0.75, abs=0.01)
+    assert (
+        flash3.peak_fraction(128, backward=False)
+        > flash3.peak_fraction(96, backward=False)
+        > flash3.peak_fraction(64, backward=False)
+    )
     flat = load_device("a100-80gb").attention.kernels["flash2"]
-    assert flat.rate(64, backward=False) == flat.forward
+    assert flat.peak_fraction(64, backward=False) == flat.forward
 
 
 def test_attention_sustains_a_part_of_its_rate() -> None:
@@ -327,7 +331,7 @@ def test_products_measured_on_an_a100_pcie() -> None:
 def test_no_device_beats_the_best_ever_measured_on_it(name: str, m: int, n: int, k: int, best: float) -> None:
     """The best over thousands of shapes (stas00/ml-engineering@744d01e, MAMF) is above what its shape gets here."""
     kernel, device = product(m, k, n), load_device(name)
-    assert isinstance(device.matmul, TilesMatmul)
+    assert isinstance(device.matmul, TiledMatmul)
     rate = kernel.flops / kernel_seconds(device, kernel, precision="bf16")
     assert 0.85 * best * device.matmul.sustained < rate < best
 
@@ -344,7 +348,7 @@ def traffic(seconds: float, passes: int, device: Device) -> float:
 @pytest.mark.parametrize(("gradients", "passes", "size"), [("averaged", 0, 0), ("scaled", 1, 8), ("checked", 2, 12)])
 def test_gradients_are_passed_over_ahead_of_their_reduction(gradients: Any, passes: int, size: int) -> None:
     device = load_device("h100")
-    seconds = buffer_seconds(device, 1e9, recipe=RECIPES["mixed-18"], gradients=gradients)
+    seconds = gradient_pass_seconds(device, 1e9, recipe=RECIPES["mixed-18"], gradients=gradients)
     assert traffic(seconds, passes, device) == pytest.approx(size * 1e9, rel=1e-9, abs=1)
 
 
@@ -355,7 +359,7 @@ def test_gradients_are_passed_over_ahead_of_their_reduction(gradients: Any, pass
 )  # fmt: skip
 def test_what_fully_sharded_parameters_cost_in_copies(recipe: str, shards: Any, passes: int, size: int) -> None:
     device = load_device("a100-80gb")
-    seconds = sharded_copy_seconds(device, 1e9, recipe=RECIPES[recipe], shards=shards)
+    seconds = fsdp_copy_seconds(device, 1e9, recipe=RECIPES[recipe], shards=shards)
     assert traffic(seconds, passes, device) == pytest.approx(size * 1e9, rel=1e-9, abs=1)
 
 
@@ -389,7 +393,7 @@ def test_an_unknown_precision_lists_what_the_device_has(kind: str) -> None:
         ),
         ({"base": "h100", "peak": "989 TFLOP/s"}, "peak"),
         ({"name": "mine"}, "is required and missing"),
-        ({**device_document("h100"), "peak": {"source": "none"}}, "no precision is given"),
+        ({**load_device_entry("h100"), "peak": {"source": "none"}}, "no precision is given"),
     ],
 )
 def test_a_bad_device_says_what_is_wrong(document: object, message: str) -> None:

@@ -16,11 +16,11 @@ from test_fold import documents
 
 import simcluster
 from simcluster.cli import main
-from simcluster.results.account import WAITING_ENTRIES, Account
-from simcluster.results.file import read_result
 from simcluster.results.result import VERSION
+from simcluster.results.result_file import read_result
+from simcluster.results.step_account import WAITING_ENTRIES, StepAccount
 from simcluster.step.simulate import simulate
-from simcluster.studies.whatif.difference import Difference, changed_settings, diff
+from simcluster.studies.whatif.difference import RunDifference, explain_difference, list_changed_settings
 
 
 @settings(max_examples=8)
@@ -29,16 +29,16 @@ def test_every_stage_sums_to_the_difference_and_a_saved_account_is_the_same(
     tiny: Tiny, first: dict[str, Any], second: dict[str, Any]
 ) -> None:
     base, other = simulate(tiny(**first)), simulate(tiny(**second))
-    found = diff(base, other)
+    found = explain_difference(base, other)
     assert found.seconds == pytest.approx(other.step_time - base.step_time, rel=0, abs=1e-12)
-    assert sum(found.causes.values()) == pytest.approx(found.seconds, rel=0, abs=1e-12)
-    for stage in found.stages:
+    assert sum(found.seconds_by_cause.values()) == pytest.approx(found.seconds, rel=0, abs=1e-12)
+    for stage in found.seconds_by_stage:
         assert sum(stage.values()) == pytest.approx(found.seconds, rel=0, abs=1e-12)
-    assert bool(found.stages) == (len(base.account.stages) == len(other.account.stages))
+    assert bool(found.seconds_by_stage) == (len(base.account.stages) == len(other.account.stages))
     for result in (base, other):
         assert sum(result.account.breakdown.values()) == pytest.approx(result.step_time, rel=1e-12)
         written = json.loads(json.dumps(result.to_dict()))
-        again = Account.from_result(written)
+        again = StepAccount.from_result(written)
         assert again.to_dict() == result.account.to_dict()
 
 
@@ -51,10 +51,13 @@ def test_one_slow_stage_is_named(tiny: Tiny) -> None:
     }
     base = simulate(tiny(**plan))
     slow = simulate(tiny(**plan, faults=[{"kind": "slow_gpu", "rank": 2, "factor": 1.5}]))
-    found = diff(base, slow)
-    own = [sum(seconds for name, seconds in stage.items() if name not in WAITING_ENTRIES) for stage in found.stages]
+    found = explain_difference(base, slow)
+    own = [
+        sum(seconds for name, seconds in stage.items() if name not in WAITING_ENTRIES)
+        for stage in found.seconds_by_stage
+    ]
     assert max(own) == own[2] > 0
-    assert "The work of stage 2 changes most" in found.in_words()
+    assert "The work of stage 2 changes most" in found.describe()
     assert [setting.path for setting in found.settings] == ["faults"]
 
 
@@ -68,23 +71,25 @@ def test_slow_ranks_of_a_group_are_named(tiny: Tiny, slow: list[int]) -> None:
     }
     clean = simulate(tiny(**plan))
     late = simulate(tiny(**plan, faults=[{"kind": "slow_gpu", "ranks": slow, "slowdown": 1.5}]))
-    found = diff(clean, late)
-    assert [each.rank for each in found.slower] == slow
+    found = explain_difference(clean, late)
+    assert [each.rank for each in found.slower_ranks] == slow
     work = sum(clean.times.of_rank[0].states[name] for name in ("forward", "backward", "optimizer"))
-    for each in found.slower:
+    for each in found.slower_ranks:
         assert each.own == pytest.approx(0.5 * work, rel=0.01)
         assert each.others == pytest.approx((len(slow) - 1) * each.own / 7, abs=1e-9)
     gpus = clean.scenario.cluster.built.gpus
-    assert f"{'Rank' if len(slow) == 1 else 'Ranks'} {slow[0]} ({gpus[slow[0]]})" in found.in_words()
+    assert f"{'Rank' if len(slow) == 1 else 'Ranks'} {slow[0]} ({gpus[slow[0]]})" in found.describe()
     assert [each["gpu"] for each in found.to_dict()["ranks"]] == [gpus[rank] for rank in slow]
-    back = diff(late, clean)  # and when they are mended
-    assert [each.rank for each in back.slower] == slow
-    assert [each.own for each in back.slower] == [-each.own for each in found.slower]
-    assert not diff(clean, tiny(**plan, faults=[{"kind": "slow_gpu", "ranks": [*range(8)], "slowdown": 1.5}])).slower
+    back = explain_difference(late, clean)  # and when they are mended
+    assert [each.rank for each in back.slower_ranks] == slow
+    assert [each.own for each in back.slower_ranks] == [-each.own for each in found.slower_ranks]
+    assert not explain_difference(
+        clean, tiny(**plan, faults=[{"kind": "slow_gpu", "ranks": [*range(8)], "slowdown": 1.5}])
+    ).slower_ranks
 
 
 def test_in_a_notebook_each_cause_begins_where_the_one_before_ends(tiny: Tiny) -> None:
-    found = diff(simulate(tiny()), simulate(tiny(training={"recompute": "full", "micro_batch": 2})))
+    found = explain_difference(simulate(tiny()), simulate(tiny(training={"recompute": "full", "micro_batch": 2})))
     table = next(part for part in found._repr_html_().split("<table>") if "B - A" in part)
     bars = [(float(x), float(width)) for x, width in re.findall(r'<rect x="([\d.]+)" y="0" width="([\d.]+)"', table)]
     *causes, (start, whole) = bars
@@ -100,24 +105,24 @@ def test_in_a_notebook_each_cause_begins_where_the_one_before_ends(tiny: Tiny) -
 def test_settings_are_told_leaf_by_leaf() -> None:
     before = {"name": "a", "parallel": {"tp": 8, "dp": 1}, "faults": [], "measured": {"step_time": "1 s"}}
     after = {"name": "b", "parallel": {"tp": 4, "dp": 1}, "faults": [{"kind": "slow_gpu"}], "seed": 3}
-    told = [(each.path, each.before, each.after) for each in changed_settings(before, after)]
+    told = [(each.path, each.before, each.after) for each in list_changed_settings(before, after)]
     assert told == [("parallel.tp", 8, 4), ("faults", [], [{"kind": "slow_gpu"}]), ("seed", None, 3)]
 
 
 def test_equal_runs_differ_by_nothing(tiny: Tiny) -> None:
     result = simulate(tiny())
-    found = diff(result, result)
+    found = explain_difference(result, result)
     assert found.seconds == 0
-    assert not any(found.causes.values())
-    assert "exactly as long" in found.in_words()
+    assert not any(found.seconds_by_cause.values())
+    assert "exactly as long" in found.describe()
 
 
 def test_some_ticks_of_the_clock_are_no_difference(tiny: Tiny) -> None:
     """Two schedules that come to the same end a tick apart."""
     base = simulate(tiny()).account
-    for part, told in ((1e-11, "as long as A to a billionth"), (1e-6, "(0.0%) longer than A")):
+    for part, told in ((1e-11, "equal to A within a billionth"), (1e-6, "(0.0%) longer than A")):
         slower = replace(base, step_time=base.step_time * (1 + part))
-        found = Difference(("A", "B"), base, slower, ()).in_words()
+        found = RunDifference(("A", "B"), base, slower, ()).describe()
         assert told in found
 
 
@@ -165,11 +170,11 @@ def test_bad_input(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     capsys.readouterr()
     for file, words in {
         "cut.json": "is the file truncated?",
-        "old.json": f"written by simcluster 0.0.9, this is {VERSION}",
+        "old.json": f"written by simcluster 0.0.9, but this is simcluster {VERSION}",
         "torn.json": "is incomplete",
         "other.json": "not a result: it has no step_time_s",
         "deep.json": "nested too deeply",
-        "later.json": "999..., this is",
+        "later.json": "999..., but this is",
         "infinite.json": "1e999 is not a valid number in a result",
         "nan.json": "NaN is not a valid number",
         "text.json": "'nan' is not a number of seconds",

@@ -15,14 +15,14 @@ from hypothesis import strategies as st
 
 from simcluster import InputError, Scenario, simulate
 from simcluster.collectives import Group
-from simcluster.collectives.relayed import COMBINE, DISPATCH, RELAYED, TokenRoutes, to_experts
+from simcluster.collectives.token_relay import COMBINE, DISPATCH, RELAYED, ExpertRouting, dispatch_phases
 from simcluster.planning.expert_dispatch import REACH
 from simcluster.results.traffic import sent_fractions
-from simcluster.scenario.files import load_cluster
-from simcluster.traffic.methods import Methods, make_activities, phases_of
-from simcluster.traffic.traffic import group_of, patterns
+from simcluster.scenario.document_resolution import load_cluster
+from simcluster.traffic.collective_methods import MethodChooser, make_traffics, phases_of_method
+from simcluster.traffic.traffic import link_patterns, make_group
 
-V3 = TokenRoutes(256, 8, groups=8, top_groups=4)
+V3 = ExpertRouting(256, 8, groups=8, top_groups=4)
 
 
 # --- how many machines and ranks a token visits -----------------------------------------------------------------------
@@ -41,22 +41,22 @@ def test_visits_by_counting_every_choice(experts: int, data: st.DataObject) -> N
         for chosen in itertools.combinations(range(groups), top_groups)
         for choice in itertools.combinations([e for e in range(experts) if e // own in chosen], top_k)
     ]
-    routes, blocks = TokenRoutes(experts, top_k, groups, top_groups), range(0, experts, each)
+    routes, blocks = ExpertRouting(experts, top_k, groups, top_groups), range(0, experts, each)
     counted = [sum(any(first <= e < first + each for e in choice) for choice in choices) for first in blocks]
     for first, count in zip(blocks, counted, strict=True):
-        assert routes.visits_any(range(first, first + each)) == pytest.approx(count / len(choices), rel=1e-12)
-    assert routes.visits(each) == pytest.approx(np.mean(counted) / len(choices), rel=1e-12)
+        assert routes.visit_fraction(range(first, first + each)) == pytest.approx(count / len(choices), rel=1e-12)
+    assert routes.block_visit_fraction(each) == pytest.approx(np.mean(counted) / len(choices), rel=1e-12)
 
 
 @pytest.mark.parametrize(
     ("routes", "nodes", "visited"),
     [
-        (TokenRoutes(144, 6, 8, 3), 6, 3.04),  # a node has a group and a third
-        (TokenRoutes(160, 8, 8, 4), 5, 3.50),  # a group and three fifths
+        (ExpertRouting(144, 6, 8, 3), 6, 3.04),  # a node has a group and a third
+        (ExpertRouting(160, 8, 8, 4), 5, 3.50),  # a group and three fifths
         (V3, 8, 3.63),  # a group
     ],
 )
-def test_nodes_that_are_no_whole_number_of_groups(routes: TokenRoutes, nodes: int, visited: float) -> None:
+def test_nodes_that_are_no_whole_number_of_groups(routes: ExpertRouting, nodes: int, visited: float) -> None:
     """What leaves a GPU's NIC is as many copies as tokens visit other nodes, by drawing tokens."""
     generator, tokens = np.random.default_rng(0), 50_000
     own, each = routes.experts // routes.groups, routes.experts // nodes
@@ -65,45 +65,45 @@ def test_nodes_that_are_no_whole_number_of_groups(routes: TokenRoutes, nodes: in
     experts = np.take_along_axis(groups, chosen // own, axis=1) * own + chosen % own
     drawn = np.array([(experts // each == node).any(axis=1).mean() for node in range(nodes)])
     hosts = tuple(rank // 8 for rank in range(8 * nodes))
-    share = sent_fractions(to_experts(Group(hosts, ((),) * 8 * nodes, ("",) * 8 * nodes), routes), np.array(hosts))
+    share = sent_fractions(dispatch_phases(Group(hosts, ((),) * 8 * nodes, ("",) * 8 * nodes), routes), np.array(hosts))
     assert share.across * routes.top_k == pytest.approx(drawn.sum() * (1 - 1 / nodes), rel=0.01)
-    assert nodes * routes.visits(each) == pytest.approx(drawn.sum(), rel=0.01)
-    assert nodes * routes.visits(each) == pytest.approx(visited, abs=0.01)
+    assert nodes * routes.block_visit_fraction(each) == pytest.approx(drawn.sum(), rel=0.01)
+    assert nodes * routes.block_visit_fraction(each) == pytest.approx(visited, abs=0.01)
 
 
 def test_a_limit_is_what_a_token_visits_at_most() -> None:
     """DeepSeek-V3 on 8 machines: 3.63 of at most 4, where without the limit it would be 5.29; of 64 ranks 7.36."""
-    assert 8 * V3.visits(32) == pytest.approx(3.63, abs=0.01)
-    assert 8 * TokenRoutes(256, 8).visits(32) == pytest.approx(5.29, abs=0.01)
-    assert 64 * V3.visits(4) == pytest.approx(7.36, abs=0.01)
-    assert 2 * V3.visits(128) <= 2
-    assert V3.visits(256) == 1.0
+    assert 8 * V3.block_visit_fraction(32) == pytest.approx(3.63, abs=0.01)
+    assert 8 * ExpertRouting(256, 8).block_visit_fraction(32) == pytest.approx(5.29, abs=0.01)
+    assert 64 * V3.block_visit_fraction(4) == pytest.approx(7.36, abs=0.01)
+    assert 2 * V3.block_visit_fraction(128) <= 2
+    assert V3.block_visit_fraction(256) == 1.0
 
 
 # --- what goes over links ---------------------------------------------------------------------------------------------
 
 
 @cache
-def seconds(kind: str, topology: str, nodes: int, routes: TokenRoutes, size: float, reach: float = REACH) -> float:
+def seconds(kind: str, topology: str, nodes: int, routes: ExpertRouting, size: float, reach: float = REACH) -> float:
     cluster = load_cluster(topology, {"nodes": nodes}.items())
     gpus = list(range(8 * nodes))
-    group = group_of(cluster, gpus)
-    method = Methods({}, routes=routes, reach=reach).of(group, kind, size)
-    moved = make_activities(patterns(cluster, gpus, phases_of(method, group, kind)), size, method)
-    return sum(part.alone_seconds(cluster.capacity.tolist()) for part in moved)
+    group = make_group(cluster, gpus)
+    method = MethodChooser({}, routes=routes, reach=reach).choose_method(group, kind, size)
+    moved = make_traffics(link_patterns(cluster, gpus, phases_of_method(method, group, kind)), size, method)
+    return sum(part.solo_seconds(cluster.capacity.tolist()) for part in moved)
 
 
 @pytest.mark.parametrize("kind", [DISPATCH, COMBINE])
 @pytest.mark.parametrize("machines", [[0, 0, 0, 0], [0, 0, 1, 1], [0, 1, 2, 0, 1, 2, 0, 1, 2], [0, 0, 0, 1]])
 def test_bytes_are_copies(kind: str, machines: list[int]) -> None:
     """Every rank's tokens leave for each other machine once, and reach every rank of a machine once."""
-    ranks, routes = len(machines), TokenRoutes(36, 3)
+    ranks, routes = len(machines), ExpertRouting(36, 3)
     group = Group(hosts=tuple(machines), nics=((),) * ranks, nvswitches=("",) * ranks)
     share = sent_fractions(RELAYED[kind](group, routes), np.array(machines))
-    each = {machine: routes.visits(36 * machines.count(machine) / ranks) for machine in machines}
+    each = {machine: routes.block_visit_fraction(36 * machines.count(machine) / ranks) for machine in machines}
     across = sum(sum(each.values()) - each[own] for own in machines) / ranks
     assert share.across * routes.top_k == pytest.approx(across)
-    inside = (sum(machines.count(own) - 1 for own in machines)) * routes.visits(36 / ranks)
+    inside = (sum(machines.count(own) - 1 for own in machines)) * routes.block_visit_fraction(36 / ranks)
     if len({machines.count(own) for own in machines}) == 1:  # each rank relays for one of every other machine
         assert (share.sent - share.across) * routes.top_k == pytest.approx(inside * len(each) / ranks)
 
@@ -126,10 +126,10 @@ def test_what_deepep_reaches() -> None:
     """Mean 5.8 %; most is missed where NVLink of H800 is the bottleneck: 7 to 16 % too fast."""
     errors = []
     for topology, nodes, tokens, limit, dispatch, combine in DEEPEP:
-        routes = TokenRoutes(256, 8, nodes if limit else 1, limit or 1)
+        routes = ExpertRouting(256, 8, nodes if limit else 1, limit or 1)
         units = nodes if nodes > 1 else 8
         for kind, row, rate in ((DISPATCH, 7168 * (1 + 4 / 128), dispatch), (COMBINE, 2 * 7168.0, combine)):
-            measured = units * routes.visits(256 / units) * tokens * row / (rate * 1e9)
+            measured = units * routes.block_visit_fraction(256 / units) * tokens * row / (rate * 1e9)
             errors.append(seconds(kind, topology, nodes, routes, 8 * tokens * row) / measured - 1)
     assert max(map(abs, errors)) < 0.17
     assert np.mean(np.abs(errors)) < 0.06
@@ -138,12 +138,12 @@ def test_what_deepep_reaches() -> None:
 def test_one_copy_a_machine_is_less_than_one_an_expert() -> None:
     size = 8.0 * 4096 * 2 * 7168
     cluster = load_cluster("hgx_h800", {"nodes": 8}.items())
-    group = group_of(cluster, range(64))
-    method = Methods({}).of(group, "all_to_all", size)
-    parts = patterns(cluster, list(range(64)), phases_of(method, group, "all_to_all"))
-    copies = sum(part.alone_seconds(cluster.capacity.tolist()) for part in make_activities(parts, size, method))
-    assert copies > 1.3 * seconds(DISPATCH, "hgx_h800", 8, TokenRoutes(256, 8), size)
-    assert seconds(DISPATCH, "hgx_h800", 8, TokenRoutes(256, 8), size) > seconds(DISPATCH, "hgx_h800", 8, V3, size)
+    group = make_group(cluster, range(64))
+    method = MethodChooser({}).choose_method(group, "all_to_all", size)
+    parts = link_patterns(cluster, list(range(64)), phases_of_method(method, group, "all_to_all"))
+    copies = sum(part.solo_seconds(cluster.capacity.tolist()) for part in make_traffics(parts, size, method))
+    assert copies > 1.3 * seconds(DISPATCH, "hgx_h800", 8, ExpertRouting(256, 8), size)
+    assert seconds(DISPATCH, "hgx_h800", 8, ExpertRouting(256, 8), size) > seconds(DISPATCH, "hgx_h800", 8, V3, size)
     assert seconds(DISPATCH, "hgx_h800", 8, V3, size) == pytest.approx(seconds(COMBINE, "hgx_h800", 8, V3, size))
 
 
@@ -208,9 +208,9 @@ def test_a_backward_may_begin_with_gradients_on_their_way(tiny: Tiny) -> None:
 @pytest.mark.parametrize(
     ("dispatch", "more", "words"),
     [
-        ({"sms": 24}, {}, "sms is for relayed tokens, and expert_dispatch.kind is alltoall"),
+        ({"sms": 24}, {}, "applies only to dispatchers that relay tokens, but expert_dispatch.kind is alltoall"),
         ({"kind": "deepep", "sms": 132}, {"overlap": {"interference": "auto"}}, "leaves none"),
-        ({"kind": "deepep"}, {"collectives": {"detail": "steps", "nccl": "none"}}, "has no rounds"),
+        ({"kind": "deepep"}, {"collectives": {"detail": "steps", "nccl": "none"}}, "steps does not support dispatcher"),
         ({"kind": "deepspeed"}, {}, "deepep"),
     ],
 )
@@ -226,7 +226,7 @@ def test_a_dispatcher_that_cannot_be_is_one_clear_message(
     [
         ({"groups": 3}, "experts 8 is not divisible by groups 3"),
         ({"groups": 4, "top_groups": 5}, "top_groups 5 is more than groups 4"),
-        ({"groups": 8, "top_groups": 1}, "top_k 2 is more than the experts of 1 of 8 groups"),
+        ({"groups": 8, "top_groups": 1}, "top_k 2 is more than the 1 experts of allowed groups; raise top_groups"),
     ],
 )
 def test_a_limit_that_cannot_be_is_one_clear_message(tiny: Tiny, moe: dict[str, Any], words: str) -> None:

@@ -13,10 +13,17 @@ from hypothesis import strategies as st
 from pydantic import Field
 
 from simcluster.base.errors import InputError
-from simcluster.documents.overrides import apply_overrides, expand_vary, parse_override
-from simcluster.documents.reading import Document, Mark, parse_document, read_document, read_json, validate
-from simcluster.documents.shipped import builtin_names, builtin_path
-from simcluster.documents.spec import Spec
+from simcluster.documents.base_spec import Spec
+from simcluster.documents.builtin_documents import builtin_names, builtin_path
+from simcluster.documents.overrides import apply_overrides, parse_override, parse_vary_option
+from simcluster.documents.yaml_documents import (
+    Document,
+    KeyLocation,
+    parse_document,
+    read_document,
+    read_json,
+    validate_document,
+)
 
 keys = st.from_regex(r"[a-z][a-z_]{0,8}", fullmatch=True)
 scalars = st.none() | st.booleans() | st.integers(-(10**12), 10**12) | st.text("ab c:#-'", max_size=8)
@@ -99,9 +106,9 @@ def test_scalars(text: str, value: object) -> None:
 
 def test_places_are_lines_and_columns() -> None:
     document = parse_document("a: 1\nb:\n  - c: 2\n", source="x.yaml")
-    assert document.location_of(("b", 0, "c")).place == "x.yaml:3:5"
+    assert document.location_of(("b", 0, "c")).position == "x.yaml:3:5"
     assert document.location_of(("b", 0, "missing")) == ("x.yaml:3:5", ("b", 0, "missing"))
-    assert str(document.error(("b", 0, "c"), "is wrong")) == "x.yaml:3:5: b.0.c: is wrong"
+    assert str(document.error_at(("b", 0, "c"), "is wrong")) == "x.yaml:3:5: b.0.c: is wrong"
 
 
 def test_byte_order_mark_is_no_content(tmp_path: Path) -> None:
@@ -110,7 +117,7 @@ def test_byte_order_mark_is_no_content(tmp_path: Path) -> None:
 
 
 def test_merge_keys_are_refused() -> None:
-    with pytest.raises(InputError, match="'<<' cannot be keys"):
+    with pytest.raises(InputError, match="or '<<'; write a plain word"):
         parse_document("<<: {a: 1}")
 
 
@@ -147,7 +154,7 @@ def test_parse_override(text: str, path: str, value: object) -> None:
 
 @pytest.mark.parametrize("text", ["tp", "=8", ".tp=8", "a..b=8"])
 def test_not_an_override(text: str) -> None:
-    with pytest.raises(InputError, match=r"write it as parallel\.tp=8"):
+    with pytest.raises(InputError, match=r"write PATH=VALUE, as in parallel\.tp=8"):
         parse_override(text)
 
 
@@ -162,21 +169,21 @@ def test_not_an_override(text: str) -> None:
     ],
 )
 def test_expand_vary(text: str, values: list[object]) -> None:
-    assert expand_vary(text) == ("s", values)
+    assert parse_vary_option(text) == ("s", values)
 
 
 @pytest.mark.parametrize("text", ["s", "s=", "s=a,,b", "=a"])
 def test_nothing_varies(text: str) -> None:
-    with pytest.raises(InputError, match=r"write it as pipeline\.schedule=gpipe,1f1b"):
-        expand_vary(text)
+    with pytest.raises(InputError, match=r"write (it|values) as in pipeline\.schedule=gpipe,1f1b"):
+        parse_vary_option(text)
 
 
 def test_overrides_reach_into_lists_and_null_removes() -> None:
     document = parse_document("f: [{a: 1}, {a: 2}]\nb: 1")
     assert apply_overrides(document, [("f.1.a", 3), ("b", None)]).data == {"f": [{"a": 1}, {"a": 3}]}
-    with pytest.raises(InputError, match="f is a list with positions 0 to 1, got '2'"):
+    with pytest.raises(InputError, match="f has no item '2'; use 0 to 1"):
         apply_overrides(document, {"f.2.a": 3})
-    with pytest.raises(InputError, match="b is 1, it has no key 'c'"):
+    with pytest.raises(InputError, match="b is 1, which has no key 'c'"):
         apply_overrides(document, {"b.c": 3})
 
 
@@ -200,14 +207,14 @@ class House(Spec):
 
 def complaint(text: str) -> str:
     with pytest.raises(InputError) as caught:
-        validate(House, parse_document(text, source="h.yaml"))
+        validate_document(House, parse_document(text, source="h.yaml"))
     return str(caught.value)
 
 
 def test_a_plus_adds_to_the_list_that_is_there() -> None:
     data = {"faults": [{"rank": 1}], "a": {"b": [1]}, "c": [{"d": [5]}]}
     document = Document(
-        data=data, source="x.yaml", folder=Path(), marks={("faults", 0): Mark("x.yaml:1:1", ("faults", 0))}
+        data=data, source="x.yaml", folder=Path(), marks={("faults", 0): KeyLocation("x.yaml:1:1", ("faults", 0))}
     )
     pairs = [parse_override("faults+={rank: 2}"), ("a.b+", [2, 3]), ("new+", "x"), ("c.0.d+", (6,)), ("faults+", [7])]
     changed = apply_overrides(document, pairs)
@@ -215,8 +222,8 @@ def test_a_plus_adds_to_the_list_that_is_there() -> None:
         "faults": [{"rank": 1}, {"rank": 2}, 7], "a": {"b": [1, 2, 3]}, "c": [{"d": [5, 6]}], "new": ["x"],
     }  # fmt: skip
     assert document.data == data == {"faults": [{"rank": 1}], "a": {"b": [1]}, "c": [{"d": [5]}]}
-    assert changed.location_of(("faults", 0)).place == "x.yaml:1:1"
-    assert changed.location_of(("faults", 1, "rank")) == Mark("override", ("faults", 1, "rank"))
+    assert changed.location_of(("faults", 0)).position == "x.yaml:1:1"
+    assert changed.location_of(("faults", 1, "rank")) == KeyLocation("override", ("faults", 1, "rank"))
     with pytest.raises(InputError, match=r"override a\+: a is a mapping of 1 key, not a list"):
         apply_overrides(document, [("a+", 1)])
     with pytest.raises(InputError, match="is not an override"):
@@ -248,7 +255,7 @@ def test_missing_key() -> None:
 
 
 def test_what_is_right_is_returned() -> None:
-    house = validate(House, Document(data={"size": 1}, source="x", folder=Path()))
+    house = validate_document(House, Document(data={"size": 1}, source="x", folder=Path()))
     assert house == House(size=1)
 
 
@@ -286,7 +293,7 @@ class _Lists(Spec):
 )
 def test_what_is_wrong_inside_is_told_alone(given_: dict[str, Any], said: str) -> None:
     with pytest.raises(InputError) as refused:
-        validate(_Lists, Document(given_, source="x.yaml", folder=Path()))
+        validate_document(_Lists, Document(given_, source="x.yaml", folder=Path()))
     assert said in str(refused.value)
     assert "problems" not in str(refused.value)
     assert "must be a text" not in str(refused.value)

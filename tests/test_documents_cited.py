@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 
 from simcluster import simulate
-from simcluster.longrun.studies.amortised import amortised_answer
+from simcluster.longrun.studies.periodic_work import periodic_work_answer
 from simcluster.results.distribution import Distribution
 from simcluster.results.timeline import COLUMNS
 from simcluster.scenario.scenario import load
-from simcluster.studies.whatif.free import what_if_free
-from simcluster.studies.whatif.montecarlo import monte_carlo
-from simcluster.studies.whatif.verification import verify_folding
+from simcluster.studies.whatif.folding_verification import verify_folding
+from simcluster.studies.whatif.free_ops import what_if_free
+from simcluster.studies.whatif.monte_carlo_study import monte_carlo
 
 ROOT = Path(__file__).parent.parent
 MODELLING, CONTRACT, GLOSSARY = "docs/MODELLING.md", "docs/CONTRACT.md", "docs/GLOSSARY.md"
@@ -70,7 +70,7 @@ def test_every_cited_section_exists() -> None:
 
 
 def test_the_documents_point_at_files_that_are_there() -> None:
-    """`planning/stages.py` is the package's."""
+    """`planning/stage_programs.py` is the package's."""
     for document in (MODELLING, CONTRACT, GLOSSARY, CONTRIBUTING):
         text = (ROOT / document).read_text()
         for name in re.findall(r"`(\w+/[\w/]*(?:\.py)?)`", text):
@@ -145,7 +145,7 @@ def results() -> tuple[Mapping[str, Any], ...]:
     free = {each.kind: each.step_time for each in found}
     longer = {each.kind: each.note for each in found if each.note}
     asked = {"step_time_if_free_s": free, "longer_if_free": longer, "step_time_distribution_s": chance.to_dict()}
-    more = {"loader": loaded.to_dict()["loader"], **amortised_answer(loaded)[1]}
+    more = {"loader": loaded.to_dict()["loader"], **periodic_work_answer(loaded)[1]}
     verified = {"verified": verify_folding(load("tiny_3d", batch)).to_dict()}
     return full.to_dict(), {**result.to_dict(), **asked, **more, **verified}
 
@@ -219,7 +219,7 @@ def test_ci_runs_what_contributors_are_told_to_run() -> None:
 
 
 def test_github_runs_what_ci_runs() -> None:
-    from simcluster.documents.reading import read_document
+    from simcluster.documents.yaml_documents import read_document
 
     jobs = read_document(ROOT / ".github" / "workflows" / "ci.yml").data["jobs"]
     assert [step["run"] for step in jobs["checks"]["steps"] if "run" in step] == [".ci/run"]

@@ -17,8 +17,8 @@ from drawn.scenarios import ASIDE, BY_HAND, drawn_here, sections, value
 from drawn.scopes import SCOPES
 from drawn.values import NothingDrawnError
 
-from simcluster.documents.kinds import NameFromSet, models_in
-from simcluster.scenario.scope import _FIELDS, step_fields
+from simcluster.documents.field_annotations import NameFromSet, models_in_annotation
+from simcluster.scenario.fast_path import _FIELDS, list_step_fields
 
 
 @pytest.mark.parametrize("seed", range(10))
@@ -30,16 +30,16 @@ def test_every_way_gives_what_the_reference_gives(seed: int) -> None:
 @pytest.mark.parametrize("within", SCOPES)
 def test_what_a_fast_path_vouches_for_is_what_the_reference_gives(within: str, seed: int) -> None:
     scenario = tiny_scenario(**sections(seed, SCOPES[within]))
-    assert SCOPES[within].obstacle(scenario) == ""
+    assert SCOPES[within].find_obstacle(scenario) == ""
     assert [each for each in compared(scenario) if each.verdict == "differs"] == []
 
 
 def words(annotation: Any, metadata: Any = ()) -> set[Any]:
     """The words that an annotation allows, and the kinds of models, at any depth."""
-    if models := models_in(annotation, metadata):
+    if models := models_in_annotation(annotation, metadata):
         return {word for model in models if "kind" in model.model_fields
                 for word in words(model.model_fields["kind"].annotation)}  # fmt: skip
-    if listed := [word for each in metadata if isinstance(each, NameFromSet) for word in each.words]:
+    if listed := [word for each in metadata if isinstance(each, NameFromSet) for word in each.allowed_names]:
         return {*listed}
     if annotation is bool:
         return {False, True}
@@ -48,7 +48,7 @@ def words(annotation: Any, metadata: Any = ()) -> set[Any]:
     return set(chain.from_iterable(words(part) for part in get_args(annotation)))
 
 
-@for_each("path", [path for path in step_fields() if drawn_here(path)])
+@for_each("path", [path for path in list_step_fields() if drawn_here(path)])
 def test_every_word_of_a_field_is_drawn(path: str) -> None:
     """A new literal, or a new kind of a thing, needs no line here."""
     dice, field = Random(path), _FIELDS[path]
@@ -64,4 +64,6 @@ def test_every_word_of_a_field_is_drawn(path: str) -> None:
 
 def test_fields_that_are_not_drawn_are_fields() -> None:
     """Each stands in a list, with the reason or in what draws it."""
-    assert not [path for path in (*BY_HAND, *ASIDE) if not [each for each in step_fields() if each.startswith(path)]]
+    assert not [
+        path for path in (*BY_HAND, *ASIDE) if not [each for each in list_step_fields() if each.startswith(path)]
+    ]

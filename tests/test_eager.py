@@ -15,10 +15,10 @@ from simcluster.model.flops import hardware_flops_per_sequence, model_flops_per_
 from simcluster.model.kernels import Block, Kernel
 from simcluster.model.layer_block import lm_head_block
 from simcluster.model.layers import RankShape, attention_block, mlp_block
-from simcluster.model.memory import activation_parts
+from simcluster.model.memory import activation_bytes
 from simcluster.model.transformer import Model
-from simcluster.planning.segment_ops import SegmentBuilder
-from simcluster.planning.works import Collective, Compute
+from simcluster.planning.segment_builder import SegmentBuilder
+from simcluster.planning.work_kinds import Collective, Compute
 from simcluster.scenario.scenario import load
 from simcluster.step.simulate import simulate
 
@@ -94,9 +94,9 @@ def test_every_second_product_runs_again(model: Model) -> None:
 
 
 def test_what_is_kept_when_every_second_product_is() -> None:
-    kept = activation_parts(LLAMA, RankShape(micro_batch=1, recompute="operators"))
+    kept = activation_bytes(LLAMA, RankShape(micro_batch=1, recompute="operators"))
     assert set(kept) == {"attention_norm_input", "query", "value", "log_sum_exp", "projection_input", "gate"}
-    everything = activation_parts(LLAMA, RankShape(micro_batch=1))
+    everything = activation_bytes(LLAMA, RankShape(micro_batch=1))
     assert all(everything[name] == size for name, size in kept.items())
 
 
@@ -123,7 +123,7 @@ def test_gathered_pieces_may_begin_a_pass(gather: int, product: int, pieces: int
     ops.add_gathered_matmul(kernel, pieces, "backward", "k", float(gather * pieces), 0)
     ends: dict[int, float] = {}
     lanes: dict[str, float] = {}
-    for number, op in enumerate(ops.segment().ops):
+    for number, op in enumerate(ops.build_segment().ops):
         size = op.work.size if isinstance(op.work, Collective) else op.work.seconds  # type: ignore[union-attr]
         ends[number] = max([lanes.get(op.lane, 0.0), *(ends[earlier] for earlier in op.after)]) + size
         lanes[op.lane] = ends[number]

@@ -17,17 +17,17 @@ import simpy
 
 from simcluster.base.clock import (
     AlternatingProfile,
-    BeyondGridError,
+    ClockRangeError,
     Profile,
     WindowProfile,
     round_to_tick,
     simulate_on_exact_grid,
 )
 from simcluster.base.errors import DeadlockError, InputError
-from simcluster.engine.explicit import ExplicitProgram
+from simcluster.engine.explicit_program import ExplicitProgram
 from simcluster.engine.run import EngineRun, simulate_tables
 from simcluster.engine.tables import CommunicationKind
-from simcluster.reference.network import FluidNetwork, FluidTransfer, process_events
+from simcluster.reference.fluid_network import FluidNetwork, FluidTransfer, run_events
 from simcluster.traffic.traffic import Traffic
 
 CAPACITY = [16.0, 8.0]
@@ -35,7 +35,7 @@ CAPACITY = [16.0, 8.0]
 
 
 def run(program: ExplicitProgram, capacity: list[float] = CAPACITY, **varying: Any) -> EngineRun:
-    return simulate_tables(program.tables(capacity, **varying), "op {}".format, keeps_times=True)
+    return simulate_tables(program.make_tables(capacity, **varying), "op {}".format, keeps_times=True)
 
 
 def ends(program: ExplicitProgram, **varying: Any) -> list[float]:
@@ -57,7 +57,7 @@ def transfers(*traffics: Traffic, begin: float = 0.0) -> ExplicitProgram:
         lane = program.add_lane(rank)
         program.add_op(lane, begin if rank else 0.0)
         program.meetings.append(CommunicationKind(1, [traffic]))
-        program.add_op(lane, meeting=rank)
+        program.add_op(lane, rendezvous=rank)
     return program
 
 
@@ -75,7 +75,7 @@ def test_ops_of_a_lane_follow_each_other_and_wait_for_others() -> None:
     assert found.times is not None
     assert found.times.ready.tolist() == [0.0, 2.0, 3.0, 3.5]
     assert found.times.end.tolist() == [2.0, 3.0, 3.5, 3.75]
-    assert found.times.last.tolist() == [0, 1, 2, 3]
+    assert found.times.last_arrival.tolist() == [0, 1, 2, 3]
     assert found.lane_end.tolist() == [3.0, 3.75]
 
 
@@ -85,27 +85,27 @@ def test_a_meeting_begins_at_the_last_arrival_and_ends_for_all() -> None:
     for rank, begin in enumerate([1.0, 4.0, 4.0]):
         lane = program.add_lane(rank)
         program.add_op(lane, begin)
-        ops.append(program.add_op(lane, meeting=0))
+        ops.append(program.add_op(lane, rendezvous=0))
     times = run(program).times
     assert times is not None
     assert times.ready[ops].tolist() == [1.0, 4.0, 4.0]
     assert times.start[ops].tolist() == [4.0] * 3
     assert times.end[ops].tolist() == [5.0] * 3
-    assert times.last[ops].tolist() == [ops[1]] * 3  # of those who come last the lowest rank
+    assert times.last_arrival[ops].tolist() == [ops[1]] * 3  # of those who come last the lowest rank
 
 
 def test_a_deadlock_says_what_every_lane_waits_for() -> None:
     program = ExplicitProgram(meetings=[CommunicationKind(2, [moves(0.0)]), CommunicationKind(2, [moves(0.0)])])
     for rank in range(2):
         lane = program.add_lane(rank)
-        program.add_op(lane, meeting=rank)
-        program.add_op(lane, meeting=1 - rank)
+        program.add_op(lane, rendezvous=rank)
+        program.add_op(lane, rendezvous=1 - rank)
     lane = program.add_lane(2)
     program.add_op(lane, 1.0, after=[3])
     with pytest.raises(DeadlockError) as problem:
         run(program)
     assert str(problem.value) == (
-        "deadlock: 3 lanes wait for each other and nothing can happen any more\n"
+        "deadlock: 3 lanes (op queues) wait for each other for ever\n"
         "  op 0 waits for the other members of its group (1 of 2 have arrived)\n"
         "  op 2 waits for the other members of its group (1 of 2 have arrived)\n"
         "  op 4 waits for op 3\n"
@@ -145,7 +145,7 @@ def test_activities_of_a_communication_follow_each_other() -> None:
     program = ExplicitProgram(
         meetings=[CommunicationKind(1, [moves(16.0, 0), moves(0.0, latency=1.0), moves(16.0, 1)])]
     )
-    program.add_op(program.add_lane(0), meeting=0)
+    program.add_op(program.add_lane(0), rendezvous=0)
     assert ends(program) == [4.0]
 
 
@@ -169,7 +169,7 @@ def beside(pressure: float, drag: float, sensitivity: float, *, begin: float = 0
     program.add_op(program.add_lane(0), 4.0, sensitivity=sensitivity)
     lane = program.add_lane(0)
     program.add_op(lane, begin)
-    program.add_op(lane, meeting=0)
+    program.add_op(lane, rendezvous=0)
     return program
 
 
@@ -201,7 +201,7 @@ def test_slowness_and_own_seconds_are_of_instances() -> None:
     lane = program.add_lane(0)
     program.add_op(lane, 1.0, sensitivity=0.0)
     program.add_op(lane, 1.0)
-    tables = program.tables(CAPACITY)
+    tables = program.make_tables(CAPACITY)
     slow = tables._replace(instances=tables.instances._replace(slowness=np.array([1.5])))
     assert simulate_tables(slow, str, keeps_times=False).lane_end.tolist() == [2.5]  # the host is not slower
     own = {"own_seconds": np.array([1], np.int32), "seconds": np.array([9.0, 3.0, 4.0])}
@@ -223,8 +223,8 @@ def ring(*arrivals: float, rounds: int) -> ExplicitProgram:
     for rank, arrival in enumerate(arrivals):
         lane = program.add_lane(rank)
         program.add_op(lane, arrival)
-        program.add_op(lane, meeting=0, position=rank)
-        program.add_op(lane, meeting=1, position=rank)
+        program.add_op(lane, rendezvous=0, position=rank)
+        program.add_op(lane, rendezvous=1, position=rank)
     return program
 
 
@@ -292,9 +292,9 @@ def by_reference(flights: list[Flight], capacity: list[float], varying: Mapping[
 
     for number, flight in enumerate(flights):
         env.process(fly(number, *flight))
-    process_events(env)
+    run_events(env)
     if not all(map(math.isfinite, found)):
-        raise BeyondGridError
+        raise ClockRangeError
     return found
 
 
@@ -304,12 +304,12 @@ def explicit(flights: list[Flight]) -> ExplicitProgram:
         lane = program.add_lane(rank)
         program.add_op(lane, begin)
         program.meetings.append(CommunicationKind(1, traffics))
-        program.add_op(lane, meeting=rank)
+        program.add_op(lane, rendezvous=rank)
     return program
 
 
 def by_tables(flights: list[Flight], capacity: list[float], varying: Mapping[int, Profile]) -> list[float]:
-    tables = explicit(flights).tables(capacity, capacities=varying)
+    tables = explicit(flights).make_tables(capacity, capacities=varying)
     return simulate_tables(tables, str, keeps_times=False).lane_end.tolist()
 
 

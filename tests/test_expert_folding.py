@@ -8,18 +8,20 @@ from test_mixture import MODEL, scenario
 
 from simcluster import InputError, simulate
 from simcluster.planning.owned_parameters import parameters_of_layers, parameters_of_stage
-from simcluster.planning.parallel import Plan
+from simcluster.planning.rank_grid import ParallelPlan
 
 
 def test_experts_are_folded_as_megatron_core_does() -> None:
     """Megatron-Core's order tp-cp-ep-dp-pp of expert ranks: rank = etp + etp' (ep + ep' (edp + edp' pp))."""
-    plan = Plan(tp=2, cp=2, dp=4, pp=2, ep=4, etp=2)
+    plan = ParallelPlan(tp=2, cp=2, dp=4, pp=2, ep=4, etp=2)
     ranks = np.arange(32).reshape(2, 2, 4, 2)  # pp, edp, ep, etp
     assert plan.groups("etp").tolist() == ranks.reshape(-1, 2).tolist()
     assert plan.groups("ep").tolist() == sorted(np.moveaxis(ranks, 2, -1).reshape(-1, 4).tolist())
     assert plan.groups("edp").tolist() == sorted(np.moveaxis(ranks, 1, -1).reshape(-1, 2).tolist())
-    with pytest.raises(InputError, match="ep 8 x etp 4 ranks do not divide the tp 2 x cp 2 x dp 4"):
-        Plan(tp=2, cp=2, dp=4, ep=8, etp=4)
+    with pytest.raises(
+        InputError, match=r"ep x etp = 8 x 4 must divide 16, the ranks of a stage \(tp 2 x cp 2 x dp 4\)"
+    ):
+        ParallelPlan(tp=2, cp=2, dp=4, ep=8, etp=4)
 
 
 def test_hsdp_shards_experts_inside_its_groups() -> None:
@@ -27,7 +29,7 @@ def test_hsdp_shards_experts_inside_its_groups() -> None:
     shards of their gradients summed with the other group's; state is sharded over the group alone."""
     changes = {"parallel.ep": 2, "parallel.etp": 1, "parallel.zero": 3, "fsdp.shard_group": 2}
     result = simulate(scenario(**changes, **{"parallel.pp": 1, "gpus": 8}))
-    plan = Plan(tp=2, dp=4, ep=2, etp=1, shard=2)
+    plan = ParallelPlan(tp=2, dp=4, ep=2, etp=1, shard=2)
     assert (plan.expert_replicas, plan.expert_shard_size) == (4, 2)
     table, held = result.timeline_of(0), parameters_of_layers(MODEL, plan, [1])
     layer = table[(table["layer"] == 1) & (table["microbatch"] < 1)]
@@ -60,7 +62,7 @@ def test_whole_experts_of_a_tp_group_sum_their_gradients_without_dp(zero: int, o
     """With tp 2, etp 1, ep 1 and dp 1 both ranks hold all experts, each with the gradients of its own tokens."""
     changes = {"parallel.tp": 2, "parallel.dp": 1, "parallel.pp": 1, "parallel.ep": 1, "parallel.etp": 1, "gpus": 2}
     result = simulate(scenario(**changes, **{"parallel.zero": zero, "overlap.grad_reduce": overlapped}))
-    held = parameters_of_stage(MODEL, Plan(tp=2, ep=1, etp=1), range(MODEL.layers), first=True, last=True)
+    held = parameters_of_stage(MODEL, ParallelPlan(tp=2, ep=1, etp=1), range(MODEL.layers), first=True, last=True)
     table = result.timeline_of(0)
     summed = table[table["kind"] == ("reduce_scatter" if zero else "all_reduce")]
     summed = summed[(summed["name"] == "gradients") & (summed["microbatch"] < 1)]

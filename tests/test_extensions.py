@@ -26,17 +26,17 @@ import simcluster
 from simcluster.base.errors import InputError
 from simcluster.cli import main
 from simcluster.collectives import ALGORITHMS
-from simcluster.model.choices import CONTEXT_METHODS
+from simcluster.model.kernel_choices import CONTEXT_METHODS
 from simcluster.model.layers import LAYER_KINDS
-from simcluster.planning.optimizers import OPTIMIZERS
-from simcluster.planning.parallel import COMMUNICATORS, Plan
-from simcluster.results.numbers import METRICS
-from simcluster.scenario.scenario import Base, Variant
+from simcluster.planning.optimizer_registry import OPTIMIZERS
+from simcluster.planning.rank_grid import COMMUNICATORS, ParallelPlan
+from simcluster.results.step_metrics import METRICS
+from simcluster.scenario.scenario import BaseScenario, ScenarioVariant
 from simcluster.schedules import SCHEDULES, make_schedule
 from simcluster.step.simulate import simulate
 from simcluster.studies.bench.collective import collective_times
 from simcluster.studies.search.plan import plan
-from simcluster.studies.sweep.quick_rows import measure_quickly
+from simcluster.studies.sweep.quick_rows import simulate_quickly
 from simcluster.topology import TOPOLOGIES, parse_topology
 
 SCHEDULE = '''
@@ -69,7 +69,7 @@ from simcluster.collectives import ALGORITHMS, CollectiveEntry, Hop, Phase
 
 
 def recursive_doubling(group):
-    places = group.places
+    places = group.positions_in_node_order
     return tuple(
         Phase(
             rounds=1, chunks=1, reduces=True,
@@ -113,7 +113,7 @@ class TorusSpec(TopologySpec):
     latency: Seconds
 
     def build(self):
-        graph, edge = nx.DiGraph(), self.link.edge("network", self.latency)
+        graph, edge = nx.DiGraph(), self.link.edge_attributes("network", self.latency)
         spots = [(x, y) for x in range(self.side) for y in range(self.side)]
         for number, (x, y) in enumerate(spots):
             graph.add_node(f"gpu{x}.{y}", kind="gpu", host=number, local=0)
@@ -135,11 +135,11 @@ TOPOLOGIES["torus"] = TorusSpec
 METRIC = '''
 """By how much the busiest kind of time is above the mean of all kinds."""
 from simcluster.base.errors import InputError
-from simcluster.model.choices import CONTEXT_METHODS
+from simcluster.model.kernel_choices import CONTEXT_METHODS
 from simcluster.model.layers import LAYER_KINDS
-from simcluster.planning.optimizers import OPTIMIZERS
-from simcluster.planning.parallel import COMMUNICATORS, Plan
-from simcluster.results.numbers import METRICS, played
+from simcluster.planning.optimizer_registry import OPTIMIZERS
+from simcluster.planning.rank_grid import COMMUNICATORS, ParallelPlan
+from simcluster.results.step_metrics import METRICS, simulated_metric
 
 
 def dominance(step):
@@ -147,24 +147,24 @@ def dominance(step):
     return max(parts) * len(parts) / sum(parts)
 
 
-METRICS["dominance_factor"] = played("factor", dominance, "dominance")
+METRICS["dominance_factor"] = simulated_metric("factor", dominance, "dominance")
 '''
 
 OPTIMIZER = '''
 """Adafactor: of a matrix the sums of squares by row and by column, and no first moment (arXiv:1804.04235)."""
-from simcluster.planning.optimizer import Optimizer, Update
-from simcluster.planning.optimizers import OPTIMIZERS
+from simcluster.planning.optimizer import Optimizer, UpdateWork
+from simcluster.planning.optimizer_registry import OPTIMIZERS
 
 FP32 = 4.0
 
 
 class Adafactor(Optimizer):
-    def spared_by(self, matrix):
-        return 2 * self.job.recipe.moment * matrix.elements - FP32 * (matrix.rows + matrix.columns)
+    def saved_bytes_of_matrix(self, matrix):
+        return 2 * self.job.recipe.moment_bytes * matrix.elements - FP32 * (matrix.rows + matrix.columns)
 
-    def update(self, layers):
+    def update_work(self, layers):
         recipe, seconds, calls = self.job.recipe, 0.0, []
-        for held in self.held(layers):
+        for held in self.held_matrices(layers):
             elements = sum(each.count * each.elements for each in held)
             squares, update = recipe.gradient, recipe.gradient + 2 * FP32 + recipe.weight
             seconds += self.job.pass_seconds(elements * squares) + self.job.pass_seconds(elements * update)
@@ -172,7 +172,7 @@ class Adafactor(Optimizer):
             sums = {"rows": "columns", "columns": "rows"}  # what tp ranks have in parts, if they split a matrix
             size = FP32 * sum(each.count * getattr(each, sums[each.split]) for each in held if each.split in sums)
             calls += [("tp", size)] if size and self.job.plan.tp > 1 else []
-        return Update(seconds, "factored", tuple(calls), "all_reduce", "second_moments")
+        return UpdateWork(seconds, "factored", tuple(calls), "all_reduce", "second_moments")
 
 
 OPTIMIZERS["adafactor"] = f"{__name__}:Adafactor"
@@ -182,13 +182,13 @@ LAYER = '''
 """Mamba-2 (arXiv:2405.21060): a convolution and a scan in chunks; key-value heads are the groups of B and C."""
 from dataclasses import replace
 
-from simcluster.model.kept import Tensor, mask, operands
+from simcluster.model.saved_tensors import SavedTensor, dropout_mask_tensors, matmul_input_tensors
 from simcluster.model.kernels import Section
 from simcluster.model.layer_block import layer_block
 from simcluster.model.layer_kind import Flops, LayerKind, WeightMatrix
-from simcluster.model.layer_sections import both_ways, linear, local_sizes, matmul
+from simcluster.model.layer_sections import forward_backward_section, linear_section, local_sizes, matmul_kernel
 from simcluster.model.layers import LAYER_KINDS
-from simcluster.model.transformer import tensor_shard
+from simcluster.model.transformer import shard_widths
 
 STATE, CHUNK, WINDOW = 128, 256, 4
 
@@ -198,8 +198,8 @@ class Mamba2(LayerKind):
     MIXES = True
 
     def widths(self, model, tp):
-        """What is mixed, what the convolution goes over, what the first matmul makes."""
-        shard = tensor_shard(model, tp)
+        """What is mixed, what the convolution goes over, what the first matmul_kernel makes."""
+        shard = shard_widths(model, tp)
         inner = shard.heads * model.head_dim
         convolved = inner + 2 * shard.kv_heads * STATE
         return inner, convolved, inner + convolved + shard.heads
@@ -209,16 +209,16 @@ class Mamba2(LayerKind):
         yield WeightMatrix(made, model.hidden_size, "rows")
         yield WeightMatrix(model.hidden_size, inner, "columns")
 
-    def vectors(self, model, tp=1):
+    def count_vector_parameters(self, model, tp=1):
         inner, convolved, _ = self.widths(model, tp)
-        return (WINDOW + 1) * convolved + 3 * tensor_shard(model, tp).heads + inner
+        return (WINDOW + 1) * convolved + 3 * shard_widths(model, tp).heads + inner
 
     def scan(self, tokens, heads, width, e):
         """Scores in a chunk and what they give, the chunks' states, what those give."""
         batch = tokens // CHUNK * heads
         sizes = {"scores": (CHUNK, CHUNK, STATE), "inside": (CHUNK, width, CHUNK),
                  "states": (STATE, width, CHUNK), "across": (CHUNK, width, STATE)}
-        forward = tuple(matmul(f"scan_{name}", *size, e, batch) for name, size in sizes.items())
+        forward = tuple(matmul_kernel(f"scan_{name}", *size, e, batch) for name, size in sizes.items())
         back = tuple(replace(each, name=f"{each.name}_grad", flops=2 * each.flops, bytes=2 * each.bytes)
                      for each in reversed(forward))
         return Section(forward, input_grad=back)
@@ -228,11 +228,11 @@ class Mamba2(LayerKind):
         inner, convolved, made = self.widths(model, shape.tp)
         moved = 2 * e * local.tokens * convolved
         body = (
-            linear("mamba_in", shape, local.tokens, local.hidden, made, bias=False),
-            both_ways("mamba_convolution", moved, 2 * moved),
+            linear_section("mamba_in", shape, local.tokens, local.hidden, made, bias=False),
+            forward_backward_section("mamba_convolution", moved, 2 * moved),
             self.scan(local.tokens, local.heads, model.head_dim, e),
-            both_ways("mamba_gate_norm", 3 * e * local.tokens * inner, 5 * e * local.tokens * inner),
-            linear("mamba_out", shape, local.tokens, inner, local.hidden, bias=False),
+            forward_backward_section("mamba_gate_norm", 3 * e * local.tokens * inner, 5 * e * local.tokens * inner),
+            linear_section("mamba_out", shape, local.tokens, inner, local.hidden, bias=False),
         )
         return layer_block(self.name, model, shape, local, body)
 
@@ -240,20 +240,20 @@ class Mamba2(LayerKind):
         forward = sum(kernel.flops for kernel in self.scan(tokens, model.heads, model.head_dim, 2.0).forward)
         return Flops(forward, 2 * forward, 0.0)
 
-    def tensors(self, model, shape):
+    def backward_tensors(self, model, shape):
         local, e, name = local_sizes(model, shape), shape.element_bytes, self.name
         inner, convolved, made = self.widths(model, shape.tp)
         each = e * local.tokens
         return [
-            Tensor(name, "mamba_norm_input", e * local.edge_tokens * local.hidden, "input"),
-            *operands(name, "mamba_input", model, shape),
-            Tensor(name, "mamba_projected", each * made),
-            Tensor(name, "mamba_convolved", each * convolved),
-            Tensor(name, "mamba_scanned", each * inner),
-            Tensor(name, "mamba_out_input", each * inner, read="W", in_fp8="cast"),
-            *mask(name, "mamba_dropout_mask", model, shape),
-            Tensor(name, "mamba_output_grad", each * local.hidden, made="I", read="W", in_fp8="cast"),
-            Tensor(name, "mamba_projected_grad", each * made, made="I", read="W", in_fp8="cast"),
+            SavedTensor(name, "mamba_norm_input", e * local.edge_tokens * local.hidden, "input"),
+            *matmul_input_tensors(name, "mamba_input", model, shape),
+            SavedTensor(name, "mamba_projected", each * made),
+            SavedTensor(name, "mamba_convolved", each * convolved),
+            SavedTensor(name, "mamba_scanned", each * inner),
+            SavedTensor(name, "mamba_out_input", each * inner, read="W", in_fp8="cast"),
+            *dropout_mask_tensors(name, "mamba_dropout_mask", model, shape),
+            SavedTensor(name, "mamba_output_grad", each * local.hidden, made="I", read="W", in_fp8="cast"),
+            SavedTensor(name, "mamba_projected_grad", each * made, made="I", read="W", in_fp8="cast"),
         ]
 
 
@@ -264,8 +264,8 @@ COMMUNICATOR = '''
 """Hierarchical context parallelism (USP, arXiv:2405.07719): pairs of ranks trade heads, and pairs hand keys round."""
 import numpy as np
 
-from simcluster.model.choices import CONTEXT_METHODS, ContextMethod
-from simcluster.planning.parallel import COMMUNICATORS, Communicator
+from simcluster.model.kernel_choices import CONTEXT_METHODS, ContextParallelMethod
+from simcluster.planning.rank_grid import COMMUNICATORS, Communicator
 
 TRADERS = 2
 
@@ -280,7 +280,7 @@ def rings(plan):
 
 COMMUNICATORS["cp_trade"] = Communicator("cp", pairs)
 COMMUNICATORS["cp_ring"] = Communicator("cp", rings)
-CONTEXT_METHODS["usp"] = ContextMethod("ring", lambda heads, kv_heads, cp: TRADERS, "cp_trade", "cp_ring")
+CONTEXT_METHODS["usp"] = ContextParallelMethod("ring", lambda heads, kv_heads, cp: TRADERS, "cp_trade", "cp_ring")
 '''
 
 FEW: dict[str, Any] = {
@@ -325,7 +325,7 @@ def test_a_schedule(added: Added, tiny: Tiny, capsys: pytest.CaptureFixture[str]
     scenario = tiny(cluster={"topology": "flat", "gpus": 8}, parallel={"pp": 4, "dp": 2}, pipeline=pipeline,
                     training={"global_batch": 16})  # fmt: skip
     assert simulate(scenario).step_time == simulate(scenario, engine="reference").step_time
-    quick = measure_quickly(Variant(Base("gpt3_175b_64xa100"), (("pipeline.schedule", "eager-1f1b"),)))
+    quick = simulate_quickly(ScenarioVariant(BaseScenario("gpt3_175b_64xa100"), (("pipeline.schedule", "eager-1f1b"),)))
     assert quick["how"] == "quick"
     full = simulate(simcluster.scenario("gpt3_175b_64xa100", {"pipeline.schedule": "eager-1f1b"}))
     assert quick["step_time_s"] == full.step_time
@@ -429,7 +429,7 @@ def test_an_optimizer(added: Added, capsys: pytest.CaptureFixture[str]) -> None:
     test_optimizers.test_it_is_adam_or_it_differs("adafactor")
     for path in test_optimizers.SPLIT:
         test_optimizers.test_it_is_modelled_with_what_splits_its_state_or_refuses_it_by_name("adafactor", path)
-    for layout in (Plan(), Plan(tp=2, dp=4)):
+    for layout in (ParallelPlan(), ParallelPlan(tp=2, dp=4)):
         test_optimizers.test_its_state_is_at_most_adams_and_none_is_below_nothing("adafactor", layout)
     test_optimizers.test_the_whole_model_spares_what_its_layers_do("adafactor")
     test_optimizers.test_an_update_takes_time_and_names_what_it_sends("adafactor")
@@ -442,7 +442,7 @@ def test_a_layer_kind(added: Added, capsys: pytest.CaptureFixture[str]) -> None:
     model = tests.model_with("mamba2")
     inner, groups = 256, 4 * 128
     own = 256 * (2 * inner + 2 * groups + 8) + inner * 256 + 5 * (inner + 2 * groups) + 3 * 8 + inner
-    assert LAYER_KINDS["mamba2"].parameters(model) == own
+    assert LAYER_KINDS["mamba2"].count_parameters(model) == own
     words = ["--set", "model.mixer=mamba2", "--set", "model.position=none", "--set", "model.bias=false"]
     assert main(["run", "tiny_dp", *words]) == 0
     assert main(["run", "tiny_dp", *words, "--set", "parallel.cp=2"]) == 2
@@ -460,14 +460,14 @@ def test_a_layer_kind(added: Added, capsys: pytest.CaptureFixture[str]) -> None:
     tests.test_a_scenario_has_the_values_that_it_is_modelled_with("mamba2")
     tests.test_a_fast_path_knows_it_or_refuses_it_by_name("mamba2")
     long, short = (simulate(tests.job("mamba2", model_length=length)) for length in (1024, 512))
-    assert long.step_time < 2.2 * short.step_time  # linear in the length
+    assert long.step_time < 2.2 * short.step_time  # linear_section in the length
 
 
 def test_a_communicator(added: Added) -> None:
     added(COMMUNICATOR)
     tests = test_communicators
     for axis in ("cp_trade", "cp_ring"):
-        for layout in (Plan(cp=4, tp=2), Plan(cp=4, dp=2, pp=2, order=("dp", "cp", "tp", "pp"))):
+        for layout in (ParallelPlan(cp=4, tp=2), ParallelPlan(cp=4, dp=2, pp=2, order=("dp", "cp", "tp", "pp"))):
             tests.test_its_groups_share_out_the_ranks(axis, layout)
         tests.test_its_stream_has_an_entry_of_the_breakdown(axis)
         for engine in ("auto", "reference"):

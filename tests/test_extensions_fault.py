@@ -14,10 +14,10 @@ from conftest import Tiny
 from pydantic import Field
 
 from simcluster.base.errors import InputError
-from simcluster.faults.where import During, OnLinks
+from simcluster.faults.targets import LinkFault, TimedFault
 from simcluster.step.simulate import simulate
-from simcluster.studies.scopes import PLAN, QUICK, REPLICAS
-from simcluster.studies.whatif.montecarlo import monte_carlo
+from simcluster.studies.fast_path_scopes import PLAN, QUICK, REPLICAS
+from simcluster.studies.whatif.monte_carlo_study import monte_carlo
 
 ROOT = Path(__file__).parent.parent
 IMPORTS = """
@@ -27,13 +27,13 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
-from simcluster.faults.where import During, OnLinks
+from simcluster.faults.targets import TimedFault, LinkFault
 
 
 """
 
 
-class PacketLoss(OnLinks, During):
+class PacketLoss(LinkFault, TimedFault):
     """Links that lose a ``rate`` of their packets, each of which is sent again."""
 
     EXAMPLE: ClassVar[dict[str, Any]] = {"kind": "packet_loss", "nic_of": 0, "rate": 0.5}
@@ -43,11 +43,11 @@ class PacketLoss(OnLinks, During):
     rate: Annotated[float, Field(ge=0, lt=1)]
 
     @property
-    def neutral(self) -> bool:
+    def is_neutral(self) -> bool:
         """Does it lose nothing?"""
         return self.rate == 0
 
-    def left(self, capacity: float) -> float:
+    def remaining_share(self, capacity: float) -> float:
         """What is not sent again."""
         return 1.0 - self.rate
 
@@ -98,7 +98,7 @@ def test_short_ways_do_not_know_it_and_say_so_by_its_name(tiny: Tiny) -> None:
     scenario = tiny(cluster={"topology": "flat", "gpus": 2})
     lossy = scenario.model_copy(update={"faults": (PacketLoss(kind="packet_loss", nic_of=0, rate=0.4),)})
     for scope in (QUICK, PLAN, REPLICAS):
-        assert scope.obstacle(lossy).endswith("does not support faults of kind packet_loss")
+        assert scope.find_obstacle(lossy).endswith("does not support faults of kind packet_loss")
     many = lossy.model_copy(update={"replicas": 2})
     assert set(monte_carlo(many).step_times.tolist()) == {simulate(lossy).step_time}
     with pytest.raises(InputError, match="the sweep of replicas does not support faults of kind packet_loss"):

@@ -11,15 +11,15 @@ from test_ops import MAIN, is_played_alike, job
 from simcluster import monte_carlo, simulate
 from simcluster import plan as search
 from simcluster.base.errors import InputError
-from simcluster.planning.ops import Op, Segment, Work
-from simcluster.planning.segments import Pass, Passes
-from simcluster.planning.works import WORKS
-from simcluster.studies.sweep.quick import quick_step
-from simcluster.studies.sweep.stage_network import NotQuickError
+from simcluster.planning.ops import Op, OpWork, Segment
+from simcluster.planning.pass_segments import CachedPassSegmentMaker, PassLayers
+from simcluster.planning.work_kinds import WORKS
+from simcluster.studies.sweep.quick_steps import quick_step_time
+from simcluster.studies.sweep.stage_network import NeedsFullRunError
 
 
 @dataclass(frozen=True, slots=True)
-class Write(Work):
+class Write(OpWork):
     """``size`` bytes that the rank's host writes to a store of ``rate`` B/s, as for a checkpoint."""
 
     size: float = field()
@@ -29,7 +29,7 @@ class Write(Work):
     def seconds(self) -> float:
         return self.size / self.rate
 
-    def free(self) -> Write:
+    def without_duration(self) -> Write:
         return replace(self, size=0.0)
 
 
@@ -44,14 +44,14 @@ def registered(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def planned(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every forward pass ends with it."""
-    plain = Passes.segment
+    plain = CachedPassSegmentMaker.segment
 
-    def with_write(self: Passes, kind: str, part: Pass) -> Segment:
+    def with_write(self: CachedPassSegmentMaker, kind: str, part: PassLayers) -> Segment:
         made = plain(self, kind, part)
         op = Op(EXAMPLE, "host", "write", "checkpoint")
         return Segment((*made.ops, op)) if kind == "F" else made
 
-    monkeypatch.setattr(Passes, "segment", with_write)
+    monkeypatch.setattr(CachedPassSegmentMaker, "segment", with_write)
 
 
 @pytest.mark.parametrize("lane", [MAIN, "beside"])
@@ -67,10 +67,10 @@ def test_it_is_planned_in_one_place(registered: None, planned: None) -> None:
 
 
 def test_what_is_not_proved_for_it_refuses_it_by_name(registered: None, planned: None) -> None:
-    with pytest.raises(NotQuickError, match="Write"):
-        quick_step(job())
+    with pytest.raises(NeedsFullRunError, match="Write"):
+        quick_step_time(job())
     chance = tiny_scenario(faults=[{"kind": "jitter", "factor": {"kind": "lognormal", "sigma": 0.1}}])
-    with pytest.raises(InputError, match="Write; use method events"):
+    with pytest.raises(InputError, match="does not support Write ops; use method events"):
         monte_carlo(chance.model_copy(update={"replicas": 2}))
     with pytest.raises(InputError, match="Write"):
         search(job(), gpus=4)
@@ -78,5 +78,5 @@ def test_what_is_not_proved_for_it_refuses_it_by_name(registered: None, planned:
 
 def test_nobody_plays_what_is_not_registered(planned: None) -> None:
     for engine in ("reference", "compiled"):
-        with pytest.raises(InputError, match=r"Write is not a kind of work that planning/works\.WORKS names"):
+        with pytest.raises(InputError, match=r"unknown kind of work Write; add it to planning/work_kinds\.WORKS"):
             simulate(job(), engine=engine)  # type: ignore[arg-type]

@@ -14,12 +14,12 @@ from pydantic import TypeAdapter, ValidationError
 from simcluster.base.errors import InputError
 from simcluster.documents.catalogue import load_presets
 from simcluster.documents.catalogue.devices import device_names
-from simcluster.documents.catalogue.links import link_document
-from simcluster.documents.reading import DocumentKinds, parse_document, read_document, validate
-from simcluster.scenario.files import load_cluster
-from simcluster.studies.bench.describe import bisection_bandwidth, measure_cluster
+from simcluster.documents.catalogue.links import load_link_entry
+from simcluster.documents.yaml_documents import DocumentUnion, parse_document, read_document, validate_document
+from simcluster.scenario.document_resolution import load_cluster
+from simcluster.studies.bench.cluster_measurement import measure_bisection_bandwidth, measure_cluster
 from simcluster.topology import AnyTopology, LinkSpec, RateSpec, parse_topology
-from simcluster.topology.links import compute_part
+from simcluster.topology.links import collective_network
 
 SHIPPED = sorted((Path(__file__).parent.parent / "topologies").glob("*.yaml"))
 FABRICS = ("fat_tree", "rail_optimised", "rail_only", "dragonfly_plus")
@@ -97,7 +97,7 @@ def test_two_level_trees_by_formula(units, per_unit, gpus, oversubscription):
             assert len({round(rate) for rate in ups.values()}) == 1
         if units % 2 == 0:
             half = ports * B / 2 / oversubscription
-            assert bisection_bandwidth(cluster) == pytest.approx(half, rel=1e-12)
+            assert measure_bisection_bandwidth(cluster) == pytest.approx(half, rel=1e-12)
 
 
 @given(
@@ -118,7 +118,7 @@ def test_three_level_tree_by_formula(pods, units, per_unit, over):
     assert dict(measure_cluster(cluster).oversubscription) == pytest.approx({"leaf": 1.0, "spine": over}, rel=1e-12)
     if pods % 2 == 0:
         expected_bisection = pods / 2 * units * per_unit * 4 * B / over
-        assert bisection_bandwidth(cluster) == pytest.approx(expected_bisection, rel=1e-12)
+        assert measure_bisection_bandwidth(cluster) == pytest.approx(expected_bisection, rel=1e-12)
 
 
 def test_between_pods_a_route_has_two_links_more_than_inside_one():
@@ -193,8 +193,10 @@ def test_dragonfly_by_formula(groups, leaves, spines, per_leaf, each):
     if groups % 2 == 0:
         cut = (groups / 2) ** 2 * spines * each * B
         ports = groups / 2 * leaves * per_leaf * 4 * B
-        assert bisection_bandwidth(cluster) <= min(cut * 2, ports) * (1 + 1e-9)  # a detour uses a second global link
-        assert bisection_bandwidth(cluster) >= min(cut, ports) * (1 - 1e-9)
+        assert measure_bisection_bandwidth(cluster) <= min(cut * 2, ports) * (
+            1 + 1e-9
+        )  # a detour uses a second global link
+        assert measure_bisection_bandwidth(cluster) >= min(cut, ports) * (1 - 1e-9)
 
 
 def test_dragonfly_route_takes_one_global_link():
@@ -220,7 +222,7 @@ def test_gpu_and_nic_under_one_pcie_switch_do_not_cross_the_host_bridge():
     way = ["node0.gpu2", "node0.pcie1", "node0.nic1", "leaf0", "node1.nic1", "node1.pcie1", "node1.gpu3"]
     assert nodes_of(cluster, 2, 7) == way
     assert nodes_of(cluster, 2, 3) == ["node0.gpu2", "node0.nvswitch", "node0.gpu3"]  # as short by PCIe, but slower
-    assert [cluster.uplinks(gpu) for gpu in range(4)] == [("node0.nic0",)] * 2 + [("node0.nic1",)] * 2
+    assert [cluster.exit_nics(gpu) for gpu in range(4)] == [("node0.nic0",)] * 2 + [("node0.nic1",)] * 2
 
 
 def test_without_nvlink_gpus_cross_bridges_and_sockets():
@@ -238,10 +240,10 @@ def test_without_nvlink_gpus_cross_bridges_and_sockets():
 def test_nics_spread_evenly_over_gpus(count, own):
     of = machine(nics=[{"count": count, "link": link("25 GB/s")}])
     cluster = build(1, TREE, of)
-    sharing = Counter(nic for gpu in range(4) for nic in cluster.uplinks(gpu))
+    sharing = Counter(nic for gpu in range(4) for nic in cluster.exit_nics(gpu))
     assert len(sharing) == count
     assert set(sharing.values()) == {own}
-    assert {len(cluster.uplinks(gpu)) for gpu in range(4)} == {max(1, count // 4)}
+    assert {len(cluster.exit_nics(gpu)) for gpu in range(4)} == {max(1, count // 4)}
     assert measure_cluster(cluster).nics_per_gpu == count / 4
 
 
@@ -267,7 +269,7 @@ def test_mixed_nics_each_have_their_speed():
 def test_two_groups_of_few_nics_take_turns():
     nics = [{"count": 2, "link": link("50 GB/s")}, {"count": 2, "link": link("25 GB/s")}]
     cluster = build(1, TREE, machine(nics=nics, gpus_per_pcie_switch=1))
-    assert [cluster.uplinks(gpu) for gpu in range(4)] == [(f"node0.nic{i}",) for i in (0, 2, 1, 3)]
+    assert [cluster.exit_nics(gpu) for gpu in range(4)] == [(f"node0.nic{i}",) for i in (0, 2, 1, 3)]
 
 
 def test_planes_never_meet():
@@ -324,7 +326,7 @@ def test_collectives_do_not_use_another_network(kind):
         assert nodes_of(plain, src, dst) == nodes_of(both, src, dst)
     names = [node for node in both.graph if "storage" in node]
     assert Counter(both.graph.nodes[node]["kind"] for node in names) == {"nic": 8, "switch": 4}
-    assert list(compute_part(both.graph)) == list(plain.graph)
+    assert list(collective_network(both.graph)) == list(plain.graph)
     mine, theirs = measure_cluster(plain), measure_cluster(both)
     assert (mine.bisection, mine.nodes, mine.links) == (theirs.bisection, theirs.nodes, theirs.links)
     (network,) = theirs.networks
@@ -341,7 +343,7 @@ def test_another_network_of_an_explicit_graph():
     assert nodes_of(cluster, 0, 1) == ["a", "s", "b"]
     assert [network.name for network in measure_cluster(cluster).networks] == ["storage"]
     nodes[0]["network"] = "storage"
-    with pytest.raises(ValidationError, match="node 'a' of kind gpu has network 'storage'; only nic and switch do"):
+    with pytest.raises(ValidationError, match="only nic and switch have a network; remove network 'storage'"):
         parse_topology({"kind": "graph", "device": "h100", "nodes": nodes, "edges": edges})
 
 
@@ -392,7 +394,7 @@ def test_what_is_written_beside_a_preset_wins():
     spec = LinkSpec.model_validate({"preset": "ndr", "efficiency": 0.5, "latency": "3 us"})
     assert (spec.line_rate, spec.efficiency, spec.latency, spec.medium) == (50e9, 0.5, 3e-6, "infiniband")
     assert RateSpec.model_validate({"preset": "roce-400g"}).line_rate == 50e9  # no latency: not a key of a rate
-    assert link_document("ndr")["line_rate"] == "400 Gbit/s"
+    assert load_link_entry("ndr")["line_rate"] == "400 Gbit/s"
     assert parse_topology({**document(2, TREE), "machine": machine(pcie={"preset": "pcie5-x16"})}).build()
 
 
@@ -412,31 +414,31 @@ def nic(**more):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"machine": machine(nics=[])}, "machine.nics: is empty; give at least one group"),
+        ({"machine": machine(nics=[])}, "machine.nics: has no entry; add at least one group"),
         ({"machine": machine(nics=[nic(ports=0)])}, "^x.yaml: machine.nics.0.ports: [^\n]*$"),
         ({"machine": machine(pcie={"preset": "ndrr"})}, "no link preset 'ndrr'; did you mean 'ndr'"),
         ({"machine": machine(pcie=link("0 GB/s"))}, "machine.pcie.line_rate: '0 GB/s' must be greater than zero"),
         ({"machine": machine(pcie=link("-5 GB/s"))}, "machine.pcie.line_rate: '-5 GB/s' must be greater than zero"),
-        ({"machine": machine(gpus_per_pcie_switch=3)}, "gpus_per_pcie_switch: 3 does not divide the 4 GPUs; .*1, 2, 4"),
+        ({"machine": machine(gpus_per_pcie_switch=3)}, "gpus_per_pcie_switch: 4 GPUs are not divisible by 3 .*1, 2, 4"),
         ({"machine": machine(nics=[nic(count=3)])}, "nics.0.count: 3 NICs do not spread evenly over 4 GPUs"),
-        ({"machine": machine(nics=[nic(at="pcie")])}, "nics.0.at: the machine has no pcie: give gpus_per_pcie_switch"),
-        ({"machine": machine(nics=[nic(at="host")])}, "nics.0.at: the machine has no host: give host"),
-        ({"machine": machine(trays=2, nvlink=None)}, "machine.trays: 2 trays make one machine by NVLink"),
-        ({"machine": machine(host={"count": 2})}, "2 host bridges need a link between them"),
-        ({"machine": machine(nics=[nic(), nic(network="storage")])}, "nics.1.network: nothing describes the network"),
+        ({"machine": machine(nics=[nic(at="pcie")])}, "nics.0.at: the node has no PCIe switches .* add gpus_per"),
+        ({"machine": machine(nics=[nic(at="host")])}, "nics.0.at: the node has no host bridges .* add host"),
+        ({"machine": machine(trays=2, nvlink=None)}, "machine.trays: 2 trays form one node only by NVLink"),
+        ({"machine": machine(host={"count": 2})}, "2 host bridges need a link to each other"),
+        ({"machine": machine(nics=[nic(), nic(network="storage")])}, "nics.1.network: network 'storage' has no fabric"),
         ({"machine": machine(nics=[nic(network="storage")])}, "no NIC is on the compute network"),
-        ({"other_networks": {"storage": TREE}}, "other_networks.storage: no NIC of the machine is on it"),
+        ({"other_networks": {"storage": TREE}}, "other_networks.storage: no NIC is on this network"),
         ({"fabric": {**TREE, "oversubscription": 0}}, "oversubscription is 0"),
-        ({"fabric": {**TREE, "spine_oversubscription": 2}}, "no.* without pods: give units_per_pod"),
+        ({"fabric": {**TREE, "spine_oversubscription": 2}}, "need pods: add units_per_pod"),
         ({"fabric": {"kind": "torus"}}, "torus"),
         ({"fabric": {**TREE, "nodes_per_unit": 0}}, "nodes_per_unit"),
         (
             {"fabric": dragonfly(1, 2, 2, 2), "nodes": 5},
-            "5 machines do not fill whole groups of .* = 2; use 4 or 6 nodes",
+            "5 nodes do not fill whole groups of .* = 2 nodes; use 4 or 6 nodes",
         ),
         (
             {"fabric": dragonfly(1, 2, 2, 1), "nodes": 12},
-            "global_links_per_spine: the 2 x 1 = 2 global links .* among its 5 other groups.*use 5",
+            "global_links_per_spine: .* 2 spines x 1 global links per spine = 2 links must be a multiple of 5, .*use 5",
         ),
         ({"nodes": 500_001}, "2,000,004 GPUs; at most 2,000,000"),
         ({"nodes": 10**9}, "4,000,000,000 GPUs; at most 2,000,000"),
@@ -447,7 +449,7 @@ def test_a_wrong_document_is_one_clear_error(change, message):
     text = parse_document("kind: machines", source="x.yaml")
     changed = type(text)({**document(4, TREE), **change}, "x.yaml", text.folder)
     with pytest.raises(InputError, match=message) as caught:
-        validate(DocumentKinds(AnyTopology), changed)
+        validate_document(DocumentUnion(AnyTopology), changed)
     assert len(str(caught.value).splitlines()) <= 3
 
 
@@ -461,7 +463,7 @@ def test_a_wrong_document_is_one_clear_error(change, message):
     ],
 )
 def test_links_beyond_reason_are_refused_before_they_take_the_memory(wrong):
-    with pytest.raises(InputError, match="at most 4,000,000 of a kind"):
+    with pytest.raises(InputError, match="at most 4,000,000 per kind"):
         parse_topology({**document(4, TREE), **wrong}).build()
 
 

@@ -11,11 +11,16 @@ import pytest
 from simcluster import cli
 from simcluster.base.errors import InputError
 from simcluster.documents.catalogue import load_presets
-from simcluster.documents.csv_numbers import Row, read_csv
-from simcluster.documents.reading import parse_document
-from simcluster.longrun.catalogue import GPUS_PER_NODE, WatchedFailures, resolve_failures, watched_failures
-from simcluster.longrun.fitting import fit_failures
-from simcluster.longrun.lives import ObservedLifetimes
+from simcluster.documents.csv_tables import CsvRow, read_csv
+from simcluster.documents.yaml_documents import parse_document
+from simcluster.longrun.failure_catalogue import (
+    GPUS_PER_NODE,
+    PublishedFailures,
+    published_failures,
+    resolve_failure_causes,
+)
+from simcluster.longrun.failure_fit import fit_failures
+from simcluster.longrun.part_lifetimes import ObservedLifetimes
 from simcluster.scenario.run_failures import FailuresSpec
 from simcluster.scenario.run_section import RunSpec
 
@@ -30,9 +35,9 @@ def lives(
     return ObservedLifetimes(np.minimum(life, stop) * YEAR, life < stop, np.zeros(count), np.ones(count))
 
 
-def rows_of(table: list[dict[str, object]]) -> list[Row]:
+def rows_of(table: list[dict[str, object]]) -> list[CsvRow]:
     """Rows as a CSV file has them."""
-    return [Row(n, row, {name: str(value) for name, value in row.items()}) for n, row in enumerate(table, 1)]  # type: ignore[arg-type]
+    return [CsvRow(n, row, {name: str(value) for name, value in row.items()}) for n, row in enumerate(table, 1)]  # type: ignore[arg-type]
 
 
 def test_drawn_lives_give_back_their_law_within_its_errors() -> None:
@@ -58,13 +63,13 @@ def test_the_gain_is_the_likelihood_that_scipy_has() -> None:
     from scipy.stats import expon, weibull_min
 
     drawn = lives(np.random.default_rng(2), 500, 0.7, 2.0, (0.5, 4.0))
-    fit, age, ended = drawn.fit_weibull(), drawn.age, drawn.ended
+    fit, age, ended = drawn.fit_weibull(), drawn.age, drawn.failed
     both = [
         law.logpdf(age[ended]).sum() + law.logsf(age[~ended]).sum()
-        for law in (weibull_min(fit.shape, scale=fit.scale), expon(scale=drawn.watched / drawn.failures))
+        for law in (weibull_min(fit.shape, scale=fit.scale), expon(scale=drawn.observed_seconds / drawn.failure_count))
     ]
-    assert fit.gain == pytest.approx(both[0] - both[1], rel=1e-9)
-    assert fit.gain > 3.3
+    assert fit.likelihood_gain == pytest.approx(both[0] - both[1], rel=1e-9)
+    assert fit.likelihood_gain > 3.3
 
 
 def test_two_batches_are_told_apart_by_their_column() -> None:
@@ -75,7 +80,7 @@ def test_two_batches_are_told_apart_by_their_column() -> None:
     table: list[dict[str, object]] = [
         {"cause": "GPU", "age": float(age), "end": "failed" if ended else "censored", "batch": batch}
         for batch, drawn in (("old", old), ("new", new))
-        for age, ended in zip(drawn.age, drawn.ended, strict=True)
+        for age, ended in zip(drawn.age, drawn.failed, strict=True)
     ]
     fits = fit_failures(rows_of(table), "drawn", by="batch")
     by_batch = {fit.batch: fit for fit in fits.causes}
@@ -89,7 +94,7 @@ def test_two_batches_are_told_apart_by_their_column() -> None:
     pooled = fits.total.lives
     assert pooled is not None
     assert abs(pooled.shape - 2.64) > 3 * pooled.shape_error
-    modes = {mode["name"]: mode for mode in fits.failures_section()}
+    modes = {mode["name"]: mode for mode in fits.to_failures_section()}
     assert modes["GPU, old"]["law"]["shape"] == pytest.approx(2.64, abs=0.1)
     assert 3 * 8766 <= float(modes["GPU, old"]["law"]["youngest"].split()[0]) < 3.1 * 8766
     assert "law" not in modes["GPU, new"]
@@ -117,7 +122,7 @@ def test_llama_3_as_counts(llama: Path, tmp_path: Path, capsys: pytest.CaptureFi
     assert "never seen" not in str(document["notes"])
     section = parse_document((tmp_path / "own.yaml").read_text(), source="own.yaml").data
     run = RunSpec.model_validate({"days": "54 d", **section})  # as it would be pasted
-    assert sum(each.rate(1, 1, 16384) for each in run.failures.also) == pytest.approx(total.rate, rel=1e-12)
+    assert sum(each.job_failure_rate(1, 1, 16384) for each in run.failures.also) == pytest.approx(total.rate, rel=1e-12)
 
 
 def test_what_a_person_must_know_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -132,7 +137,7 @@ def test_what_a_person_must_know_is_said(tmp_path: Path, capsys: pytest.CaptureF
     assert "NIC: came more and more often" in said
     assert "SSD: 4 of 4 on host7: defective" in said
     assert "on job" not in said
-    assert "SSD, software bug: only 4: the true rate may be 0.27 to 2.56 times the fitted one" in said
+    assert "SSD, software bug: only 4 observed: the true rate is 0.27 to 2.56 times the fit (95 %)" in said
     assert "800 GPUs are assumed observed for all of 10 d" in said
     assert '{"name": "NIC", "of": "job", "count": 60, "within": "10 d", "gpus": 800' in said
 
@@ -142,12 +147,12 @@ def test_what_a_person_must_know_is_said(tmp_path: Path, capsys: pytest.CaptureF
     [
         ("cuase,time\nx,1 h\n", "no column 'cause'; did you mean 'cuase'"),
         ("cause,time\n,1 h\n", "row 1: has no cause"),
-        ("cause,time\nx,99 d\n", "after the observed 54 d"),
+        ("cause,time\nx,99 d\n", "after the end of observation, day 54"),
         ("cause,time\nx,yesterday\n", "row 1: time"),
         ("cause,count\nx,-3\n", "row 1: count: '-3'"),
         ("cause,age,end\nx,1 h,maybe\n", "row 1: end: 'maybe'"),
         ("cause,age,end\n,1 h,failed\n", "row 1: has no cause"),
-        ("cause,age,since\nx,1 h,2 h\n", "row 1: age: '1 h' is not a life"),
+        ("cause,age,since\nx,1 h,2 h\n", "row 1: age: '1 h' must be more than 'since'"),
         ("cause,age\nx,\n", "row 1: age"),
         ("cause,time\n", "has no rows"),
     ],
@@ -164,18 +169,20 @@ def test_what_was_watched_must_be_known(llama: Path) -> None:
         fit_failures(read_csv(llama), "log", gpus=8)
     with pytest.raises(InputError, match="no column 'batch'"):
         fit_failures(read_csv(llama), "log", gpus=8, days=1, by="batch")
-    assert ObservedLifetimes(np.array([1.0]), np.array([True]), np.zeros(1), np.ones(1)).failures == 1
-    with pytest.raises(InputError, match="no shape"):
+    assert ObservedLifetimes(np.array([1.0]), np.array([True]), np.zeros(1), np.ones(1)).failure_count == 1
+    with pytest.raises(InputError, match="do not determine a Weibull shape"):
         ObservedLifetimes(np.ones(3), np.array([True] * 3), np.zeros(3), np.ones(3)).fit_weibull()
 
 
-ENTRIES = watched_failures()
+ENTRIES = published_failures()
 
 
 @pytest.mark.parametrize("entry", ENTRIES, ids=[entry.name for entry in ENTRIES])
-def test_what_was_published_follows_from_the_rates(entry: WatchedFailures) -> None:
+def test_what_was_published_follows_from_the_rates(entry: PublishedFailures) -> None:
     seconds, devices = entry.observed_exposure
-    expected = sum(cause.rate(devices, devices / GPUS_PER_NODE, devices) for cause in entry.causes) * seconds
+    expected = (
+        sum(cause.job_failure_rate(devices, devices / GPUS_PER_NODE, devices) for cause in entry.causes) * seconds
+    )
     if "between" in entry.published:
         low, high = entry.published["between"]
         assert low < expected < high
@@ -183,18 +190,18 @@ def test_what_was_published_follows_from_the_rates(entry: WatchedFailures) -> No
         assert expected == pytest.approx(entry.published["count"], rel=1e-3)
     assert len(entry.source) > 30
     assert len(entry.holds) > 20
-    assert resolve_failures(FailuresSpec(of=entry.name)) == entry.causes
+    assert resolve_failure_causes(FailuresSpec(of=entry.name)) == entry.causes
 
 
 def test_rates_that_papers_print_otherwise() -> None:
     """Of other units, and other sizes: RSC-1's 1.8 h at 16,384 GPUs, Llama 3's 3.1 h, Imbue's machines a week."""
     by_name = {entry.name: entry for entry in ENTRIES}
-    assert 1 / by_name["rsc-1"].rate(16384) / 3600 == pytest.approx(1.8, abs=0.05)
-    assert 1 / by_name["rsc-1"].rate(131072) / 3600 == pytest.approx(0.23, abs=0.01)
-    assert 1 / by_name["llama3"].rate(16384) / 3600 == pytest.approx(3.093, abs=1e-3)
-    assert by_name["imbue"].rate(4088) * 7 * 86400 / 511 == pytest.approx(0.03, rel=1e-3)
-    assert by_name["titan-old"].rate(1) * 365.25 * 86400 == pytest.approx(0.0664)
-    low, high = by_name["llama3"].rate_factors or (0.0, 0.0)
+    assert 1 / by_name["rsc-1"].job_failure_rate(16384) / 3600 == pytest.approx(1.8, abs=0.05)
+    assert 1 / by_name["rsc-1"].job_failure_rate(131072) / 3600 == pytest.approx(0.23, abs=0.01)
+    assert 1 / by_name["llama3"].job_failure_rate(16384) / 3600 == pytest.approx(3.093, abs=1e-3)
+    assert by_name["imbue"].job_failure_rate(4088) * 7 * 86400 / 511 == pytest.approx(0.03, rel=1e-3)
+    assert by_name["titan-old"].job_failure_rate(1) * 365.25 * 86400 == pytest.approx(0.0664)
+    low, high = by_name["llama3"].rate_interval_factors or (0.0, 0.0)
     assert (round(419 * low), round(419 * high)) == (380, 461)
 
 

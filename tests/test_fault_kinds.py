@@ -13,14 +13,14 @@ import pytest
 from conftest import Table, Tiny, tiny_scenario
 
 from simcluster.base.errors import InputError
-from simcluster.faults import FAULTS, FaultSpec, placed
-from simcluster.faults.spec import EFFECTS
-from simcluster.faults.where import OnLinks, OnRanks
+from simcluster.faults import FAULTS, FaultSpec, assign_random_streams
+from simcluster.faults.fault_spec import EFFECTS
+from simcluster.faults.targets import LinkFault, RankFault
 from simcluster.results.result import Result
 from simcluster.scenario.scenario import from_document
 from simcluster.step.simulate import simulate
-from simcluster.studies.scopes import PLAN, QUICK, REPLICAS
-from simcluster.studies.whatif.montecarlo import monte_carlo
+from simcluster.studies.fast_path_scopes import PLAN, QUICK, REPLICAS
+from simcluster.studies.whatif.monte_carlo_study import monte_carlo
 
 MOE = {"experts": 4, "top_k": 2, "expert_ffn_hidden_size": 512}
 JOB: dict[str, Any] = {
@@ -52,8 +52,8 @@ def test_a_fault_acts_and_is_no_help(clean: Result, kind: str) -> None:
     """It makes the step longer, but for documents that leave less attention to do: those change it."""
     spec = FAULTS[kind]
     faulty = example(kind).step_time
-    assert spec.EXAMPLE["kind"] == kind == spec.word()
-    assert faulty > clean.step_time or ("attention" in spec.effects() and faulty != clean.step_time)
+    assert spec.EXAMPLE["kind"] == kind == spec.kind_name()
+    assert faulty > clean.step_time or ("attention_factors" in spec.effects() and faulty != clean.step_time)
 
 
 @every_kind
@@ -80,7 +80,7 @@ def test_same_seed_same_step_and_another_one_only_by_chance(kind: str) -> None:
     assert simulate(scenario).step_time == step
     other = simulate(scenario.model_copy(update={"seed": 1})).step_time
     (fault,) = scenario.faults
-    assert (other != step) == fault.by_chance
+    assert (other != step) == fault.is_random
 
 
 @every_kind
@@ -89,7 +89,7 @@ def test_a_rank_or_machine_that_is_not_there_is_refused(tiny: Tiny, kind: str) -
     spec = FAULTS[kind]
     places = {"rank": 8, "ranks": [1, 8], "node": 2, "between": ["node0.gpu0", "nobody"], "nic_of": 8, "uplinks_of": 2}
     own = [name for name in places if name in spec.model_fields]
-    assert own == [name for base in (OnRanks, OnLinks) if issubclass(spec, base) for name in base.model_fields]
+    assert own == [name for base in (RankFault, LinkFault) if issubclass(spec, base) for name in base.model_fields]
     rest = {name: value for name, value in spec.EXAMPLE.items() if name not in places}
     for name in own:
         with pytest.raises(InputError, match=r"faults\.0.*(there is )?no (rank 8|node 2|node 'nobody')"):
@@ -102,20 +102,20 @@ def test_a_short_way_plays_it_or_refuses_it_by_its_name(kind: str) -> None:
     scenario = example(kind).scenario
     (fault,) = scenario.faults
     for scope in (QUICK, PLAN):
-        assert replace(scope, limited={}).obstacle(scenario)
-    many, obstacle = scenario.model_copy(update={"replicas": 2}), REPLICAS.obstacle(scenario)
+        assert replace(scope, field_limits={}).find_obstacle(scenario)
+    many, obstacle = scenario.model_copy(update={"replicas": 2}), REPLICAS.find_obstacle(scenario)
     if obstacle:
         with pytest.raises(InputError, match=rf"replicas: .*{kind}"):
             monte_carlo(many, method="sweep")
-    if not fault.by_chance:
+    if not fault.is_random:
         assert monte_carlo(many).step_times.tolist() == pytest.approx([example(kind).step_time] * 2, rel=1e-9)
 
 
 def test_a_kind_that_does_nothing_is_refused_by_name() -> None:
     """As soon as there is its class: it cannot be in a scenario, and so not be passed over."""
-    with pytest.raises(InputError, match=r"fault 'packet_loss': this kind has no effect.*slowness, slowdowns"):
+    with pytest.raises(InputError, match=r"fault 'packet_loss': this kind has no effect.*slowdown_factor, "):
 
-        class PacketLoss(OnLinks):
+        class PacketLoss(LinkFault):
             """Begun, and not written yet."""
 
             kind: Literal["packet_loss"]
@@ -123,7 +123,7 @@ def test_a_kind_that_does_nothing_is_refused_by_name() -> None:
 
 def test_a_kind_that_draws_nothing_needs_no_seed() -> None:
     slow = FAULTS["slow_gpu"].model_validate(FAULTS["slow_gpu"].EXAMPLE)
-    assert placed([slow]) == (slow,)
+    assert assign_random_streams([slow]) == (slow,)
 
 
 class Idle(FaultSpec):
@@ -131,26 +131,26 @@ class Idle(FaultSpec):
 
     kind: Literal["idle"] = "idle"
 
-    def slowness(self) -> float:
-        return super().slowness()
+    def slowdown_factor(self) -> float:
+        return super().slowdown_factor()
 
-    def slowdowns(self, *args: Any) -> Any:
-        return super().slowdowns(*args)
+    def slowdown_per_rank(self, *args: Any) -> Any:
+        return super().slowdown_per_rank(*args)
 
-    def left(self, capacity: float) -> float:
-        return super().left(capacity)
+    def remaining_share(self, capacity: float) -> float:
+        return super().remaining_share(capacity)
 
-    def lefts(self, *args: Any) -> Any:
-        return super().lefts(*args)
+    def remaining_shares(self, *args: Any) -> Any:
+        return super().remaining_shares(*args)
 
-    def attention(self, *args: Any) -> Any:
-        return super().attention(*args)
+    def attention_factors(self, *args: Any) -> Any:
+        return super().attention_factors(*args)
 
     def expert_loads(self, *args: Any) -> Any:
         return super().expert_loads(*args)
 
-    def program(self, *args: Any) -> Any:
-        return super().program(*args)
+    def change_program(self, *args: Any) -> Any:
+        return super().change_program(*args)
 
     def retime(self, *args: Any) -> Any:
         return super().retime(*args)
@@ -163,7 +163,12 @@ def test_defaults_are_neutral(table: Table, clean: Result) -> None:
     idle = simulate(clean.scenario.model_copy(update={"faults": (fault,)}))
     assert idle.step_time == clean.step_time
     assert timelines(table, idle) == timelines(table, clean)
-    assert (fault.everywhere, fault.without(), fault.remedy(), fault.moved([0], {0: 0})) == (True, None, None, fault)
+    assert (
+        fault.affects_all_ranks,
+        fault.replacement_if_removed(),
+        fault.remedy(),
+        fault.for_remaining_ranks([0], {0: 0}),
+    ) == (True, None, None, fault)
 
 
 def test_popular_experts_are_drawn_anew_for_every_replica(tiny: Tiny) -> None:
@@ -173,7 +178,7 @@ def test_popular_experts_are_drawn_anew_for_every_replica(tiny: Tiny) -> None:
     found = monte_carlo(scenario)
     assert found.step_times.tolist() == monte_carlo(scenario, method="events").step_times.tolist()
     assert len(set(found.step_times.tolist())) > 1
-    with pytest.raises(InputError, match="replicas of one sweep all have the same tokens"):
+    with pytest.raises(InputError, match="method 'sweep' draws no tokens per replica"):
         monte_carlo(scenario, method="sweep")
     counted = {**zipf, "tokens": {"kind": "fractions", "values": [4, 2, 1, 1]}}
     same = tiny(**JOB, faults=[counted]).model_copy(update={"replicas": 4})

@@ -15,7 +15,7 @@ from test_fold import CABLES, documents
 
 from simcluster.base.clock import TICK
 from simcluster.base.errors import DeadlockError, InputError
-from simcluster.base.telling import set_estimate_limit
+from simcluster.base.progress import set_estimate_limit
 from simcluster.results.result import Result
 from simcluster.scenario.scenario import Scenario, from_document
 from simcluster.scenario.sections import Engine
@@ -192,7 +192,7 @@ def test_throttling_costs_its_share_of_the_time(tiny: Tiny) -> None:
 
 def test_slowness_by_a_fault_is_no_interference(tiny: Tiny) -> None:
     """What a GPU that is slow at times loses is computation, not contention with communication."""
-    from simcluster.results.account import attribute_difference
+    from simcluster.results.step_account import attribute_difference
 
     overlap = {"grad_reduce": True, "interference": {"kind": "factor", "compute": 0.5}}
     job: dict[str, Any] = {"cluster": {"topology": "flat", "gpus": 4}, "overlap": overlap}
@@ -389,12 +389,12 @@ def test_collecting_garbage_every_few_steps(tiny: Tiny) -> None:
 def attention(scenario: Scenario) -> float:
     """Seconds of core attention in a step of one GPU, by the programs."""
     from simcluster.devices.device import load_device
-    from simcluster.planning.stages import stage_programs
-    from simcluster.planning.works import Compute
-    from simcluster.step.planned import plan_job
+    from simcluster.planning.stage_programs import build_stage_programs
+    from simcluster.planning.work_kinds import Compute
+    from simcluster.step.step_plan import plan_job
 
     job, _ = plan_job(scenario, load_device(scenario.cluster.built.device))
-    (program,) = stage_programs(job)
+    (program,) = build_stage_programs(job)
     items = [item for lane in program.lanes.values() for item in lane]
     return sum(op.work.attention for item in items for op in item.segment.ops if isinstance(op.work, Compute))
 
@@ -445,18 +445,18 @@ def test_uneven_data_cost_more_than_even_ones(tiny: Tiny) -> None:
 # --- bad input --------------------------------------------------------------------------------------------------------
 
 BAD: list[tuple[Document, list[str]]] = [
-    ({"kind": "slow_gpu", "factor": 2.0}, ["rank is required"]),
+    ({"kind": "slow_gpu", "factor": 2.0}, ["'rank' is missing"]),
     ({"kind": "slow_gpu", "rank": 0, "node": 0, "factor": 2.0}, ["rank and node both", "keep one"]),
     ({"kind": "slow_gpu", "ranks": [1, 8], "factor": 2.0}, ["faults.0.ranks", "no rank 8", "ranks 0 to 7"]),
     ({"kind": "slow_gpu", "node": 2, "factor": 2.0}, ["faults.0.node", "no node 2"]),
-    ({"kind": "slow_gpu", "rank": 0, "factor": 2.0, "start": "2 s", "end": "1 s"}, ["later than start 2 s"]),
+    ({"kind": "slow_gpu", "rank": 0, "factor": 2.0, "start": "2 s", "end": "1 s"}, ["later than 'start' (2 s)"]),
     ({"kind": "slow_gpu", "rank": 0, "factor": 2.0, "start": 2}, ["has no unit", "2 us"]),
-    ({"kind": "slow_gpu", "rank": 0, "factor": 2.0, "period": "1 s"}, ["needs duty"]),
-    ({"kind": "slow_gpu", "rank": 0, "factor": 2.0, "duty": 0.5}, ["duty needs a period"]),
+    ({"kind": "slow_gpu", "rank": 0, "factor": 2.0, "period": "1 s"}, ["'period' requires 'duty'"]),
+    ({"kind": "slow_gpu", "rank": 0, "factor": 2.0, "duty": 0.5}, ["'duty' requires 'period'"]),
     ({"kind": "slow_gpu", "rank": 0, "factor": 2.0, "duty": 0.5, "period": "1 ns"}, ["at least 1 us"]),
     ({**JITTER, "factor": {"kind": "cauchy", "sigma": 1}}, ["faults.0.factor", "normal", "gumbel"]),
     ({**JITTER, "factor": {"kind": "normal", "sigma": -1}}, ["sigma", "greater than or equal to 0"]),
-    ({**JITTER, "factor": {"kind": "histogram", "values": [1, 2], "weights": [1]}}, ["2 values have 1 weights"]),
+    ({**JITTER, "factor": {"kind": "histogram", "values": [1, 2], "weights": [1]}}, ["2 values but 1 weights"]),
     ({**JITTER, "factor": {"kind": "histogram", "values": [1], "weights": [0]}}, ["weights are all 0"]),
     ({**JITTER, "factor": {"kind": "histogram", "file": 3}}, ["faults.0.factor.file", "path of a CSV file"]),
     ({**JITTER, "factor": {"kind": "histogram", "file": "nowhere.csv"}}, ["nowhere.csv", "no such file"]),
@@ -468,10 +468,10 @@ BAD: list[tuple[Document, list[str]]] = [
     ({"kind": "slow_link", "factor": 0.5, "nic_of": 9}, ["faults.0.nic_of", "no rank 9"]),
     ({"kind": "slow_link", "factor": 0.5, "uplinks_of": 9}, ["faults.0.uplinks_of", "no node 9"]),
     ({"kind": "link_flap", "down": "1 s", "between": ["node0.gpu0", "nonsense"]}, ["faults.0", "no node 'nonsense'"]),
-    ({"kind": "link_flap", "down": "1 s", "period": "1 s", "nic_of": 0}, ["longer than the 1 s"]),
-    ({"kind": "background_load", "nic_of": 0}, ["one of share", "rate"]),
-    ({"kind": "background_load", "nic_of": 0, "rate": "1 TB/s"}, ["leaves nothing", "lower rate"]),
-    ({"kind": "background_load", "nic_of": 0, "share": 0.5, "on": "1 s"}, ["on and off must both be set"]),
+    ({"kind": "link_flap", "down": "1 s", "period": "1 s", "nic_of": 0}, ["must exceed 'down' = 1 s"]),
+    ({"kind": "background_load", "nic_of": 0}, ["either 'share'", "'rate'"]),
+    ({"kind": "background_load", "nic_of": 0, "rate": "1 TB/s"}, ["takes all of a link", "lower rate"]),
+    ({"kind": "background_load", "nic_of": 0, "share": 0.5, "on": "1 s"}, ["'on' and 'off' must both be set"]),
     ({"kind": "background_load", "nic_of": 0, "share": 0.5, "on": "1 s", "off": "1 s", "end": "1 s"}, ["keep one"]),
     ({**LENGTHS, "documents": {"kind": "histogram", "values": [0.5]}}, ["0.5 tokens", "whole numbers from 1"]),
     ({**LENGTHS, "packing": "tight"}, ["in_order", "balanced"]),
@@ -566,7 +566,7 @@ def test_changes_in_a_long_stall_are_skipped(tiny: Tiny) -> None:
 def test_lengths_need_a_kernel_that_skips(tiny: Tiny) -> None:
     with pytest.raises(InputError, match="whole square"):
         tiny(training={"attention": "unfused"}, faults=[LENGTHS])
-    with pytest.raises(InputError, match=r"faults.0 has it already"):
+    with pytest.raises(InputError, match=r"faults.0 sets that, too"):
         tiny(faults=[LENGTHS, LENGTHS])
 
 

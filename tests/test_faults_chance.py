@@ -15,11 +15,18 @@ from hypothesis import strategies as st
 import simcluster
 from simcluster.base.arrays import Floats
 from simcluster.base.errors import InputError
-from simcluster.documents.laws import Histogram
-from simcluster.faults.data import SequenceLengths, microbatch_loads, pack_sequence
-from simcluster.faults.draws import Exponential, Factors, Gumbel, Lognormal, Normal, random_stream
-from simcluster.faults.quick_draws import FastStreams
-from simcluster.model.packing import deal_documents
+from simcluster.documents.histogram import Histogram
+from simcluster.faults.fast_streams import FastStreams
+from simcluster.faults.random_factors import (
+    ExponentialFactors,
+    Factors,
+    GumbelFactors,
+    LognormalFactors,
+    NormalFactors,
+    random_stream,
+)
+from simcluster.faults.sequence_lengths import SequenceLengths, microbatch_loads, pack_sequence
+from simcluster.model.packing import assign_documents
 from simcluster.scenario.scenario import load_text
 from simcluster.step.simulate import simulate_scenario
 
@@ -29,12 +36,12 @@ LOGNORMAL = {2: 1.02820, 8: 1.07294, 64: 1.12321, 1024: 1.17506}
 """The same of lognormals with mean 1 and sigma 0.05."""
 HARMONIC = {2: 1.5, 8: 2.7179, 64: 4.7439, 1024: 7.5092}
 
-NORMAL = Normal(kind="normal", sigma=0.05)
+NORMAL = NormalFactors(kind="normal", sigma=0.05)
 LAWS: list[Factors] = [
     NORMAL,
-    Lognormal(kind="lognormal", sigma=0.05),
-    Gumbel(kind="gumbel", scale=0.05),
-    Exponential(kind="exponential", scale=0.1),
+    LognormalFactors(kind="lognormal", sigma=0.05),
+    GumbelFactors(kind="gumbel", scale=0.05),
+    ExponentialFactors(kind="exponential", scale=0.1),
 ]
 
 
@@ -224,7 +231,7 @@ def test_dealing_out_loses_no_token(documents: list[int], replicas: int, each: i
     filled = np.array([*documents, *([1] * (room * bins - sum(documents)))], dtype=np.float64)
 
     def sums(room: int) -> Floats:
-        rows = deal_documents(filled, replicas, each, room)
+        rows = assign_documents(filled, replicas, each, room)
         return np.array([[float(np.dot(found, found)) for found in row] for row in rows])
 
     squares = sums(room)
@@ -257,8 +264,8 @@ def test_a_histogram_in_a_file(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("text", "words"),
-    [("200, 1\nmany, 2\n", ["measured.csv:2", "'many, 2' is not a list"]), ("200, 1, 3\n", ["a value and its weight"]),
-     ("-1, 1\n", ["from 0"]), ("nan\n", ["measured.csv:1", "from 0"]), ("a, b\n", ["no line with a value"]),
+    [("200, 1\nmany, 2\n", ["measured.csv:2", "'many, 2' is not a list"]), ("200, 1, 3\n", ["a value and a weight"]),
+     ("-1, 1\n", ["at least 0"]), ("nan\n", ["measured.csv:1", "at least 0"]), ("a, b\n", ["has no values"]),
      ("", ["empty"])],
 )  # fmt: skip
 def test_a_bad_file_says_where(tmp_path: Path, text: str, words: list[str]) -> None:

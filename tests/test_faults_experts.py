@@ -11,14 +11,14 @@ from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
 from simcluster.base.errors import InputError
-from simcluster.collectives.relayed import TokenRoutes
+from simcluster.collectives.token_relay import ExpertRouting
 from simcluster.faults import Fault
-from simcluster.faults.experts import ExpertImbalance
-from simcluster.faults.ranks import RankPrograms
-from simcluster.faults.spec import Batch, RoutedTokens, Setting
-from simcluster.planning.ops import MAIN, Item, Op, Segment, StageProgram
-from simcluster.planning.parallel import Plan
-from simcluster.planning.works import Collective, Compute
+from simcluster.faults.expert_imbalance import ExpertImbalance
+from simcluster.faults.fault_spec import BatchSizes, JobContext, RoutedTokens
+from simcluster.faults.rank_effects import RankPrograms
+from simcluster.planning.ops import MAIN, Op, Segment, StageProgram, WorkItem
+from simcluster.planning.rank_grid import ParallelPlan
+from simcluster.planning.work_kinds import Collective, Compute
 
 
 def imbalance(**tokens: Any) -> ExpertImbalance:
@@ -35,12 +35,12 @@ LAWS = (
 
 
 def tokens(experts: int, layer: int = 0, **where: int) -> RoutedTokens:
-    return RoutedTokens(TokenRoutes(experts, 1), 1, layer, **where)
+    return RoutedTokens(ExpertRouting(experts, 1), 1, layer, **where)
 
 
 @given(fault=st.sampled_from(LAWS), ep=st.sampled_from([1, 2, 4, 8]), layer=st.integers(0, 99), step=st.integers(0, 9))
 def test_no_token_is_lost(fault: ExpertImbalance, ep: int, layer: int, step: int) -> None:
-    loads = fault.expert_loads(RoutedTokens(TokenRoutes(16, 1), 1, layer, step), ep)
+    loads = fault.expert_loads(RoutedTokens(ExpertRouting(16, 1), 1, layer, step), ep)
     assert loads.shape == (ep,)
     assert loads.sum() == pytest.approx(ep)
     assert (loads >= 0).all()
@@ -52,9 +52,9 @@ def test_counted_fractions_are_taken_rank_by_rank() -> None:
     assert loads.tolist() == [1.5, 0.5]
     assert loads.max() == 1.5
     even = imbalance(kind="fractions", values=[1, 1, 1, 1])
-    assert even.neutral
+    assert even.is_neutral
     assert even.expert_loads(tokens(4), 4).tolist() == [1.0] * 4
-    assert imbalance(kind="zipf", exponent=0).neutral
+    assert imbalance(kind="zipf", exponent=0).is_neutral
 
 
 def test_zipf_is_its_law_in_any_order() -> None:
@@ -79,7 +79,7 @@ def test_ops_of_experts_take_what_their_rank_gets() -> None:
     found, ranks = times_of(imbalance(kind="fractions", values=[4, 2, 1, 1]))
     full, empty = [1.0, 1.5, 1.5, 1.5], [1.0, 0.5, 1.5, 0.5]
     assert found == [full, empty, full, empty]
-    assert ranks.colour(0) == ranks.colour(2) != ranks.colour(1)
+    assert ranks.symmetry_key(0) == ranks.symmetry_key(2) != ranks.symmetry_key(1)
 
 
 def test_an_all_to_all_waits_for_the_rank_that_is_fullest_by_all_faults_together() -> None:
@@ -94,12 +94,12 @@ def times_of(*faults: ExpertImbalance) -> tuple[list[list[float]], RankPrograms]
     computing = [Op(Compute(1.0), "compute", "forward", name, layer=2) for name in ("attention", "experts")]
     moving = [Op(Collective("any", axis, 8.0), axis, "any", "dispatch", layer=2) for axis in ("ep", "tp")]
     ops = (*computing, *moving)
-    program = StageProgram(0, {MAIN: [Item(Segment(ops), "F0", microbatch=0)]})
-    batch = Batch(steps=1, microbatches=1, micro_batch=1, length=8, experts=4)
-    ranks = RankPrograms(faults, Setting(Plan(dp=4, ep=2), [0] * 4, 0, batch))
+    program = StageProgram(0, {MAIN: [WorkItem(Segment(ops), "F0", microbatch=0)]})
+    batch = BatchSizes(steps=1, microbatches=1, micro_batch=1, length=8, experts=4)
+    ranks = RankPrograms(faults, JobContext(ParallelPlan(dp=4, ep=2), [0] * 4, 0, batch))
     found = []
     for rank in range(4):
-        works = [op.work for op in ranks.program(rank, program).lanes[MAIN][0].segment.ops]
+        works = [op.work for op in ranks.change_program(rank, program).lanes[MAIN][0].segment.ops]
         found.append([work.seconds if isinstance(work, Compute) else work.load for work in works])  # type: ignore[union-attr]
     return found, ranks
 

@@ -10,22 +10,22 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simcluster import InputError, Scenario, simulate
-from simcluster.collectives.relayed import TokenRoutes
-from simcluster.faults import placed
+from simcluster.collectives.token_relay import ExpertRouting
+from simcluster.faults import assign_random_streams
+from simcluster.faults.expert_imbalance import ExpertImbalance
 from simcluster.faults.expert_loads import scale_memory
-from simcluster.faults.experts import ExpertImbalance
-from simcluster.faults.spec import RoutedTokens
+from simcluster.faults.fault_spec import RoutedTokens
 from simcluster.interop.export.trace_export import memory_counter_events
 from simcluster.planning.ops import MemoryChange
 from simcluster.results.result import Result
-from simcluster.scenario.fits import apply_changes, find_memory_remedies, peak_bytes
-from simcluster.scenario.job import planned_footprints
+from simcluster.scenario.job_conversion import plan_footprints
+from simcluster.scenario.memory_remedies import find_memory_remedies, peak_memory_bytes, try_changes
 from simcluster.scenario.scenario import from_document, load
 from simcluster.studies.multi_job import PlacedJob, simulate_jobs
-from simcluster.studies.sweep.quick import quick_step
-from simcluster.studies.sweep.stage_network import NotQuickError
-from simcluster.studies.whatif.montecarlo import monte_carlo, remove_randomness
-from simcluster.studies.whatif.replica_sweep import replica_seed
+from simcluster.studies.sweep.quick_steps import quick_step_time
+from simcluster.studies.sweep.stage_network import NeedsFullRunError
+from simcluster.studies.whatif.monte_carlo_study import monte_carlo, remove_randomness
+from simcluster.studies.whatif.replica_sweep import derive_replica_seed
 
 HOT: dict[str, Any] = {"kind": "expert_imbalance", "tokens": {"kind": "fractions", "values": [0.3, *[0.1] * 7]}}
 ZIPF: dict[str, Any] = {"kind": "expert_imbalance", "tokens": {"kind": "zipf", "exponent": 1.0}}
@@ -60,7 +60,7 @@ def test_mixtral_by_hand() -> None:
         "pipeline.chunks": 1, "training.global_batch": 16, "training.micro_batch": 2,
     }  # fmt: skip
     even, hot = (load("mixtral_8x7b_128xh100", {**changes, "faults": faults}) for faults in ([], [HOT]))
-    (least,), (most,) = planned_footprints(even), planned_footprints(hot)
+    (least,), (most,) = plan_footprints(even), plan_footprints(hot)
     assert row_bytes(4096, 14336) == 94_208
     assert most.total - least.total == pytest.approx(1.4 * 2 * 4096 * 2 * 94_208 * 12, rel=1e-12)
     assert least.total == pytest.approx(70.887e9, rel=1e-5)
@@ -68,9 +68,9 @@ def test_mixtral_by_hand() -> None:
     found = find_memory_remedies(hot)
     assert found.found
     for remedy in found.found:
-        changed = apply_changes(hot, remedy.values)
+        changed = try_changes(hot, remedy.values)
         assert changed is not None
-        assert remedy.memory == peak_bytes(changed) <= 80e9
+        assert remedy.memory == peak_memory_bytes(changed) <= 80e9
 
 
 @pytest.mark.parametrize("place", [0, 3, 7])
@@ -107,14 +107,14 @@ def test_every_rank_is_played_as_planned(
         training={"global_batch": 16, "recompute": recompute}, memory={"backward_temporaries": temporaries},
     ).model_copy(update={"steps": steps, "seed": seed})  # fmt: skip
     folded, unfolded = simulate(job), simulate(job, folded=False)
-    planned = planned_footprints(job)
+    planned = plan_footprints(job)
     assert planned == folded.facts.footprints
     for rank in range(job.gpus):
-        peak = folded.peak_of(folded.simulated_for(rank))
+        peak = folded.memory_peak_of(folded.representative_of(rank))
         assert folded.memory_of(rank).total == unfolded.memory_of(rank).total
         waiting = 2 * 2.0 * S * H * 8 if pp > 1 else 0.0  # tensors that came before they were needed
         assert folded.memory_of(rank).total <= planned[peak.stage].total * (1 + 1e-12) + waiting
-        _, pools = folded.memory_timeline.curve(folded.simulated_for(rank))
+        _, pools = folded.memory_timeline.curve(folded.representative_of(rank))
         assert sum(float(levels[-1]) for levels in pools.values()) == pytest.approx(0, abs=1e-3)
         assert min(float(levels.min()) for levels in pools.values()) >= -1e-3
     if pp == 1:
@@ -141,7 +141,7 @@ def test_under_full_recompute_the_rows_are_there_for_one_layer() -> None:
 def test_an_even_share_changes_nothing() -> None:
     same = {**HOT, "tokens": {"kind": "fractions", "values": [5] * 8}}
     assert simulate(scenario(same)).memory == simulate(scenario()).memory
-    assert planned_footprints(scenario(same)) == planned_footprints(scenario())
+    assert plan_footprints(scenario(same)) == plan_footprints(scenario())
 
 
 def test_every_view_has_the_hot_ranks_bytes() -> None:
@@ -154,9 +154,11 @@ def test_every_view_has_the_hot_ranks_bytes() -> None:
         assert most == pytest.approx(result.memory_of(rank).total, abs=5)
         table = result.memory_table([rank])
         assert set(table["rank"]) == {rank}
-        assert table.groupby("time")["bytes"].sum().cumsum().max() == pytest.approx(result.peak_of(rank).total, abs=5)
-    with pytest.raises(NotQuickError, match="experts"):
-        quick_step(scenario(HOT))
+        assert table.groupby("time")["bytes"].sum().cumsum().max() == pytest.approx(
+            result.memory_peak_of(rank).total, abs=5
+        )
+    with pytest.raises(NeedsFullRunError, match="experts"):
+        quick_step_time(scenario(HOT))
 
 
 def test_what_goes_to_the_host_is_refused_by_name() -> None:
@@ -176,7 +178,7 @@ def test_only_the_routed_part_grows(load: float, routed: int, rest: int) -> None
 
 def test_loads_are_kept_and_not_to_be_written_to() -> None:
     fault = ExpertImbalance.model_validate({**ZIPF, "seed": 1})
-    tokens = RoutedTokens(TokenRoutes(8, 1), seed=1, layer=0)
+    tokens = RoutedTokens(ExpertRouting(8, 1), seed=1, layer=0)
     first = fault.expert_loads(tokens, 4)
     assert first is fault.expert_loads(tokens, 4)
     with pytest.raises(ValueError, match="read-only"):
@@ -220,7 +222,7 @@ def test_replicas_draw_the_tokens_of_every_pass_anew() -> None:
     assert found.method == "events"
     assert len({*found.step_times.tolist()}) == 3
     for number, seconds in enumerate(found.step_times.tolist()):
-        own = drawn.model_copy(update={"seed": replica_seed(drawn.seed, number), "replicas": 1})
-        assert simulate(own.model_copy(update={"faults": placed(own.faults)})).step_time == seconds
-    with pytest.raises(InputError, match="replicas of one sweep all have the same tokens; use auto"):
+        own = drawn.model_copy(update={"seed": derive_replica_seed(drawn.seed, number), "replicas": 1})
+        assert simulate(own.model_copy(update={"faults": assign_random_streams(own.faults)})).step_time == seconds
+    with pytest.raises(InputError, match="method 'sweep' draws no tokens per replica; use method 'auto'"):
         monte_carlo(drawn, method="sweep")

@@ -10,7 +10,7 @@ import pytest
 from conftest import Tiny
 
 from simcluster.base.errors import InputError
-from simcluster.faults.speeds import NicSpeeds
+from simcluster.faults.device_speeds import NicSpeeds
 from simcluster.scenario.scenario import load_text
 from simcluster.step.simulate import simulate
 from simcluster.studies.multi_job import simulate_jobs
@@ -26,7 +26,7 @@ LAW = {"kind": "nic_speeds", "law": {"kind": "normal", "sigma": 0.2}}
 def of_machines(fault: NicSpeeds, cluster: Cluster, seed: int = 7) -> dict[int, set[float]]:
     """The different parts that are left of the links at the NICs of each machine that it is on."""
     found: dict[int, set[float]] = {}
-    for link, left in fault.lefts(cluster, seed).items():
+    for link, left in fault.remaining_shares(cluster, seed).items():
         (nic,) = (name for name in cluster.links[link] if "nic" in name)
         found.setdefault(int(nic.partition(".")[0].removeprefix("node")), set()).add(left)
     return found
@@ -61,7 +61,7 @@ def test_a_table_is_a_file_beside_the_scenario(tmp_path: Path) -> None:
     said += "training: {global_batch: 16}\nfaults:\n  - {kind: nic_speeds, table: nics.csv}\n"
     assert load_text(said, folder=tmp_path).faults[0].table == ((1, 0.5),)  # type: ignore[union-attr]
     (tmp_path / "nics.csv").write_text("node,speed\n1;0.5\n")
-    with pytest.raises(InputError, match=r"nics.csv:2: '1;0.5' should be node,speed"):
+    with pytest.raises(InputError, match=r"nics.csv:2: '1;0.5' is not node,speed"):
         load_text(said, folder=tmp_path)
 
 
@@ -79,12 +79,12 @@ def test_what_is_no_speed_is_refused(tiny: Tiny, fault: dict[str, object], rule:
 
 def test_speeds_go_with_their_machines_when_some_leave() -> None:
     table = NicSpeeds.model_validate({"kind": "nic_speeds", "table": [[0, 0.5], [1, 0.9]]})
-    left = table.moved([0, 0, 1, 1], {2: 0, 3: 1})
+    left = table.for_remaining_ranks([0, 0, 1, 1], {2: 0, 3: 1})
     assert left is not None
     assert left.table == ((0, 0.9),)
-    assert table.moved([0, 0, 1, 1, 2, 2], {4: 0, 5: 1}) is None
+    assert table.for_remaining_ranks([0, 0, 1, 1, 2, 2], {4: 0, 5: 1}) is None
     law = NicSpeeds.model_validate(LAW)
-    assert law.moved([0, 0, 1, 1], {2: 0, 3: 1}) is law
+    assert law.for_remaining_ranks([0, 0, 1, 1], {2: 0, 3: 1}) is law
 
 
 def test_jobs_that_share_a_cluster_have_tables_with_their_own_numbers(tiny: Tiny) -> None:
@@ -92,6 +92,6 @@ def test_jobs_that_share_a_cluster_have_tables_with_their_own_numbers(tiny: Tiny
     job = {**TWO, "gpus": 4, "parallel": {"dp": 4}}
     table, law = ({"kind": "nic_speeds", **said} for said in ({"table": [[0, 0.25]]}, {"law": LAW["law"]}))
     cluster = tiny(**job).cluster.built
-    assert NicSpeeds.model_validate(table).in_cluster(range(4, 8), [1]).table == ((1, 0.25),)
-    with pytest.raises(InputError, match="use a table for jobs that share nodes"):
+    assert NicSpeeds.model_validate(table).with_cluster_numbers(range(4, 8), [1]).table == ((1, 0.25),)
+    with pytest.raises(InputError, match="use 'table'"):
         simulate_jobs([(tiny(**job), range(4)), (tiny(**job, faults=[law]), range(4, 8))], cluster)

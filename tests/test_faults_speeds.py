@@ -10,8 +10,8 @@ import pytest
 from conftest import Tiny
 
 from simcluster.base.errors import InputError
-from simcluster.faults.speeds import Speeds
-from simcluster.scenario.job import rank_slowdowns
+from simcluster.faults.device_speeds import GpuSpeeds
+from simcluster.scenario.job_conversion import rank_slowdowns
 from simcluster.scenario.scenario import from_document, load, load_text
 from simcluster.step.simulate import simulate
 
@@ -20,8 +20,8 @@ LAW = {"kind": "speeds", "law": {"kind": "normal", "sigma": 0.05}}
 
 
 def test_a_law_has_mean_1_and_a_rank_its_speed_however_many_there_are() -> None:
-    law = Speeds.model_validate({**LAW, "seed": 0})
-    many, few = law.slowdowns(100_000, 7), law.slowdowns(8, 7)
+    law = GpuSpeeds.model_validate({**LAW, "seed": 0})
+    many, few = law.slowdown_per_rank(100_000, 7), law.slowdown_per_rank(8, 7)
     assert few.tolist() == many[:8].tolist()
     assert float((1 / many).mean()) == pytest.approx(1, abs=3 * 0.05 / np.sqrt(len(many)))
     assert float((1 / many).std()) == pytest.approx(0.05, rel=0.02)
@@ -64,19 +64,19 @@ def test_what_is_no_speed_is_refused(tiny: Tiny, fault: dict[str, object], rule:
 
 @pytest.mark.parametrize("text", ["rank,speed\n", "0,0.9\nx\n", "0,0.9,1\n", "0.5,0.9\n"])
 def test_a_file_of_something_else_is_refused_with_its_line(tmp_path: Path, text: str) -> None:
-    from simcluster.documents.csv_numbers import read_speeds
+    from simcluster.documents.csv_tables import read_relative_speeds
 
     (tmp_path / "speeds.csv").write_text(text)
-    with pytest.raises(InputError, match=r"speeds.csv:(\d: .* should be rank,speed| has no line)"):
-        read_speeds(tmp_path / "speeds.csv")
+    with pytest.raises(InputError, match=r"speeds.csv:(\d: .* is not rank,speed| has no line)"):
+        read_relative_speeds(tmp_path / "speeds.csv")
 
 
 def test_speeds_go_with_their_gpus_when_some_leave() -> None:
-    table = Speeds.model_validate({"kind": "speeds", "table": [[0, 0.5], [3, 0.9]]})
-    left = table.moved([0, 0, 1, 1], {2: 0, 3: 1})
+    table = GpuSpeeds.model_validate({"kind": "speeds", "table": [[0, 0.5], [3, 0.9]]})
+    left = table.for_remaining_ranks([0, 0, 1, 1], {2: 0, 3: 1})
     assert left is not None
     assert left.table == ((1, 0.9),)
-    assert table.moved([0, 0, 1, 1], {1: 0}) is None
+    assert table.for_remaining_ranks([0, 0, 1, 1], {1: 0}) is None
 
 
 @pytest.mark.parametrize(

@@ -12,9 +12,9 @@ from fields.walk import AS_IT_IS, REVIEWED, Change, alike, changed, fields, lack
 
 import simcluster
 from simcluster.base.errors import InputError
-from simcluster.scenario.effects import CONDITIONS, idle_field_notes
-from simcluster.scenario.scenario import Base, Variant, from_document
-from simcluster.studies.sweep.quick_rows import make_changed_scenario as changed_quickly
+from simcluster.scenario.field_effects import CONDITIONS, describe_idle_fields
+from simcluster.scenario.scenario import BaseScenario, ScenarioVariant, from_document
+from simcluster.studies.sweep.quick_rows import make_variant_scenario as changed_quickly
 
 BELOW: dict[str, tuple[str, ...]] = {
     "plain": (),
@@ -81,18 +81,18 @@ def test_conditions_are_about_fields_that_there_are() -> None:
     sections = {path.rpartition(".")[0] for path in fields()} | {"gpus", "faults", "run", "cluster.scale"}
     for condition in CONDITIONS:
         assert {path for path in condition.fields if path not in fields() and path not in sections} == set()
-        assert bool(condition.what) == bool(condition.remedy)
+        assert bool(condition.purpose) == bool(condition.remedy)
 
 
 REJECTED: dict[str, tuple[str, Any, str]] = {
-    "dispatch": ("parallel.expert_dispatch.kind", "deepep", "is for the experts of model.moe, and the model is dense"),
-    "overlap": ("overlap.experts", True, "is for the experts of model.moe, and the model is dense; set model.moe"),
-    "bucket": ("memory.offload.bucket", 1000, "and memory.offload.optimizer is none; set it to stream"),
-    "every": ("training.recompute_every", 4, "and training.recompute is none; set recompute to selective or full"),
-    "ahead": ("memory.offload.ahead", 2, "and memory.offload.activations is 0"),
-    "unit": ("fsdp.unit_layers", 2, "is for parameters sharded by FSDP, and parallel.zero is 1; set zero to 3"),
+    "dispatch": ("parallel.expert_dispatch.kind", "deepep", "only to experts .model.moe., but the model is dense"),
+    "overlap": ("overlap.experts", True, "applies only to experts .model.moe., but the model is dense; set model.moe"),
+    "bucket": ("memory.offload.bucket", 1000, "but memory.offload.optimizer is none; set optimizer to stream"),
+    "every": ("training.recompute_every", 4, "but training.recompute is none; set recompute to selective or full"),
+    "ahead": ("memory.offload.ahead", 2, "but memory.offload.activations is 0"),
+    "unit": ("fsdp.unit_layers", 2, "applies only to FSDP .ZeRO 3., but parallel.zero is 1; set zero to 3"),
     "norms": ("training.recompute_modules", ["layernorm"], "layernorm is a part of model.moe or model.mla"),
-    "muon": ("training.muon.iterations", 3, "is a setting of Muon, and training.optimizer is adam"),
+    "muon": ("training.muon.iterations", 3, "applies only to Muon, but training.optimizer is adam"),
 }
 
 
@@ -101,7 +101,7 @@ def test_a_field_of_an_absent_feature_is_rejected_with_its_line(case: str) -> No
     path, value, told = REJECTED[case]
     with pytest.raises(InputError, match=f"(?s){path.replace('.', '[.]')}.*{told}") as found:
         simcluster.scenario("tiny_3d", {path: value})
-    assert "or remove" in str(found.value) or "remove it" in str(found.value)
+    assert "or remove" in str(found.value) or "remove layernorm" in str(found.value)
     with pytest.raises(InputError, match=told):
         from_document(changed(BASES["3d"], path, value))
 
@@ -110,7 +110,9 @@ def test_what_a_sweep_takes_away_is_noted_in_its_row() -> None:
     document = changed(changed(BASES["3d"], "training.recompute", "full"), "training.recompute_every", 2)
     base = from_document(document)
     varied = base.with_({"training.recompute": "none"})
-    assert [*idle_field_notes(varied)] == ["without effect: training.recompute_every, since training.recompute is none"]
+    assert [*describe_idle_fields(varied)] == [
+        "without effect: training.recompute_every, since training.recompute is none"
+    ]
     assert from_document(varied.document()) == varied.with_({"training.recompute_every": 1})
     with pytest.raises(InputError, match=r"training\.recompute is none"):
         varied.with_({"training.recompute_every": 4})
@@ -131,7 +133,7 @@ def test_a_degree_of_one_is_noted_in_every_answer() -> None:
 
 def test_a_quick_row_rejects_what_a_full_one_does() -> None:
     for change in ("training.recompute_every", 4), ("overlap.experts", True), ("parallel.etp", 2):
-        variant = Variant(Base("tiny_3d"), (change,))
+        variant = ScenarioVariant(BaseScenario("tiny_3d"), (change,))
         with pytest.raises(InputError) as full:
             variant.scenario()
         with pytest.raises(InputError) as quick:

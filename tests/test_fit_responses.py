@@ -16,17 +16,17 @@ from scipy.interpolate import CubicSpline
 
 from simcluster.base.errors import InputError
 from simcluster.cli import main
-from simcluster.evidence.calibration.least_squares import FitSolution, Loss, least_squares
+from simcluster.evidence.calibration.least_squares import FitSolution, Loss, fit_least_squares
 from simcluster.evidence.validation.fitting import FitDeclaration, load_fits
-from simcluster.evidence.validation.fitting_rows import FitSample, RowResult, Settings, load_fit_samples
+from simcluster.evidence.validation.fitting_rows import ConstantValues, FitSample, RowResult, load_fit_samples
 from simcluster.evidence.validation.fitting_run import run_fits
 from simcluster.evidence.validation.fitting_search import (
     TOLERANCE,
-    Fold,
+    ConstantSearchResult,
+    CrossValidationFold,
     RowResponses,
-    SearchResult,
     search_constants,
-    simulate_sample,
+    simulate_measured_row,
 )
 from simcluster.evidence.validation.study import load_study
 from simcluster.evidence.validation.study_runs import validate_studies, worker_pool
@@ -41,9 +41,9 @@ class Made:
     run_key: str
     law: Law
     seconds: float
-    asked: list[Settings]
+    asked: list[ConstantValues]
 
-    def simulate(self, settings: Settings) -> RowResult:
+    def simulate(self, settings: ConstantValues) -> RowResult:
         self.asked.append(settings)
         return self.law([value for _, value in settings]), None
 
@@ -66,9 +66,9 @@ def fit_of(*bounds: tuple[float, float], loss: Loss = "squares", step: float = 0
 
 
 def found_of(
-    fit: FitDeclaration, samples: Sequence[FitSample], folds: Sequence[Fold] = ()
-) -> tuple[SearchResult, RowResponses]:
-    with worker_pool(simulate_sample, 1) as ask:
+    fit: FitDeclaration, samples: Sequence[FitSample], folds: Sequence[CrossValidationFold] = ()
+) -> tuple[ConstantSearchResult, RowResponses]:
+    with worker_pool(simulate_measured_row, 1) as ask:
         responses = RowResponses(fit, samples, ask, lambda what: None)
         responses.simulate_first_points([])
         return search_constants(responses, folds), responses
@@ -76,10 +76,10 @@ def found_of(
 
 def direct(fit: FitDeclaration, samples: Sequence[FitSample], start: Sequence[float]) -> FitSolution:
     """Without interpolation: every trial simulated."""
-    with worker_pool(simulate_sample, 1) as ask:
+    with worker_pool(simulate_measured_row, 1) as ask:
         responses = RowResponses(fit, samples, ask, lambda what: None)
-        parameters = responses.parameters(start)
-        return least_squares(parameters, responses.residuals, loss=fit.loss, step=1e-5, tolerance=1e-10)
+        parameters = responses.make_fit_parameters(start)
+        return fit_least_squares(parameters, responses.residuals, loss=fit.loss, step=1e-5, tolerance=1e-10)
 
 
 def total(work: float, other: float) -> Law:
@@ -94,7 +94,7 @@ def roof(work: float, memory: float, other: float) -> Law:
 
 def test_with_one_constant_it_is_the_natural_cubic_spline_through_the_points() -> None:
     fit, samples = fit_of((0.3, 1.0)), rows_of([total(1.0, 0.2), roof(1.0, 1.75, 0.1)], [1.0, 2.0])
-    with worker_pool(simulate_sample, 1) as ask:
+    with worker_pool(simulate_measured_row, 1) as ask:
         responses = RowResponses(fit, samples, ask, lambda what: None)
         responses.simulate_first_points([(0.35,), (0.62,)])
         known = sorted(responses._known)
@@ -103,7 +103,7 @@ def test_with_one_constant_it_is_the_natural_cubic_spline_through_the_points() -
         )
         assert len(known) > 2
         for value in [*np.linspace(known[0][0], known[-1][0], 31), *(each[0] for each in known)]:
-            assert responses.interpolate([value]) == pytest.approx(spline(np.log(value)), abs=1e-9)
+            assert responses.interpolate_residuals([value]) == pytest.approx(spline(np.log(value)), abs=1e-9)
 
 
 @pytest.mark.parametrize("loss", ["squares", "absolute"])
@@ -115,9 +115,9 @@ def test_one_constant_as_if_every_trial_was_simulated(loss: Loss) -> None:
     exact = direct(fit, samples, (0.6,))
     assert found.converged
     assert found.error <= TOLERANCE
-    assert found.whole.values == pytest.approx(exact.values, rel=3e-4)
-    assert found.whole.errors == pytest.approx(exact.errors, rel=0.05)
-    assert responses.residuals(found.whole.values) == pytest.approx(exact.residuals, abs=3e-4)
+    assert found.solution.values == pytest.approx(exact.values, rel=3e-4)
+    assert found.solution.errors == pytest.approx(exact.errors, rel=0.05)
+    assert responses.residuals(found.solution.values) == pytest.approx(exact.residuals, abs=3e-4)
     assert responses.num_points < 15
 
 
@@ -140,7 +140,7 @@ def test_three_constants_as_if_every_trial_was_simulated(seed: int) -> None:
     assert found.converged
     assert found.error <= TOLERANCE
     spreads = [spread or 1.0 for spread in exact.errors]
-    for value, wanted, spread in zip(found.whole.values, exact.values, spreads, strict=True):
+    for value, wanted, spread in zip(found.solution.values, exact.values, spreads, strict=True):
         assert abs(value - wanted) < 0.2 * spread + 1e-3 * wanted
 
 
@@ -149,34 +149,36 @@ def test_folds_as_if_every_trial_was_simulated() -> None:
     seconds = [law([0.5 + 0.04 * place]) for place, law in enumerate(laws)]
     fit, samples = fit_of((0.3, 1.0)), rows_of(laws, seconds)
     every = tuple(range(6))
-    folds = [Fold("model", str(out), out, tuple(set(every) - set(out))) for out in ((0, 1), (2,), (3, 4, 5))]
+    folds = [
+        CrossValidationFold("model", str(out), out, tuple(set(every) - set(out))) for out in ((0, 1), (2,), (3, 4, 5))
+    ]
     found, responses = found_of(fit, samples, folds)
     assert found.fold_error is not None  # (3, 4, 5) left out leads 5 % away
     assert found.fold_error <= TOLERANCE
     for fold, values in zip(folds, found.folds, strict=True):
-        left = [samples[place] for place in fold.others]
+        left = [samples[place] for place in fold.remaining_rows]
         exact = direct(fit, left, (0.6,)).values
         assert values == pytest.approx(exact, rel=1e-3)
         truth = np.array([math.log(laws[place](exact) / seconds[place]) for place in every])
-        assert responses.interpolate(values) == pytest.approx(truth, abs=TOLERANCE)
+        assert responses.interpolate_residuals(values) == pytest.approx(truth, abs=TOLERANCE)
 
 
 def test_what_is_said_of_the_interpolation_is_what_a_simulation_finds() -> None:
     """Of the worst row, before the point belongs to it; afterwards it is exact there."""
     laws = [roof(1.0, 1.6, 0.1), total(1.0, 1.0)]
     samples = rows_of(laws, [2.0, 2.0])
-    with worker_pool(simulate_sample, 1) as ask:
+    with worker_pool(simulate_measured_row, 1) as ask:
         responses = RowResponses(fit_of((0.3, 1.0)), samples, ask, lambda what: None)
         responses.simulate_first_points([])
-        guess = np.exp(responses.interpolate((0.62,))) * 2.0
+        guess = np.exp(responses.interpolate_residuals((0.62,))) * 2.0
         off = max(abs(guess[place] / law([0.62]) - 1.0) for place, law in enumerate(laws))
         assert off > 1e-3
-        assert responses.check_point((0.62,)) == pytest.approx(off)
-        assert np.exp(responses.interpolate((0.62,))) * 2.0 == pytest.approx([law([0.62]) for law in laws])
+        assert responses.add_point((0.62,)) == pytest.approx(off)
+        assert np.exp(responses.interpolate_residuals((0.62,))) * 2.0 == pytest.approx([law([0.62]) for law in laws])
 
 
 def test_rows_that_are_played_alike_are_played_once_a_point() -> None:
-    asked: list[Settings] = []
+    asked: list[ConstantValues] = []
     law = total(1.0, 0.3)
     samples = [FitSample(str(place), "made", Made("one", law, 0.0, asked), lambda _, slower=slower: law([0.6]) * slower)
                for place, slower in enumerate((0.98, 1.0, 1.02))]  # fmt: skip
@@ -184,15 +186,15 @@ def test_rows_that_are_played_alike_are_played_once_a_point() -> None:
     assert responses.num_distinct_rows == 1
     assert len(asked) == responses.num_points
     assert len(set(asked)) == len(asked)
-    assert [round(predicted / measured, 3) for predicted, measured in responses.simulate_point(found.whole.values)] == [
-        pytest.approx(1 / slower, abs=2e-3) for slower in (0.98, 1.0, 1.02)
-    ]
+    assert [
+        round(predicted / measured, 3) for predicted, measured in responses.simulate_point(found.solution.values)
+    ] == [pytest.approx(1 / slower, abs=2e-3) for slower in (0.98, 1.0, 1.02)]
 
 
 def test_a_constant_that_no_row_feels_has_no_standard_error() -> None:
     samples = rows_of([total(1.0 + place, 0.2) for place in range(4)], [2.0, 3.5, 5.1, 6.9])
     found, _ = found_of(fit_of((0.3, 1.0), (1e-6, 1e-3)), samples)
-    known, unknown = found.whole.errors
+    known, unknown = found.solution.errors
     assert known is not None
     assert unknown is None
 
@@ -244,7 +246,7 @@ def test_a_part_of_a_step_is_what_its_study_predicts(tmp_path: Path) -> None:
     assert len(samples) == 5
     for sample, point in zip(samples, report.points, strict=True):
         answer = sample.run.simulate(())
-        assert sample.compare(answer) == (point.predicted, point.measured)
+        assert sample.predicted_and_measured(answer) == (point.predicted, point.measured)
 
 
 def test_the_command_says_what_was_simulated(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -253,7 +255,7 @@ def test_the_command_says_what_was_simulated(tmp_path: Path, capsys: pytest.Capt
     (outcome,) = run_fits(load_fits(tmp_path / "fits.yaml"), ["made"])
     played = outcome.effort
     assert (len(outcome.rows), played.rows) == (3, 2)  # the same step was measured twice
-    assert f"2 rows simulated at {played.points} points, interpolated between: largest error {played.error:.3%}" in told
+    assert f"simulated at {played.points} points, interpolated in between: largest error {played.error:.3%}" in told
     assert played.error <= TOLERANCE
     assert "NOT converged" not in told
 
@@ -270,5 +272,5 @@ def test_fewer_rows_than_constants_are_refused(tmp_path: Path) -> None:
         f"      {name}: {{path: cluster.device.{name}, bounds: [1 us, 2 us], unfitted: 1 us, source: made}}\n"
         for name in ("launch", "memory_half_size", "by_row")
     )
-    with pytest.raises(InputError, match="4 constants cannot be fitted on 3 rows"):
+    with pytest.raises(InputError, match="4 constants cannot be fitted to 3 rows"):
         run_fits(load_fits(made(tmp_path, STUDY, more)), ["made"])

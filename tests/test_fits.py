@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from simcluster.cli import main
-from simcluster.scenario.fits import MOST_CHANGES, apply_changes, find_memory_remedies
-from simcluster.scenario.job import planned_footprints
+from simcluster.scenario.job_conversion import plan_footprints
+from simcluster.scenario.memory_remedies import MOST_CHANGES, find_memory_remedies, try_changes
 from simcluster.scenario.scenario import Scenario, load
 from simcluster.step.simulate import simulate
 
@@ -39,16 +39,16 @@ def test_what_is_offered_fits_and_less_does_not(case: str) -> None:
     scenario = gpt(case)
     found = find_memory_remedies(scenario).found
     assert found
-    assert max(each.total for each in planned_footprints(scenario)) > 80e9
+    assert max(each.total for each in plan_footprints(scenario)) > 80e9
     for remedy in found:
         changed = load(SCENARIOS / "gpt3_175b_64xa100.yaml", {**CASES[case], **remedy.values})
-        assert max(each.total for each in planned_footprints(changed)) <= remedy.memory <= 80e9
+        assert max(each.total for each in plan_footprints(changed)) <= remedy.memory <= 80e9
         assert remedy.changes == found[0].changes
         chosen = {path: value for path, value in remedy.values.items() if path != "parallel.dp"}  # that follows
         for path in chosen if remedy.changes > 1 else ():  # every value of a longer list is needed
             rest = {key: value for key, value in chosen.items() if key != path}
-            less = apply_changes(scenario, rest)
-            assert less is None or max(each.total for each in planned_footprints(less)) > 0.9 * 80e9
+            less = try_changes(scenario, rest)
+            assert less is None or max(each.total for each in plan_footprints(less)) > 0.9 * 80e9
 
 
 @pytest.mark.parametrize("case", ["half the stages", "no pipeline", "all forwards first"])
@@ -72,7 +72,7 @@ def test_a_job_that_nothing_helps_hears_what_is_short() -> None:
     changes = {"gpus": 8, "cluster.nodes": 1, "parallel.pp": 1, "parallel.dp": 1, **ONE_BLOCK}
     answer = find_memory_remedies(load(SCENARIOS / "gpt3_175b_64xa100.yaml", changes))
     assert not answer.found
-    assert "model state alone needs 393.4 GB per GPU: use more GPUs" in answer.short
+    assert "model state alone needs 393.4 GB per GPU: use more GPUs" in answer.shortage
     assert answer.closest is not None
     assert answer.closest.changes <= MOST_CHANGES
 

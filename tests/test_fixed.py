@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 from simcluster.base.clock import round_to_tick
 from simcluster.base.errors import InputError
-from simcluster.results.played import Run
+from simcluster.results.simulated_run import Run
 from simcluster.schedules import EqualCosts as ActionCosts
 from simcluster.schedules import schedule_entry, time_actions
-from simcluster.studies.bench.given_times import Costs, simulate_costs
+from simcluster.studies.bench.fixed_durations import Costs, simulate_costs
 
 SECONDS = st.floats(1e-3, 2.0)
 STAGES = st.integers(1, 8)

@@ -16,11 +16,11 @@ from hypothesis import strategies as st
 from simcluster.base.arrays import float_bits, hash64
 from simcluster.scenario.scenario import Scenario
 from simcluster.scenario.sections import Engine
-from simcluster.step import simulation
+from simcluster.step import engine_run
 from simcluster.step.simulate import simulate, simulate_scenario
-from simcluster.symmetry.classes import Classes, find_classes, find_shared, trivial_classes
-from simcluster.symmetry.folding import Symmetry
-from simcluster.symmetry.quotient import Quotient
+from simcluster.symmetry.classes import EquivalenceClasses, find_classes, find_link_sharing, trivial_classes
+from simcluster.symmetry.folding import SymmetryFinder
+from simcluster.symmetry.quotient import JobQuotient
 
 TOPOLOGIES: list[dict[str, Any]] = [
     {"topology": "dgx_a100", "nodes": 2, "gpus_per_node": 4},
@@ -121,10 +121,10 @@ def test_wrong_folding_is_found(tiny: Tiny, monkeypatch: pytest.MonkeyPatch, eng
     slow = {"kind": "slow_gpu", "rank": 3, "factor": 1.5}
     scenario = tiny(cluster=TOPOLOGIES[0], gpus=8, parallel={"tp": 2, "dp": 4}, faults=[slow])
     right = simulate(scenario, engine=engine)
-    find = Symmetry.folding
-    monkeypatch.setattr(simulation, "engine_is_compiled", lambda: True)
-    monkeypatch.setattr(Symmetry, "folding", lambda self, rates, *_: find(self, rates, [1.0] * 8))
-    with pytest.warns(RuntimeWarning, match=r"ranks that folding treats as equal are not, .*; every rank is simulated"):
+    find = SymmetryFinder.fold_job
+    monkeypatch.setattr(engine_run, "engine_is_compiled", lambda: True)
+    monkeypatch.setattr(SymmetryFinder, "fold_job", lambda self, rates, *_: find(self, rates, [1.0] * 8))
+    with pytest.warns(RuntimeWarning, match=r"ranks simulated as one have different op times .*simulating every rank"):
         found = simulate(scenario, engine=engine)
     assert found.step_time == right.step_time
     assert [*found.weights.values()] == [1] * 8
@@ -143,9 +143,9 @@ def test_a_transfer_that_arrives_beside_a_collective(tiny: Tiny, table: Table) -
     )
     _compare(scenario, table)
     communicators, classes = simulate(scenario).folding
-    shared = find_shared(classes, communicators.seen)
+    shared = find_link_sharing(classes, communicators.seen)
     every = enumerate(classes.of_communicator)
-    assert any(communicators.kind(each).name == "tp" and shared[number] for each, number in every)
+    assert any(communicators.table_of_communicator(each).name == "tp" and shared[number] for each, number in every)
 
 
 def test_gradients_beside_the_collectives_of_the_layers(tiny: Tiny, table: Table) -> None:
@@ -247,9 +247,9 @@ def test_which_rank_is_slow_does_not_matter_among_equals(tiny: Tiny, ranks: tupl
 # --- the partition itself -------------------------------------------------------------------------------------------
 
 
-def fold(colours: list[int], communicators: list[Communicator], links: list[float]) -> Classes:
+def fold(colours: list[int], communicators: list[Communicator], links: list[float]) -> EquivalenceClasses:
     by_link = float_bits(np.array(links, dtype=float)).view(np.int64)
-    found, whole = bindings_of(communicators), Quotient.whole(len(colours))
+    found, whole = bindings_of(communicators), JobQuotient.trivial_quotient(len(colours))
     return find_classes(np.array(colours), whole, found, by_link.__getitem__, len(links))
 
 
@@ -290,7 +290,7 @@ def test_the_partition_is_equitable(graph: tuple[list[int], list[Communicator], 
         assert rank[one] != rank[other] or around(one) == around(other)
     for one, other in itertools.combinations(range(len(found)), 2):
         assert group[one] != group[other] or inside(one) == inside(other)
-    assert folded.multiplicity() == [rank.count(number) for number in range(len(folded.rank_representatives))]
+    assert folded.count_ranks_per_class() == [rank.count(number) for number in range(len(folded.rank_representatives))]
     assert [rank.index(number) for number in range(len(folded.rank_representatives))] == list(
         folded.rank_representatives
     )
@@ -312,7 +312,7 @@ def test_unfolded_is_everybody_alone(graph: tuple[list[int], list[Communicator],
     colours, found, links = graph
     plain = trivial_classes(len(colours), bindings_of(found), len(links))
     assert tuple(plain.of_rank) == plain.rank_representatives == tuple(range(len(colours)))
-    assert plain.multiplicity() == [1] * len(colours)
+    assert plain.count_ranks_per_class() == [1] * len(colours)
     assert tuple(plain.quotient) == tuple(each.usages for each in found)
 
 
@@ -336,7 +336,7 @@ def pair(kind: Any, ranks: tuple[int, ...], *, blocking: bool) -> Communicator:
 )
 def test_who_may_meet_on_a_link(one: Communicator, other: Communicator, shared: bool) -> None:
     found = bindings_of([one, other])
-    assert find_shared(trivial_classes(4, found, 1), found) == (shared, shared)
+    assert find_link_sharing(trivial_classes(4, found, 1), found) == (shared, shared)
 
 
 def test_colours_that_meet_by_chance_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:

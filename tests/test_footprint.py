@@ -16,8 +16,8 @@ from simcluster.model.layers import RankShape, parameters
 from simcluster.model.recipes import recipe_named
 from simcluster.model.transformer import Model
 from simcluster.planning.footprint import Footprint, stage_footprint
-from simcluster.planning.job import Slices
-from simcluster.planning.parallel import Plan
+from simcluster.planning.job import ModelSlices
+from simcluster.planning.rank_grid import ParallelPlan
 from simcluster.schedules import schedule_entry
 from simcluster.step.simulate import simulate
 
@@ -34,8 +34,10 @@ HEAD = head_activation_bytes(MODEL, SHAPE)
 def footprints(schedule: str, P: int, M: int, v: int = 1, **other: Any) -> list[Footprint]:
     made = schedule_entry(schedule)(P, M, v)
     settings = {"recipe": recipe_named("mixed-16"), "zero": 0, **other}
-    slices = Slices.even(MODEL.layers, len(made.routes[0]))
-    return [stage_footprint(MODEL, SHAPE, Plan(pp=P), made, slices, stage=stage, **settings) for stage in range(P)]
+    slices = ModelSlices.split_evenly(MODEL.layers, len(made.routes[0]))
+    return [
+        stage_footprint(MODEL, SHAPE, ParallelPlan(pp=P), made, slices, stage=stage, **settings) for stage in range(P)
+    ]
 
 
 def in_flight(schedule: str, P: int, M: int, v: int = 1) -> list[float]:

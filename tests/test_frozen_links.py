@@ -11,9 +11,9 @@ from conftest import Tiny
 
 import simcluster
 from simcluster.cli import main
-from simcluster.show.blocks import blocks_text
 from simcluster.show.explanation import describe_distribution
-from simcluster.studies.whatif.frozen_links import compare_frozen_links
+from simcluster.show.output_blocks import render_as_text
+from simcluster.studies.whatif.frozen_link_error import compare_frozen_links
 
 JITTER = {"kind": "jitter", "factor": {"kind": "lognormal", "sigma": 0.3}}
 JOB: dict[str, Any] = {
@@ -32,7 +32,7 @@ FAULTS = [
 def test_where_nothing_meets_both_are_equal_to_the_bit(tiny: Tiny) -> None:
     found = compare_frozen_links(tiny(**JOB, parallel={"tp": 2, "pp": 2}, faults=FAULTS), cases=3)
     assert [each.relative_error for each in found] == [0.0] * 3
-    assert len({each.events for each in found}) == 3
+    assert len({each.exact_step_time for each in found}) == 3
 
 
 def test_where_communication_slows_computation_down_they_are_near(tiny: Tiny) -> None:
@@ -40,9 +40,9 @@ def test_where_communication_slows_computation_down_they_are_near(tiny: Tiny) ->
     (one, other) = compare_frozen_links(scenario)
     assert 0 < abs(one.relative_error) < 0.05
     found = simcluster.monte_carlo(scenario.with_({"replicas": 2}))
-    said = blocks_text(describe_distribution(found, [one.relative_error, other.relative_error]))
-    assert f"{one.relative_error:+.2%} and {other.relative_error:+.2%} from events" in said
-    assert "from events" not in blocks_text(describe_distribution(found, [0.0]))
+    said = render_as_text(describe_distribution(found, [one.relative_error, other.relative_error]))
+    assert f"with the same seeds differ by {one.relative_error:+.2%} and {other.relative_error:+.2%}" in said
+    assert "full simulations" not in render_as_text(describe_distribution(found, [0.0]))
 
 
 def test_it_is_printed_where_it_matters(tiny: Tiny, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -51,7 +51,7 @@ def test_it_is_printed_where_it_matters(tiny: Tiny, tmp_path: Path, capsys: pyte
         file = tmp_path / "job.yaml"
         file.write_text(yaml.safe_dump(scenario.document()))
         assert main(["run", str(file), "--replicas", "3"]) in (0, None)
-        assert ("from events with the same draws" in capsys.readouterr().out) == there
+        assert ("full simulations with the same seeds" in capsys.readouterr().out) == there
 
 
 def test_ranks_that_do_other_ops_are_not_compared(tiny: Tiny) -> None:

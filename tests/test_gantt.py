@@ -19,8 +19,8 @@ from matplotlib.figure import Figure
 from simcluster import plots
 from simcluster.base.errors import InputError
 from simcluster.schedules import make_schedule
-from simcluster.show import gantt_panel, gantt_words, palette
-from simcluster.show.gantt_boxes import Boxes, join_small_boxes, make_boxes
+from simcluster.show import gantt_panel, gantt_texts, palette
+from simcluster.show.gantt_boxes import GanttBoxes, join_small_boxes, make_boxes
 from simcluster.show.report.colours import paint_colours
 
 COLUMNS = ["step", "rank", "stream", "kind", "name", "layer", "stage", "chunk", "microbatch", "group", "bytes"]
@@ -171,12 +171,12 @@ WAITS = [span(rank=rank, start=0, end=1) for rank in range(6)] + [
         (Made(2, 4, chunks=4), {}, ["rank 0 · stages 0, 2 … 6", "rank 1 · stages 1, 3 … 7"], ""),
         (Made(4, 4, tp=8, slow_rank=11), {"max_rows": 10},
          [f"rank {rank} · stage {rank // 8}" for rank in (0, 8, 11, 16, 24)],
-         "5 of 32 ranks shown: the lowest rank of each of 4 stages, rank 11 (computes longest of its stage)."),
-        (WAITS, {"max_rows": 3}, ["rank 0 · stage 0", "rank 4 · stage 0"], "rank 4 (waits longest of its stage)"),
+         "5 of 32 ranks shown: the lowest rank of each of 4 stages, rank 11 (computes longest in its stage)."),
+        (WAITS, {"max_rows": 3}, ["rank 0 · stage 0", "rank 4 · stage 0"], "rank 4 (waits longest in its stage)"),
         (Made(12, 2), {"max_rows": 4}, [f"rank {rank} · stage {rank}" for rank in (0, 4, 7, 11)],
          "4 of 12 ranks shown: the lowest rank of 4 of the 12 stages."),
         (Made(4, 8, tp=2), {"num_ranks": 1024}, [f"rank {rank} · stage {rank // 2}" for rank in range(8)],
-         "8 of 1,024 ranks shown: the others equal one of these."),
+         "8 of 1,024 ranks shown: each other rank is identical to one of these."),
     ],
 )  # fmt: skip
 def test_rows_are_named_with_their_stages_and_the_caption_says_what_is_not_shown(made, options, labels, caption):
@@ -297,7 +297,7 @@ def test_joining_loses_no_time_and_joins_nothing_across_lanes_or_microbatches(ti
     seen = join_small_boxes(boxes, pixel)
     assert len(seen) <= len(boxes)
 
-    def seconds(of: Boxes) -> pd.Series:
+    def seconds(of: GanttBoxes) -> pd.Series:
         keys = [of.row, of.lane, of.microbatch]
         return pd.Series(of.share * (of.end - of.start)).groupby(keys).sum()
 
@@ -308,9 +308,9 @@ def test_joining_loses_no_time_and_joins_nothing_across_lanes_or_microbatches(ti
 
 def test_too_many_boxes_are_a_raster_in_vector_formats_and_the_caption_says_so(small, monkeypatch):
     monkeypatch.setattr(gantt_panel, "VECTOR_UP_TO", 100)
-    monkeypatch.setattr(gantt_words, "_RASTER_ABOVE", 100)
+    monkeypatch.setattr(gantt_texts, "_RASTER_ABOVE", 100)
     figure = plots.gantt(small)
-    assert "boxes are a raster" in words(figure)
+    assert "boxes are stored as a bitmap" in words(figure)
     assert any(collection.get_rasterized() for collection in figure.axes[0].collections)
     assert "raster" not in words(plots.gantt(small, ranks=[0], window=(0.0, 1e-3)))
 
@@ -469,10 +469,10 @@ def test_compared_timelines_start_at_their_own_beginning(small):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"ranks": [3, 99]}, r"ranks \[99\] are not in the timeline; it has 8 ranks: 0, 1,"),
-        ({"ranks": []}, "selects nothing"),
+        ({"ranks": [3, 99]}, r"ranks \[99\] are not in the timeline; the timeline has 8 ranks: 0, 1,"),
+        ({"ranks": []}, "selects no rank"),
         ({"window": (0.2, 0.1)}, "is empty; write \\(from, to\\) with from < to"),
-        ({"window": (5.0, 6.0)}, "is outside the timeline, which is from 0 to 0.17"),
+        ({"window": (5.0, 6.0)}, "is outside the timeline; choose times between 0 and 0.17"),
         ({"rows": "node"}, 'use "rank" or "stage"'),
         ({"max_rows": 0}, "between 1 and 1000"),
         ({"width": 1.0}, "between 5 and 60 inches"),
@@ -488,9 +488,9 @@ def test_a_timeline_that_cannot_be_drawn_is_refused(small):
         plots.gantt(small.iloc[:0])
     with pytest.raises(InputError, match=r"lacks the columns \['ready'\]"):
         plots.gantt(small.drop(columns="ready"))
-    with pytest.raises(InputError, match="not finite"):
+    with pytest.raises(InputError, match="NaN or infinite"):
         plots.gantt(small.assign(end=np.nan))
-    with pytest.raises(InputError, match="no length"):
+    with pytest.raises(InputError, match="zero length"):
         plots.gantt(small.assign(ready=1.0, start=1.0, end=1.0))
     with pytest.raises(InputError, match="nothing to compare"):
         plots.compare_gantts([])
@@ -514,7 +514,7 @@ def test_a_file_that_cannot_be_written_is_refused(small, tmp_path: Path):
     figure = plots.gantt(small)
     with pytest.raises(InputError, match=r"must end in one of \.png, \.svg, \.pdf"):
         plots.save_figure(figure, tmp_path / "gantt.jpeg")
-    with pytest.raises(InputError, match="does not exist; make it first"):
+    with pytest.raises(InputError, match="does not exist; create it first"):
         plots.save_figure(figure, tmp_path / "none" / "gantt.png")
 
 
@@ -563,9 +563,9 @@ def lab(colour: tuple[float, float, float], cone: np.ndarray) -> np.ndarray:
 @pytest.mark.parametrize("family", ["compute", "streams"])
 def test_colours_that_share_a_lane_or_a_legend_stay_apart_for_every_reader(vision, family):
     if family == "compute":
-        colours = {kind: palette.colour_of("compute", kind) for kind in [*palette.COMPUTE_KINDS, "waiting"]}
+        colours = {kind: palette.op_colour("compute", kind) for kind in [*palette.COMPUTE_KINDS, "waiting"]}
     else:
-        colours = {stream: palette.colour_of(stream, "send") for stream in [*palette.STREAMS]}
+        colours = {stream: palette.op_colour(stream, "send") for stream in [*palette.STREAMS]}
     for one, other in itertools.combinations(colours, 2):
         difference = np.linalg.norm(
             lab(colours[one], _MISSING_CONE[vision]) - lab(colours[other], _MISSING_CONE[vision])
@@ -587,14 +587,14 @@ def test_collectives_of_one_stream_stay_apart_on_both_grounds(vision, stream):
     kinds = _KINDS_OF_A_STREAM[stream]
     shown = paint_colours([(stream, kind, 0) for kind in kinds])
     for ground in ("light", "dark"):
-        seen = [lab(palette.rgb(code), _MISSING_CONE[vision]) for code in shown[ground]]
+        seen = [lab(palette.parse_rgb(code), _MISSING_CONE[vision]) for code in shown[ground]]
         for one, other in itertools.combinations(range(len(kinds)), 2):
             assert np.linalg.norm(seen[one] - seen[other]) > 8, (kinds[one], kinds[other], ground)
 
 
 def test_a_bubble_a_straggler_and_the_optimizer_are_three_greys():
-    lightness = [lab(palette.rgb(grey), np.eye(3))[0] for grey in (palette.WAITING, palette.STRAGGLING)]
-    lightness.append(lab(palette.colour_of("compute", "optimizer"), np.eye(3))[0])
+    lightness = [lab(palette.parse_rgb(grey), np.eye(3))[0] for grey in (palette.WAITING, palette.STRAGGLING)]
+    lightness.append(lab(palette.op_colour("compute", "optimizer"), np.eye(3))[0])
     assert lightness[0] - lightness[1] > 15
     assert lightness[1] - lightness[2] > 15
 
@@ -605,8 +605,8 @@ def test_text_is_readable_on_every_fill():
     def luminance(colour: tuple[float, float, float]) -> float:
         return float((lab(colour, np.eye(3))[0] + 16) / 116) ** 3
 
-    fills = [palette.colour_of("compute", kind, chunk) for kind in palette.COMPUTE_KINDS for chunk in range(4)]
-    fills += [palette.colour_of(stream, kind) for stream in palette.STREAMS for kind in ("send", "recv", "all_reduce")]
+    fills = [palette.op_colour("compute", kind, chunk) for kind in palette.COMPUTE_KINDS for chunk in range(4)]
+    fills += [palette.op_colour(stream, kind) for stream in palette.STREAMS for kind in ("send", "recv", "all_reduce")]
     for fill in fills:
-        dark, light = sorted((luminance(fill), luminance(palette.rgb(palette.text_on(fill)))))
+        dark, light = sorted((luminance(fill), luminance(palette.parse_rgb(palette.text_colour_on(fill)))))
         assert (light + 0.05) / (dark + 0.05) > 3.0

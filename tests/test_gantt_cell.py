@@ -144,20 +144,20 @@ def test_names_cannot_end_the_frame(result: Result) -> None:
 def test_what_is_too_much_is_left_out_and_said(result: Result, monkeypatch: pytest.MonkeyPatch) -> None:
     """Half of the ranks, and half again, until the page is small enough; the spans that are left are whole."""
     whole = gantt_html(result)
-    assert whole.left_out == ""
+    assert whole.omission_note == ""
     many = many_spans(32, 400)
     monkeypatch.setitem(result.__dict__, "spans", many)
     monkeypatch.setitem(result.__dict__, "weights", dict.fromkeys(range(32), 1))
     full = gantt_html(result)
-    assert full.left_out == ""
+    assert full.omission_note == ""
     bare = len(whole.page)
     monkeypatch.setattr(gantt_cell, "_MOST_BYTES", bare + (len(full.page) - bare) // 3)
     small = gantt_html(result)
     assert len(small.page) <= bare + (len(full.page) - bare) // 3
-    assert "more ranks are omitted to keep it small; choose with ranks=[...]" in small.left_out
-    left_out = int(small.left_out.split()[0])
+    assert "more ranks are omitted to save space; choose ranks with ranks=[...]" in small.omission_note
+    left_out = int(small.omission_note.split()[0])
     assert 16 <= left_out < 32
-    assert small.left_out in small.page
+    assert small.omission_note in small.page
     assert len(np.unique(many.rank)) == 32
 
 

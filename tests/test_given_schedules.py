@@ -22,8 +22,8 @@ from simcluster.evidence.validation.step_studies import read_study_table
 from simcluster.evidence.validation.study import ScheduleStudy
 from simcluster.schedules import SCHEDULES, Kind, SliceCosts, one_f_one_b, peak_in_flight, time_actions, zb_auto
 from simcluster.schedules import EqualCosts as ActionCosts
-from simcluster.schedules.specs import Interleaved, ZbAuto
-from simcluster.studies.bench.given_times import Costs, seconds_between_steps, simulate_costs
+from simcluster.schedules.specs import InterleavedSpec, ZbAutoSpec
+from simcluster.studies.bench.fixed_durations import Costs, seconds_between_steps, simulate_costs
 
 ROOT = Path(__file__).parents[1]
 STUDIES = ROOT / "scenarios" / "validation"
@@ -65,7 +65,7 @@ def test_slices_cost_what_they_cost_wherever_they_are(shape: tuple[str, int, int
     times: dict[Kind, list[float]] = {
         "F": F,
         "B": [cost.backward for cost in costs],
-        "I": [cost.seconds("I") for cost in costs],
+        "I": [cost.pass_seconds("I") for cost in costs],
         "W": W,
     }
     gridded: dict[Kind, list[float]] = {kind: [round_to_tick(each) for each in row] for kind, row in times.items()}
@@ -91,9 +91,9 @@ def test_schedules_in_every_form() -> None:
         return simulate_costs(costs, stages=4, microbatches=12, schedule=schedule, chunks=chunks).step_time
 
     assert step("1f1b") == step(one_f_one_b) == step(one_f_one_b(4, 12))
-    assert step(Interleaved(name="interleaved", group_size=6), 2) != step("interleaved", 2)
+    assert step(InterleavedSpec(name="interleaved", group_size=6), 2) != step("interleaved", 2)
     made = zb_auto(4, 12, costs=ActionCosts(F=1.0, B=2.0, I=1.5, W=0.5), latency=0.05, memory_limit=5)
-    assert step(ZbAuto(name="zb-auto", memory_limit=5)) == step(made)
+    assert step(ZbAutoSpec(name="zb-auto", memory_limit=5)) == step(made)
     assert made != zb_auto(4, 12, memory_limit=5)  # what it would be for F = I = W
 
 
@@ -151,7 +151,7 @@ def test_at_a_rendezvous_every_microbatch_pays_for_both_boundaries() -> None:
         simulate_costs(NEAR_AND_FAR, stages=3, microbatches=count, rendezvous=True).step_time for count in (8, 16)
     )
     assert long - short == 8 * (3.0 + 0.25 + 0.5)
-    with pytest.raises(InputError, match="exclude each other; set one of them"):
+    with pytest.raises(InputError, match="exclude each other; set only one of them"):
         simulate_costs(NEAR_AND_FAR, stages=3, microbatches=8, rendezvous=True, blocking_sends=True)
 
 
@@ -191,11 +191,11 @@ def test_stages_that_do_not_wait_repeat_after_their_longest_span(name: str, stag
 @pytest.mark.parametrize(
     ("bad", "message"),
     [
-        ({"steps": 0}, "steps 0"),
-        ({"sync": -1.0}, "sync -1.0"),
-        ({"optimizer_sync": "never"}, "all_reduce or post_validation"),
-        ({"costs": [Costs(forward=1.0, backward=1.0)] * 3}, "3 costs for the 2 slices"),
-        ({"costs": []}, "0 costs for the 2 slices"),
+        ({"steps": 0}, "steps must be at least 1; got 0"),
+        ({"sync": -1.0}, "sync must be a finite number of seconds, 0 or more.*; got -1.0"),
+        ({"optimizer_sync": "never"}, "'all_reduce' or 'post_validation'; got 'never'"),
+        ({"costs": [Costs(forward=1.0, backward=1.0)] * 3}, "3 Costs for the 2 slices"),
+        ({"costs": []}, "0 Costs for the 2 slices"),
         ({"schedule": one_f_one_b(3, 2)}, "3 stages"),
     ],
 )
@@ -319,9 +319,9 @@ def test_a_study_of_given_times(write: Write) -> None:
     for point in points:
         assert sum(point.breakdown.values()) == pytest.approx(point.predicted, rel=1e-9)
     assert [(each.label, each.reason) for each in report.refused] == [
-        ("zb, 4", "the formula 'B_ms * ms': B_ms is empty in this row"),
+        ("zb, 4", "the formula 'B_ms * ms': B_ms is empty in this row; write a number"),
         ("odd, 4", "the study does not define the schedule 'odd'; it defines plain, zb"),
-        ("plain, 4", "measured 'step_s' gives None; it must be a number"),
+        ("plain, 4", "measured: the formula 'step_s' gives None; it must give a number"),
     ]
     (part,) = report.parts
     assert [(column, value, score.rows) for column, value, score in part.by] == [
@@ -351,8 +351,8 @@ def test_slowdown_slices_and_blocking_of_a_study(write: Write) -> None:
         (("measured: step_s", "measured: steps_s"), "no column 'steps_s'"),
         (("derive: {F: F_ms * ms, I: B_ms * ms}", "derive: {F: I * ms, I: B_ms * ms}"), "no column 'I'"),
         (("name: 1f1b}", "name: 1f2b}"), "did you mean '1f1b'"),
-        (("name: 1f1b}", "name: 1f1b, memory_limit: P}"), "memory_limit and weight_memory are parameters of zb-auto"),
-        (("name: 1f1b}", "name: 1f1b, group_size: P}"), "group_size is a parameter of interleaved"),
+        (("name: 1f1b}", "name: 1f1b, memory_limit: P}"), "memory_limit and weight_memory apply only to zb-auto"),
+        (("name: 1f1b}", "name: 1f1b, group_size: P}"), "group_size applies only to interleaved"),
         (("source: SI}", "source: ''}"), "source"),
         (("by: [what, P]", "by: [who]"), "no column 'who'"),
         (("column: what", "column: which"), "no column 'which'"),
@@ -366,10 +366,10 @@ def test_studies_that_are_none(write: Write, change: tuple[str, str], message: s
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        (("stages: P", "stages: P / 3"), "must be a whole number from 1 on"),
+        (("stages: P", "stages: P / 3"), "it must give a whole number from 1"),
         (("optimizer_sync: \"'post_validation' if what == 'zb' else 'all_reduce'\"", "optimizer_sync: what"),
-         "must be all_reduce or post_validation"),
-        (("measured: step_s", "measured: 0 - M"), "must be above zero"),
+         "must be 'all_reduce' or 'post_validation'"),
+        (("measured: step_s", "measured: 0 - M"), "gives -8 s; it must be above 0"),
         (("stages: P", "stages: P\nslices: {forward: {first: '-1', inner: '1', last: '1'}}"), "below zero"),
     ],
 )  # fmt: skip

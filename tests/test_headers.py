@@ -13,11 +13,11 @@ from conftest import Tiny
 
 import simcluster
 from simcluster.cli import main
-from simcluster.documents.shipped import builtin_names
-from simcluster.faults.words import describe_faults
-from simcluster.show.cells import describe_gpus, describe_layout
+from simcluster.documents.builtin_documents import builtin_names
+from simcluster.faults.descriptions import describe_faults
 from simcluster.show.report import make_entry
 from simcluster.show.report.summary import run_job_lines
+from simcluster.show.table_cells import describe_gpus, describe_layout
 
 JITTER = "{kind: jitter, factor: {kind: lognormal, sigma: 0.05}}"
 

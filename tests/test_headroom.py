@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 import simcluster
 from simcluster.base.errors import InputError
 from simcluster.cli import main
-from simcluster.scenario.fits import peak_bytes
 from simcluster.scenario.memory_plan import HEADROOM, OVER, TIGHT, fit_mark, parse_headroom, usable_bytes
-from simcluster.studies.whatif.preflight import preflight
+from simcluster.scenario.memory_remedies import peak_memory_bytes
+from simcluster.studies.whatif.launch_checklist import check_launch
 
 GB = 1e9
 
@@ -33,7 +33,7 @@ def test_a_headroom_as_it_is_written(text: str, part: float) -> None:
 
 @pytest.mark.parametrize("text", ["", "%", "100%", "1", "-1%", "nan", "inf", "some", "10 GB"])
 def test_no_headroom(text: str) -> None:
-    with pytest.raises(InputError, match="must be the share of GPU memory that is left free"):
+    with pytest.raises(InputError, match="must be the share of GPU memory left free"):
         parse_headroom(text)
 
 
@@ -41,12 +41,12 @@ def test_no_headroom(text: str) -> None:
 def test_run_and_check_warn_from_the_same_part_on(memory: dict[str, object]) -> None:
     """Also where the scenario itself states buffers: they are bytes as others, and the same part is left free."""
     base = {"gpus": 1, "parallel": {"dp": 1}, "training.global_batch": 4, "overlap": {}, "memory": memory}
-    needs = peak_bytes(simcluster.scenario("tiny_dp", base))
+    needs = peak_memory_bytes(simcluster.scenario("tiny_dp", base))
     for share, warned in ((1 - HEADROOM - 0.001, False), (1 - HEADROOM + 0.001, True)):
         device = {"base": "a100-80gb", "memory": f"{needs / share / GB} GB"}
         result = simcluster.simulate(simcluster.scenario("tiny_dp", {**base, "cluster.device": device}))
         assert any(text.startswith("tight: ") for text in result.warnings()) == warned
-        (point,) = (each for each in preflight(result) if each.name == "memory headroom")
+        (point,) = (each for each in check_launch(result) if each.name == "memory headroom")
         assert (point.verdict == "warn") == warned
 
 
@@ -64,7 +64,7 @@ def test_the_fastest_of_a_sweep_leave_the_headroom(
     base = {"gpus": 1, "parallel.dp": 1, "training.global_batch": 4, "overlap.grad_reduce": False}
     scenarios = [simcluster.scenario("tiny_dp", {**base, "training.micro_batch": size}) for size in MICRO]
     results = [simcluster.simulate(each) for each in scenarios]
-    sizes = [peak_bytes(each) for each in scenarios] if quick else [each.memory.total for each in results]
+    sizes = [peak_memory_bytes(each) for each in scenarios] if quick else [each.memory.total for each in results]
     steps = [each.step_time for each in results]
     assert steps[0] > steps[1] > steps[2]
     assert sizes[0] < sizes[1] < sizes[2]
@@ -98,4 +98,4 @@ def test_a_sweep_of_which_none_leaves_it_and_who_launches_a_row(
     assert "none leaves 100 % of memory free" not in text
     assert "none leaves 99.999 % of memory free; fastest (! out of memory, ~ leaves less free)" in text
     assert "1*" in text
-    assert "* ZeRO-2 under a pipeline: torchtitan launches it" in text
+    assert "* ZeRO-2 with pipeline parallelism: torchtitan supports it" in text

@@ -71,7 +71,9 @@ def test_what_is_invalid_does_not_fit_or_is_not_there_is_named() -> None:
 
 def test_the_best_of_several_rows_is_drawn() -> None:
     more = pd.concat([TABLE, TABLE.iloc[:1].assign(step_time_s=1.5)])
-    assert cells(plots.heatmap(more, "parallel.tp", "parallel.pp"))[0, 0] == "1.500 s"
+    figure = plots.heatmap(more, "parallel.tp", "parallel.pp")
+    assert cells(figure)[0, 0] == "1.500 s"
+    assert figure.axes[0].get_title(loc="left").endswith("\n(a cell with several rows shows the best one)")
 
 
 def test_it_takes_what_a_sweep_and_what_records_hold() -> None:
@@ -91,7 +93,7 @@ def test_it_takes_what_a_sweep_and_what_records_hold() -> None:
     ("arguments", "told"),
     [
         (("parallel.tp", "parallel.p"), "no column 'parallel.p'; did you mean 'parallel.tp'?; it has parallel.tp, "),
-        (("parallel.tp", "parallel.pp", "error"), "no row has a number in error; give a table with a variant that"),
+        (("parallel.tp", "parallel.pp", "error"), "column 'error' has no numbers; give a table with at least one"),
     ],
 )
 def test_what_cannot_be_drawn_is_refused(arguments: tuple[str, ...], told: str) -> None:
@@ -101,7 +103,7 @@ def test_what_cannot_be_drawn_is_refused(arguments: tuple[str, ...], told: str) 
 
 def test_too_many_cells_are_refused() -> None:
     many = pd.DataFrame({"a": range(41), "b": 1, "step_time_s": 1.0})
-    with pytest.raises(InputError, match="an axis has 41 values; a heatmap has at most 40"):
+    with pytest.raises(InputError, match="an axis has 41 values; filter to at most 40"):
         plots.heatmap(many, "a", "b")
 
 

@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 
 from simcluster.base.errors import InputError
-from simcluster.longrun.studies.build import build_long_run
-from simcluster.longrun.studies.states import StepStates
+from simcluster.longrun.studies.cluster_states import ClusterStateSimulator
+from simcluster.longrun.studies.run_builder import build_long_run
 from simcluster.scenario.checkpoint_plan import (
-    bytes_by_rank,
-    bytes_per_parameter,
+    checkpoint_bytes_by_rank,
+    checkpoint_bytes_per_parameter,
     describe_host_memory,
-    host_copy_bytes,
+    host_checkpoint_bytes,
 )
 from simcluster.scenario.run_section import CheckpointSpec
 from simcluster.scenario.scenario import Scenario, load
@@ -24,7 +24,7 @@ SPEC = CheckpointSpec.model_validate({"mode": "snapshot", "to": "100 GB/s"})
 
 def fullest(scenario: Scenario, gpus: int) -> float:
     """Bytes of the boxes of so many GPUs, the fullest."""
-    size = bytes_by_rank(scenario, bytes_per_parameter(scenario, SPEC))
+    size = checkpoint_bytes_by_rank(scenario, checkpoint_bytes_per_parameter(scenario, SPEC))
     return float(size.reshape(-1, gpus).sum(axis=1).max())
 
 
@@ -39,13 +39,13 @@ def fullest(scenario: Scenario, gpus: int) -> float:
 )
 def test_copies_in_memory_are_counted(checkpoint: dict[str, Any], copies: int) -> None:
     scenario, spec = load("tiny_3d"), CheckpointSpec.model_validate(checkpoint | {"to": "1 GB/s"})
-    assert host_copy_bytes(scenario, spec) == pytest.approx(copies * fullest(scenario, 2))
+    assert host_checkpoint_bytes(scenario, spec) == pytest.approx(copies * fullest(scenario, 2))
 
 
 def test_a_tray_of_a_rack_has_its_own_memory() -> None:
     rack = load("tiny_3d", {"cluster": {"topology": "gb200_nvl72"}, "gpus": 8})
-    assert len({rack.cluster.built.box_of(rank) for rank in range(8)}) == 2
-    assert host_copy_bytes(rack, SPEC) == pytest.approx(2 * fullest(rack, 4))
+    assert len({rack.cluster.built.node_and_tray(rank) for rank in range(8)}) == 2
+    assert host_checkpoint_bytes(rack, SPEC) == pytest.approx(2 * fullest(rack, 4))
     assert "960.0 GB (of a tray" in describe_host_memory(rack, 0.0, SPEC)[0]
 
 
@@ -85,6 +85,6 @@ def test_a_step_warns_and_a_run_of_weeks_says_so() -> None:
     taken = simulate(load("tiny_3d", {**little, "checkpoint": {"mode": "snapshot", "to": "1 GB/s"}}))
     assert any(text.startswith("host memory does not fit") for text in taken.warnings())
     run = {"days": "1 d", "failures": "llama3", "checkpoint": {"mode": "snapshot", "to": "1 GB/s"}}
-    states = StepStates(load("tiny_3d", {**little, "run": run}))
+    states = ClusterStateSimulator(load("tiny_3d", {**little, "run": run}))
     build_long_run(states.scenario, states)
     assert any(note.startswith("host memory does not fit") for note in states.notes)

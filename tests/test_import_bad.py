@@ -12,7 +12,7 @@ import pytest
 from simcluster import cli
 from simcluster.base.errors import InputError
 from simcluster.importers.topology_files import import_topology
-from simcluster.scenario.files import load_cluster
+from simcluster.scenario.document_resolution import load_cluster
 from simcluster.scenario.scenario import load_text
 
 INPUTS = Path(__file__).parent / "inputs"
@@ -107,7 +107,7 @@ BAD = {
     "empty cell": (".txt", change(SMI, "GPU0\t X \tNV18", "GPU0\t X \t"), [":6:", "GPU0 - GPU1 is ''"], []),
     "X elsewhere": (".txt", change(SMI, "GPU0\t X \tNV18", "GPU0\t X \tX"), [":6:", "GPU0 - GPU1 is 'X'"], []),
     "NVLink to NIC": (".txt", change(SMI, "NV18\tPIX", "NV18\tNV2"), [":6:", "NVLink joins GPUs only"], []),
-    "row twice": (".txt", change(SMI, "\nGPU1\t", "\nGPU0\t"), [":7:", "row GPU0 is already at line 6"], []),
+    "row twice": (".txt", change(SMI, "\nGPU1\t", "\nGPU0\t"), [":7:", "row GPU0 occurs twice (see line 6)"], []),
     "strange row": (".txt", change(SMI, "\nGPU1\t", "\nTPU1\t"), [":7:", "'TPU1' has no column"], []),
     "column twice": (".txt", change(SMI, "\tGPU1\t", "\tGPU0\t"), [":5:", "two columns are called GPU0"], []),
     "no tree": (".txt", PCIE.replace("PIX", "PHB"), [":4:", "GPU0 - GPU1 is PHB", "PXB", "no PCIe tree"], H100),
@@ -140,15 +140,15 @@ BAD = {
     "no device in graph": (".json", graph(graph={}), ["device: h100"], []),
     "node without id": (".json", graph([{"kind": "gpu"}]), ["nodes[0]", "an id"], []),
     "node twice": (".json", graph([*NODES, {"id": "a", "kind": "gpu"}]), ["nodes[2]", "'a' occurs twice"], []),
-    "node without kind": (".json", graph([*NODES, {"id": "c"}]), ["node 'c'", "no attribute kind"], []),
+    "node without kind": (".json", graph([*NODES, {"id": "c"}]), ["node 'c'", "no attribute 'kind'"], []),
     "unknown kind": (".json", graph([*NODES, {"id": "c", "kind": "swich"}]), ["node 'c'", "did you mean 'switch'"], []),
     "negative host": (".json", graph([{**NODES[0], "host": -1}, NODES[1]]), ["node 'a'", "host is -1"], []),
     "edge to nowhere": (".json", graph(edges=[{**EDGE, "target": "c"}]), ["edges[0], 'a' to 'c'", "no node 'c'"], []),
     "edge to itself": (".json", graph(edges=[{**EDGE, "target": "a"}]), ["edge 'a' to 'a'", "the same node"], []),
     "no bandwidth": (".json", graph(edges=[{"source": "a", "target": "b"}]),
-                     ["edge 'a' to 'b'", "no attribute bandwidth"], []),
+                     ["edge 'a' to 'b'", "no attribute 'bandwidth'"], []),
     "no latency": (".json", graph(edges=[{k: v for k, v in EDGE.items() if k != "latency"}]),
-                   ["no attribute latency"], []),
+                   ["no attribute 'latency'"], []),
     "zero bandwidth": (".json", graph(edges=[{**EDGE, "bandwidth": 0}]), ["'a' to 'b'", "greater than zero"], []),
     "negative latency": (".json", graph(edges=[{**EDGE, "latency": -1}]), ["latency is -1", "0 or more"], []),
     "infinite": (".json", change(graph(), "1000000000.0", "1e999"), ["bandwidth is inf"], []),
@@ -163,7 +163,7 @@ BAD = {
     "GraphML node twice": (".graphml", graphml('<node id="a"/>\n<node id="a"/>'), [":5:", "occurs twice"], []),
     "GraphML edge": (".graphml", graphml('<node id="a"><data key="k">gpu</data></node>\n<edge source="a" target="b"/>'),
                      [":1:", "no node 'b'"], H100),
-    "GraphML kind": (".graphml", graphml('<node id="a"/>'), ["node 'a'", "no attribute kind"], H100),
+    "GraphML kind": (".graphml", graphml('<node id="a"/>'), ["node 'a'", "no attribute 'kind'"], H100),
 }  # fmt: skip
 
 
@@ -213,7 +213,7 @@ training: {global_batch: 16}
     [
         ("{topology: x.xml}", ["<text>:1:", "cluster.topology", "x.xml:3:", "version"]),
         ("{topology: [x.xml, 7]}", ["files.1", "a text", "7"]),
-        ("{topology: [y.xml, z.xml], nodes: 2}", ["nodes is 2", "2 files"]),
+        ("{topology: [y.xml, z.xml], nodes: 2}", ["nodes: 2", "2 files"]),
         ("{topology: {kind: import}}", ["files", "required"]),
         ("{topology: {kind: import, files: []}}", ["files", "at least 1"]),
         ("{topology: y.xml, nodes: two}", ["<text>:1:28", "nodes", "an integer", "'two'"]),
@@ -232,7 +232,7 @@ def test_scenario_says_which_key_and_which_line(cluster, words, tmp_path):
 def test_machines_with_different_gpus(tmp_path):
     (tmp_path / "h.xml").write_text(DUMP.replace("0x20b2", "0x2330").replace('sm="80"', 'sm="90"'))
     (tmp_path / "a.xml").write_text(DUMP)
-    with pytest.raises(InputError, match=r"different GPUs \(h100, a100-80gb\).*set device"):
+    with pytest.raises(InputError, match=r"GPUs differ \(h100, a100-80gb\).*set device"):
         import_topology([tmp_path / "h.xml", tmp_path / "a.xml"])
     with pytest.raises(InputError, match="a whole network, not one node"):
         import_topology([tmp_path / "a.xml", INPUTS / "ib_two_rails.ibnetdiscover"], {"device": "h100"})

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from simcluster.importers.nvidia_smi import CLASSES, parse_topology_matrix
 from simcluster.importers.topology_files import import_topology
-from simcluster.scenario.files import load_cluster
+from simcluster.scenario.document_resolution import load_cluster
 from simcluster.scenario.scenario import from_document, load_text
 from simcluster.topology import parse_topology
 
@@ -208,7 +208,7 @@ def test_every_pair_meets_at_its_class(name):
     matrix = parse_topology_matrix((INPUTS / name).read_text(), name)
     cluster = built(name, **MATRICES[name])
     assert each_way(cluster)
-    for a, b in itertools.combinations(matrix.names, 2):
+    for a, b in itertools.combinations(matrix.column_names, 2):
         one, other = (f"node0.{x.lower() if x.startswith('GPU') else matrix.nics.get(x, x)}" for x in (a, b))
         if matrix.cells[a, b] in CLASSES:
             assert path_class(cluster.graph, one, other) == matrix.cells[a, b], (a, b)
@@ -223,10 +223,10 @@ def test_sys_inside_a_numa_node_leaves_the_path_to_the_numa_column(name):
     matrix = parse_topology_matrix((INPUTS / name).read_text(), name)
     cluster = built(name, device="a100-80gb")
     assert each_way(cluster)
-    node_of = {x: f"node0.{x.lower() if x.startswith('GPU') else matrix.nics.get(x, x)}" for x in matrix.names}
-    for a, b in itertools.combinations(matrix.names, 2):
+    node_of = {x: f"node0.{x.lower() if x.startswith('GPU') else matrix.nics.get(x, x)}" for x in matrix.column_names}
+    for a, b in itertools.combinations(matrix.column_names, 2):
         found, cell = path_class(cluster.graph, node_of[a], node_of[b]), matrix.cells[a, b]
-        together = a in matrix.numa and matrix.numa[a] == matrix.numa.get(b)
+        together = a in matrix.numa_node_of_gpu and matrix.numa_node_of_gpu[a] == matrix.numa_node_of_gpu.get(b)
         if cell == "SYS":
             assert not together or found in ("PHB", "NODE"), (a, b)
             assert together or found != "PIX", (a, b)

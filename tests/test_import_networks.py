@@ -10,7 +10,7 @@ import networkx as nx
 import pytest
 
 from simcluster.importers.topology_files import import_topology
-from simcluster.scenario.files import load_cluster
+from simcluster.scenario.document_resolution import load_cluster
 from simcluster.topology import parse_topology
 
 INPUTS = Path(__file__).parent / "inputs"
@@ -72,7 +72,7 @@ def test_node_link_round_trip(path, edges, tmp_path):
 
 
 def test_a_degraded_cluster_comes_back_degraded(tmp_path):
-    cluster = load_cluster("two_nodes_explicit").scaled([("a.nic", "leaf", 0.3)])
+    cluster = load_cluster("two_nodes_explicit").with_scaled_links([("a.nic", "leaf", 0.3)])
     (tmp_path / "graph").write_text(json.dumps(node_link(plain(cluster))))
     assert_same(cluster, built(tmp_path / "graph"))
 

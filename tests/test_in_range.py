@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from test_longer import numbers_of
 from test_same_answer import documents
 
-from simcluster.longrun.studies.train import train
+from simcluster.longrun.studies.training import train
 from simcluster.step.simulate import simulate
 from simcluster.studies.search.plan import plan
 from simcluster.studies.sweep.sweep import sweep

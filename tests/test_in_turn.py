@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simcluster.base.arrays import Int32s, number_by_owner
+from simcluster.base.arrays import Int32s, number_entries_by_owner
 
 OWNERS = 6
 
@@ -28,7 +28,7 @@ def tables(draw: st.DrawFn) -> Int32s:
 
 @given(some=st.lists(tables(), max_size=3), first=st.integers(0, 9))
 def test_entries_are_numbered_by_owner_as_they_come(some: list[Int32s], first: int) -> None:
-    numbers, counts = number_by_owner([[*table.T] for table in some], OWNERS, first)
+    numbers, counts = number_entries_by_owner([[*table.T] for table in some], OWNERS, first)
     owners = np.concatenate([np.zeros(0, dtype=np.int32), *(table.ravel() for table in some)])
     expected = np.empty(len(owners), dtype=np.int64)
     expected[np.argsort(owners, kind="stable")] = first + np.arange(len(owners))

@@ -14,7 +14,7 @@ import pytest
 
 from simcluster.cli import main
 from simcluster.importers import deepspeed, megatron_bridge, nemo, torchtitan_settings, trainer_commands
-from simcluster.importers.option_values import MAPPED, NO_EFFECT, NOT_MODELLED
+from simcluster.importers.megatron_options import MAPPED, NO_EFFECT, NOT_MODELLED
 
 Settings = dict[str, Any]
 OWN = ("own_trick", "my_setting", "level_of_noise")

@@ -6,8 +6,8 @@ import subprocess
 
 import pytest
 
-from simcluster.importers.shell.script import read_script
-from simcluster.importers.shell.state import ScriptState, join_value
+from simcluster.importers.shell.script_reader import read_script
+from simcluster.importers.shell.script_state import ScriptState, shell_value_to_text
 
 BEFORE = "A=x; N=1; E=; L=a-b-c; P=/u/v/w.json; M=70B; Z=0; T=true; ARR=(m 'n o' p); OPT='--p 1 --q  2'\nB=; C=; D=\n"
 
@@ -101,7 +101,7 @@ def as_bash(scripts: list[str]) -> list[str]:
 
 def as_read(text: str) -> str:
     state = read_script(text, ScriptState("x.sh", {"1": "u", "2": "v", "3": "w x"}))
-    values = (join_value(state.get(name) or "") for name in "BCD")
+    values = (shell_value_to_text(state.variable_value(name) or "") for name in "BCD")
     return "".join(f"<{word}>" for word in state.commands[0][0][1:]) + "|".join(values)
 
 

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from simcluster.base.errors import InputError
 from simcluster.cli import main
-from simcluster.importers.astra_network import Dimension, group_npus_along_axes, parse_network
+from simcluster.importers.astra_network import NetworkDimension, group_npus_along_axes, parse_astra_network
 from simcluster.importers.topology_files import import_topology
-from simcluster.scenario.files import load_cluster
+from simcluster.scenario.document_resolution import load_cluster
 from simcluster.scenario.scenario import load_text
 from simcluster.studies.bench.collective import collective_times
 from simcluster.topology import Cluster
@@ -28,8 +28,8 @@ def cluster_of(tmp_path: Path, text: str) -> Cluster:
 
 
 def test_their_gigabyte_is_two_to_the_thirty() -> None:
-    (dimension,) = parse_network(network("Switch", "8"), "net.yml")
-    assert dimension == Dimension("Switch", 8, 400 * GIB, 500e-9)
+    (dimension,) = parse_astra_network(network("Switch", "8"), "net.yml")
+    assert dimension == NetworkDimension("Switch", 8, 400 * GIB, 500e-9)
     assert dimension.bandwidth == pytest.approx(429.4967296e9)
 
 
@@ -66,7 +66,7 @@ def test_dimensions_number_the_first_fastest(tmp_path: Path) -> None:
     across = collective_times(cluster, [0, 4], "send", GIB)
     assert inside.duration == pytest.approx(6 * (GIB / 4 / (400 * GIB) + 500e-9))
     assert across.duration == pytest.approx(1 / 50 + 2e-6)
-    dimensions = parse_network(text, "net.yml")
+    dimensions = parse_astra_network(text, "net.yml")
     assert group_npus_along_axes(dimensions, (True, False)) == [[0, 1, 2, 3], [4, 5, 6, 7]]
     assert group_npus_along_axes(dimensions, (False, True)) == [[0, 4], [1, 5], [2, 6], [3, 7]]
 
@@ -80,20 +80,20 @@ def test_dimensions_number_the_first_fastest(tmp_path: Path) -> None:
 def test_every_network_has_its_links_and_reaches_everything(dimensions: list[tuple[str, int]]) -> None:
     kinds, counts = ", ".join(kind for kind, _ in dimensions), ", ".join(str(count) for _, count in dimensions)
     each = ", ".join("10" for _ in dimensions)
-    found = parse_network(network(kinds, counts, each, each), "net.yml")
+    found = parse_astra_network(network(kinds, counts, each, each), "net.yml")
     npus = 1
     for _, count in dimensions:
         npus *= count
     links = npus + sum(dimension.link_count * npus // dimension.npus for dimension in found)
-    from simcluster.importers.astra_network import build_network_document
+    from simcluster.importers.astra_network import build_astra_document
     from simcluster.importers.cluster_document import ImportSpec
-    from simcluster.topology.explicit import GraphSpec
+    from simcluster.topology.explicit_graph import GraphSpec
 
-    document = build_network_document(found, ImportSpec(kind="import", files=("net.yml",)), "h100", "net").to_dict()
+    document = build_astra_document(found, ImportSpec(kind="import", files=("net.yml",)), "h100", "net").to_dict()
     assert len(document["edges"]) == links
     cluster = GraphSpec.model_validate(document).build()
     assert len(cluster.gpus) == npus
-    assert cluster.spread(0, npus - 1)
+    assert cluster.spread_route(0, npus - 1)
 
 
 def test_a_scenario_may_name_the_file(tmp_path: Path) -> None:

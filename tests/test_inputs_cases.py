@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from simcluster.cli import main
-from simcluster.scenario.job import planned_footprints
+from simcluster.scenario.job_conversion import plan_footprints
 from simcluster.scenario.scenario import Scenario, load
 
 TITAN = """
@@ -77,8 +77,8 @@ def test_torchtitan_reduces_under_a_pipeline_in_the_last_microbatch(importer: Im
     importer.write({"job.toml": TITAN, "plain.toml": TITAN.replace("pipeline_parallel_degree = 8", "")})
     found = importer.scenario("torchtitan", "job.toml", "--gpus", "512")
     assert not found.fsdp.sync_every_microbatch
-    most = max(each.total for each in planned_footprints(found))
-    every = max(each.total for each in planned_footprints(found.with_({"fsdp.sync_every_microbatch": True})))
+    most = max(each.total for each in plan_footprints(found))
+    every = max(each.total for each in plan_footprints(found.with_({"fsdp.sync_every_microbatch": True})))
     assert most - every > 20e9
     assert importer.scenario("torchtitan", "plain.toml", "--gpus", "512").fsdp.sync_every_microbatch
 
@@ -87,7 +87,7 @@ def test_variables_of_a_torchtitan_script(importer: Importer) -> None:
     importer.write({"run.sh": TITAN_SCRIPT, "job.toml": TITAN.replace("pipeline_parallel_degree = 8", "")})
     status, _, err = importer.run("torchtitan", "run.sh", "--gpus", "512")
     assert status == 2
-    assert "requires GPU_TYPE, which nothing sets" in err
+    assert "requires GPU_TYPE, which is not set" in err
     assert "--arg GPU_TYPE=..." in err
     assert importer.scenario("torchtitan", "run.sh", "--gpus", "512", "--arg", "GPU_TYPE=h100").parallel.pp == 8
     assert importer.scenario("torchtitan", "run.sh", "--gpus", "512", "--arg", "GPU_TYPE=b200").parallel.pp == 1
@@ -97,7 +97,7 @@ def test_variables_of_a_torchtitan_script(importer: Importer) -> None:
     assert "--parallelism.pipeline_parallel_degree: $STAGES is filled in by a shell" in err
     importer.write({"run.sh": TITAN_SCRIPT.replace(":?set GPU_TYPE", "")})
     _, found, _ = importer.run("torchtitan", "run.sh", "--gpus", "512")
-    assert any("assumed unset: GPU_TYPE (--arg NAME=VALUE sets one)" in sentence for sentence in found["assumed"])
+    assert any("sets no value: GPU_TYPE (--arg NAME=VALUE sets one)" in sentence for sentence in found["assumed"])
 
 
 @pytest.mark.parametrize("required", ["TP=${TP:?}", ': "${TP:?set TP}"', "TP=${1:?usage: run.sh TP}"])
@@ -199,7 +199,7 @@ def test_ms_swift_names_its_model(importer: Importer) -> None:
     ("old", "new", "words"),
     [
         ("--packing", "--train_type lora --packing", "tuner type lora trains adapters"),
-        ("megatron sft", "megatron rlhf", "megatron rlhf of Megatron-SWIFT (ms-swift) is not pre-training"),
+        ("megatron sft", "megatron rlhf", "megatron rlhf of Megatron-SWIFT (ms-swift) cannot be imported"),
         ("--model Qwen/Qwen3-30B-A3B", "--model my/Own-7B", "put its config.json next to the file"),
         ("--model Qwen/Qwen3-30B-A3B", "", "is a Megatron-SWIFT (ms-swift) command without a model"),
     ],
@@ -324,7 +324,7 @@ def test_a_test_of_a_script_that_is_not_decided(importer: Importer, sets: str, s
     importer.write({"run.sh": f"#!/bin/bash\n{asks}{command}"})
     found, lists, err = importer.run("megatron", "run.sh")
     assert found == status
-    said = "line 3 uses what [$own_tool--count-gt4] gives" if "TP" in sets else "$(own_tool --count) -gt 4 ] in line 3"
+    said = "uses the value of [$own_tool--count-gt4]" if "TP" in sets else "$(own_tool --count) -gt 4 ] in line 3"
     assert said in err or status == 0
     assert status == 2 or any("is assumed to be false" in sentence for sentence in lists["assumed"])
 

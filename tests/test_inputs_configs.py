@@ -9,12 +9,12 @@ import pytest
 from simcluster.base.errors import InputError
 from simcluster.cli import main
 from simcluster.importers.deepspeed import HOST_UPDATE, scenario_from_deepspeed
+from simcluster.importers.import_result import ImportResult
 from simcluster.importers.megatron import scenario_from_arguments
 from simcluster.importers.megatron_bridge import scenario_from_bridge
-from simcluster.importers.named_models import published_model_section, published_names
+from simcluster.importers.named_models import published_model_names, published_model_section
 from simcluster.importers.nemo import scenario_from_nemo
 from simcluster.importers.python_recipes import RecipeFile
-from simcluster.importers.results import ImportResult
 from simcluster.importers.torchtitan import scenario_from_torchtitan
 from simcluster.model.layers import parameters
 from simcluster.model.recipes import recipe_named
@@ -41,10 +41,10 @@ def test_options_in_yaml_with_what_they_share() -> None:
     document = found.document
     assert (document["model"]["layers"], document["parallel"]["pp"], document["training"]["global_batch"]) == (8, 4, 32)
     assert document["training"]["precision"] == "bf16-mixed"
-    assert "the first run in the file, MODEL_ARGS" in found.assumed
+    assert "of several runs in the file, only the first (MODEL_ARGS) is imported" in found.assumed
     assert found.no_effect == ("log-params-norm",)
     by_hand = read("options.yaml").replace("ENV_VARS:", "ENV_VARS:\n  NCCL_ALGO: Ring\n  NCCL_P2P_DISABLE: 0", 1)
-    assert any("without NCCL_ALGO=Ring" in sentence for sentence in megatron(by_hand).assumed)
+    assert any("defaults; NCCL_ALGO=Ring is ignored" in sentence for sentence in megatron(by_hand).assumed)
     load_text(found.to_yaml_text("x"))
 
 
@@ -52,8 +52,8 @@ def test_options_in_yaml_with_what_they_share() -> None:
     ("text", "words"),
     [
         ("MODE: rl\nMODEL_ARGS:\n  --num-layers: 2\n", "MODE rl is reinforcement learning, not pre-training"),
-        ("MODEL_ARGS:\n  --num-layers: 2\n  --num-tokens-to-generate: 3\n", "runs a trained model, not"),
-        ("MODEL_ARGS:\n  --num-layers: 2\n  --grpo-group-size: 3\n", "is reinforcement learning"),
+        ("MODEL_ARGS:\n  --num-layers: 2\n  --num-tokens-to-generate: 3\n", "runs a trained model; only"),
+        ("MODEL_ARGS:\n  --num-layers: 2\n  --grpo-group-size: 3\n", "means reinforcement learning"),
         ("MODEL_ARGS:\n  trainer.devices: 2\n", "its options are NeMo's"),
         ("MODEL_ARGS:\n  --hybrid-attention-ratio: 0.08\n  --spec: a b\n", "other than attention and MLP"),
         ("MODEL_ARGS:\n  --encoder-num-layers: 2\n  --decoder-num-layers: 2\n", "a model with an encoder"),
@@ -185,11 +185,11 @@ def test_options_of_published_scripts(more: str, section: str, expected: dict[st
         ("--engram-layer-ids 1 --engram-seed 0", "embedding tables inside layers"),
         (
             "--mtp-num-layers 1 --pipeline-model-parallel-size 7 --pipeline-model-parallel-layout Et*2|(tt|)*4ttm|L",
-            r"slice 5 of 0 to 6 has m, .* in the last slice, with the LM head; write Ett\|\(tt\|\)\*5mL",
+            r"slice 5 has 'm' .* in the last slice, 6, with the LM head; write Ett\|\(tt\|\)\*5mL",
         ),
         (
             "--pipeline-model-parallel-size 7 --pipeline-model-parallel-layout Et*2|(tt|)*5mL",
-            "1 times, and the model has none",
+            "has 1 x 'm' .*, but the model has none",
         ),
         (
             "--pipeline-model-parallel-size 4 --enable-zero-bubble --num-layers-per-virtual-pipeline-stage 1",
@@ -219,7 +219,7 @@ def test_groups_of_queries_without_the_switch_that_they_count_with(more: str, kv
     assert found.document["model"]["kv_heads"] == kv_heads
     assert (
         any(
-            "--num-query-groups is ignored without --group-query-attention: every head has its" in sentence
+            "--num-query-groups is ignored without --group-query-attention: each head has separate" in sentence
             for sentence in found.assumed
         )
         is told
@@ -333,7 +333,7 @@ def test_parameters_sharded_within_one_of_several_instances() -> None:
     assert (found.document["parallel"]["zero"], found.document["fsdp"]["shard_group"]) == (3, 4)
     odd = megatron(f"{SIZES} {HYBRID} 3", gpus=16)
     assert "shard_group" not in odd.document.get("fsdp", {})
-    assert any("3 instances do not divide the 16 ranks" in sentence for sentence in odd.assumed)
+    assert any("3 optimizer instances do not divide dp x cp = 16" in sentence for sentence in odd.assumed)
 
 
 def test_experts_are_whole_where_the_gpus_hold_them_in_no_other_way() -> None:
@@ -400,7 +400,8 @@ def test_recipes_of_megatron_bridge() -> None:
     assert bridge("llama3_8b_sft_config", gpus=32).document["training"]["recompute"] == "full"
     assert bridge("other_pretrain_config", gpus=32).document["parallel"]["pp"] == 4
     with pytest.raises(
-        InputError, match=r"the model of unknown_pretrain_config \(MambaProvider\) has Mamba-2 layers; only"
+        InputError,
+        match=r"the model of unknown_pretrain_config \(MambaProvider\) cannot be imported: it has Mamba-2 layers; only",
     ):
         bridge("unknown_pretrain_config", gpus=8)
     with pytest.raises(InputError, match="has several recipes; name one after a colon"):
@@ -464,7 +465,7 @@ def test_parameters_of_models_by_name(name: str, count: int) -> None:
 
 
 def test_every_published_model_is_one() -> None:
-    for name in published_names():
+    for name in published_model_names():
         section = published_model_section(name)
         assert "preset" in section or Model(**section).name == name
 
@@ -521,7 +522,7 @@ def test_a_configuration_of_nemo() -> None:
 def test_buckets_of_apex_are_told() -> None:
     text = NEMO.replace("lr: 2e-4", "bucket_cap_mb: 200")
     found = scenario_from_nemo(text, cluster=CLUSTER, source="nemo.yaml")
-    assert "gradient buckets of Megatron-LM's size, although Apex's" in " ".join(found.assumed)
+    assert "gradient buckets have Megatron-LM's size, although Apex" in " ".join(found.assumed)
     core = scenario_from_nemo(text.replace("distributed_fused_adam", "mcore_distributed_optim"), cluster=CLUSTER)
     assert not any("bucket" in sentence for sentence in core.assumed)
 
@@ -571,8 +572,8 @@ def test_what_forks_and_distillation_of_nemo_say() -> None:
     assert not found.unknown
     said = " ".join(found.assumed)
     assert "the teacher's forward pass of distillation is not simulated" in said
-    assert "the GPUs of the cluster, although trainer.accelerator is tpu" in said
-    assert "nodes of 8 GPUs are filled one by one: the script starts 4 on each of 2 nodes" in said
+    assert "the GPUs of the cluster are used, although trainer.accelerator is tpu" in said
+    assert "nodes of 8 GPUs are filled, although the script starts 4 processes on each of 2 nodes" in said
 
 
 def test_what_the_search_of_nemo_starts_from_is_no_training() -> None:
@@ -660,7 +661,7 @@ def test_a_configuration_of_deepspeed() -> None:
         "global_batch": 8, "micro_batch": 1, "precision": "bf16-mixed", "memory_recipe": "mixed-16"
     }  # fmt: skip
     second = deepspeed({"zero_optimization": {"stage": 2, "offload_param": {"device": "cpu"}}})
-    assert any("offload_param has no effect with stage 2" in sentence for sentence in second.assumed)
+    assert any("offload_param has no effect with ZeRO 2" in sentence for sentence in second.assumed)
     bf16 = {"bf16": {"enabled": True}, "zero_optimization": {"stage": 0}}
     for more, zero, recipe in (({}, 1, "mixed-18"), ({"data_types": {"grad_accum_dtype": "bf16"}}, 0, "mixed-16")):
         document = deepspeed(bf16 | more).document
@@ -673,8 +674,8 @@ def test_a_configuration_of_deepspeed() -> None:
 @pytest.mark.parametrize(
     ("config", "words"),
     [
-        ({"train_batch_size": 12}, r"train_batch_size: 12 is not micro batch 1 x accumulation 1 x 8 GPUs"),
-        ({"optimizer": {"type": "OneBitAdam"}}, "'onebitadam' is not modelled; Adam and AdamW are"),
+        ({"train_batch_size": 12}, r"train_batch_size: 12 must equal micro batch 1 x accumulation 1 x 8 GPUs"),
+        ({"optimizer": {"type": "OneBitAdam"}}, "'onebitadam' is not modelled; use Adam or AdamW"),
         ({"zero_optimization": {"stage": 4}}, "4 is not a whole number from 0 to 3"),
         ({"zero_optimization": {"stage": 3, "offload_param": {"device": "nvme"}}}, "are not modelled"),
         (
@@ -708,7 +709,7 @@ def test_the_command_takes_a_script_its_values_and_its_log(tmp_path: Path, capsy
     assert scenario.measured is not None
     assert scenario.measured.step_time == 1.5
     assert main([*command, "--arg", "oops"]) == 2
-    assert "write NAME=VALUE" in capsys.readouterr().err
+    assert "is not NAME=VALUE" in capsys.readouterr().err
 
 
 def test_a_config_json_becomes_a_whole_scenario_that_fits(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -730,7 +731,7 @@ def test_a_config_json_becomes_a_whole_scenario_that_fits(tmp_path: Path, capsys
     given = ["import", "deepspeed", str(deepspeed), "--cluster", "dgx_h100", "--gpus", "8", "-o", str(out)]
     assert main([*given, "--model", str(path), "--sequence-length", "4096"]) == 0
     assert (load(out).parallel.zero, load(out).model.sequence_length) == (3, 4096)
-    assert "sequence-length sets" not in out.read_text()
+    assert "sequence-length changes" not in out.read_text()
     assert main([*given, "--model", str(path)]) == 0
     assert load(out).model.sequence_length == 8192
     assert "# Assumed: sequences of 8192 tokens (--sequence-length changes it)" in out.read_text()

@@ -13,7 +13,7 @@ from test_inputs_megatron import GPT_345M, bridge, imported
 from simcluster.base.errors import InputError
 from simcluster.cli import main
 from simcluster.documents.catalogue import load_presets
-from simcluster.documents.catalogue.models import model_document
+from simcluster.documents.catalogue.models import load_model_entry
 from simcluster.importers.hugging_face import model_from_config
 from simcluster.importers.layer_lists import describe_expert_layers, parse_layer_list
 from simcluster.model.layers import parameters
@@ -51,7 +51,7 @@ def test_what_is_said_of_a_list_is_true_of_it(listed: list[bool]) -> None:
 
 
 def test_an_offset_is_within_a_period() -> None:
-    with pytest.raises(ValueError, match="offset 2 must be less than every 2"):
+    with pytest.raises(ValueError, match=r"offset .2. must be less than 'every' .2."):
         Moe(experts=2, top_k=1, expert_ffn_hidden_size=1, every=2, offset=2)
 
 
@@ -84,8 +84,8 @@ def test_lists_mean_what_they_mean_in_python(text: str) -> None:
         ("[" * 200, "nested more than 20 deep"),
         ("__import__('os')", "'_' is not allowed"),
         ("[0]*3**9", "operators"),
-        ("[0,[1]]", "a list in a list"),
-        ("[0]+1", "a list in a list"),
+        ("[0,[1]]", "a list inside a list"),
+        ("[0]+1", "a list inside a list"),
         ("[0] [1]", "operators"),
         ("1.5", "'.' is not allowed"),
         ("-1", "'-' is not allowed"),
@@ -141,7 +141,7 @@ def test_the_import_says_what_a_token_meets(tmp_path: Path, capsys: pytest.Captu
     assert main(["import", "hugging-face", str(tmp_path / "config.json"), "--sequence-length", "4096"]) == 0
     written = capsys.readouterr().out
     assert "# 671,026,419,200 parameters, of which 37,552,297,472 are active per token" in written
-    assert "# Assumed: without the 1 layer of multi-token prediction" in written
+    assert "# Assumed: time and parameters exclude the 1 layer of multi-token prediction" in written
 
 
 def test_what_the_families_mean() -> None:
@@ -291,12 +291,12 @@ def test_deepseek_as_megatron_launches_it() -> None:
     assert (found.parallel.ep, found.parallel.etp) == (64, 1)
     ours, published = (
         model.model_dump(exclude={"name", "vocab_multiple"})
-        for model in (found.model, Model(**model_document("deepseek-v3")))
+        for model in (found.model, Model(**load_model_entry("deepseek-v3")))
     )
     ours["moe"] |= {"shared_experts": 1, "shared_ffn_hidden_size": None, "aux_loss": False}  # the one shared expert
     assert ours == published
     text = imported(DEEPSEEK_ARGUMENTS, gpus=512).to_yaml_text("x")
-    assert "# Assumed: moe-shared-expert-overlap also overlaps what delay-wgrad-compute" in text
+    assert "# Assumed: moe-shared-expert-overlap also overlaps the computation that delay-wgrad-compute" in text
     assert found.overlap.experts
     assert 0 < simulate(found).mfu < 1
 
@@ -367,7 +367,7 @@ def test_gpt_oss_as_megatron_has_it() -> None:
     )
     found = load_text(imported(text, gpus=8).to_yaml_text("x")).model
     assert parameters(found).total == 20_914_757_184
-    assert found.model_dump(exclude={"name"}) == Model(**model_document("gpt-oss-20b")).model_dump(exclude={"name"})
+    assert found.model_dump(exclude={"name"}) == Model(**load_model_entry("gpt-oss-20b")).model_dump(exclude={"name"})
 
 
 def test_what_belongs_to_no_experts_is_said() -> None:
@@ -402,7 +402,7 @@ def test_what_belongs_to_no_experts_is_said() -> None:
             "--context-parallel-size 2 --cp-comm-type p2p a2a",
             "'p2p a2a' is not modelled; use one of p2p, all_gather, a2a",
         ),
-        ("--window-size 127,0 --window-attn-skip-freq [0,1]*12", "every n-th layer without a window is modelled"),
+        ("--window-size 127,0 --window-attn-skip-freq [0,1]*12", "this pattern is not modelled; write a number N"),
         ("--delay-wgrad-compute", "a split backward needs another schedule"),
     ],
 )
@@ -430,9 +430,9 @@ def test_what_changes_the_step_and_is_not_modelled_is_said() -> None:
         (
             "--moe-shared-expert-overlap",
             True,
-            "moe-shared-expert-overlap also overlaps what delay-wgrad-compute does",
+            "moe-shared-expert-overlap also overlaps the computation that delay-wgrad-compute would overlap",
         ),
-        ("--delay-wgrad-compute", True, "delay-wgrad-compute also overlaps what moe-shared-expert-overlap does"),
+        ("--delay-wgrad-compute", True, "also overlaps the computation that moe-shared-expert-overlap"),
         ("--moe-shared-expert-overlap --delay-wgrad-compute", True, None),
         ("--overlap-moe-expert-parallel-comm --delay-wgrad-compute", True, "not with another microbatch"),
     ],
@@ -501,10 +501,10 @@ def test_hybrids_are_refused_by_name() -> None:
         model_from_config({"model_type": "nemotron_h", "num_hidden_layers": 52, "hidden_size": 2688})
 
 
-@pytest.mark.parametrize("name", [name for name in load_presets("models.yaml") if "moe" in model_document(name)])
+@pytest.mark.parametrize("name", [name for name in load_presets("models.yaml") if "moe" in load_model_entry(name)])
 def test_recipes_of_mixtures_are_the_presets(name: str) -> None:
     text = f"{name.replace('-', '_')}_pretrain_config train.micro_batch_size=1 train.global_batch_size=64"
-    ours, preset = load_text(bridge(text).to_yaml_text("x")).model, Model(**model_document(name))
+    ours, preset = load_text(bridge(text).to_yaml_text("x")).model, Model(**load_model_entry(name))
     assert ours.moe is not None
     assert preset.moe is not None
     assert ours.moe.shared_width == preset.moe.shared_width
@@ -530,7 +530,7 @@ def test_recipes_of_mixtures_are_the_presets(name: str) -> None:
     ],
 )
 def test_presets_have_their_published_parameters(name: str, total: int, active: int) -> None:
-    count = parameters(Model(**model_document(name)))
+    count = parameters(Model(**load_model_entry(name)))
     assert (count.total, count.active) == (total, active)
 
 
@@ -542,12 +542,12 @@ def test_presets_are_what_their_configs_say() -> None:
     assert len(compared) == 8
     for name in compared:
         fields = model_from_config(configs[name], sequence_length=4096)
-        assert Model(**fields, name=name) == Model(**model_document(name))
+        assert Model(**fields, name=name) == Model(**load_model_entry(name))
 
 
 def test_a_preset_is_the_callers_own_all_through() -> None:
-    model_document("deepseek-v3")["moe"]["experts"] = 1
-    assert model_document("deepseek-v3")["moe"]["experts"] == 256
+    load_model_entry("deepseek-v3")["moe"]["experts"] = 1
+    assert load_model_entry("deepseek-v3")["moe"]["experts"] == 256
 
 
 def test_another_name_of_the_number_of_experts_is_not_passed_over() -> None:

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from simcluster.base.errors import InputError
+from simcluster.importers.import_result import ImportResult
 from simcluster.importers.megatron import scenario_from_arguments
-from simcluster.importers.results import ImportResult
 from simcluster.scenario.scenario import load_text
 
 SIZES = (
@@ -163,7 +163,7 @@ def test_optimizers_and_bins_of_gaudi() -> None:
         ("--num-layers 12 --noop-layers 12", "'12' is not a list of layers from 0 to 11"),
         (
             "--num-layers 12 --num-layer-list 2,4,4,1 --pipeline-model-parallel-size 4",
-            "is not 4 layer counts that sum to 12",
+            "must be 4 layer counts that sum to 12",
         ),
         (
             "--num-layers 12 --enable-hetero --hetero-process-meshes 2,1,1,1,1",

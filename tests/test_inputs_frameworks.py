@@ -7,8 +7,8 @@ import pytest
 
 from simcluster.base.errors import InputError
 from simcluster.cli import main
+from simcluster.importers.import_result import ImportResult
 from simcluster.importers.megatron import scenario_from_arguments
-from simcluster.importers.results import ImportResult
 from simcluster.importers.torchtitan import scenario_from_torchtitan
 from simcluster.scenario.scenario import load, load_text
 
@@ -155,7 +155,7 @@ def test_an_experiment_of_flagscale_names_its_training(tmp_path: Path) -> None:
     assert (load(out).gpus, load(out).model.layers) == (8, 8)
     there = {"train/1b.yaml": (out.parent / "train" / "1b.yaml").read_text()}
     found = imported(EXPERIMENT.replace("envs: {", "envs: {CUDA_LAUNCH_BLOCKING: 1, "), there.get, gpus=8)
-    assert any("without CUDA_LAUNCH_BLOCKING=1" in sentence for sentence in found.assumed)
+    assert any("default settings; CUDA_LAUNCH_BLOCKING=1 is ignored" in sentence for sentence in found.assumed)
     with pytest.raises(InputError, match=r"needs train/1b.yaml, which is neither next to it"):
         imported(EXPERIMENT)
 
@@ -241,7 +241,7 @@ def test_schedules_that_primus_ships_count_where_its_switches_are_on(
     ("text", "words"),
     [
         (PRIMUS, "needs primus/configs/modules/megatron/pre_trainer.yaml, which is neither"),
-        (PRIMUS.replace("    model: ${PRIMUS_MODEL:own_1B}.yaml\n", ""), "its trainer module names no model"),
+        (PRIMUS.replace("    model: ${PRIMUS_MODEL:own_1B}.yaml\n", ""), "the trainer module names no model"),
         (FLAGSCALE.replace("num_layers: 8", "num_layers: -8"), "num-layers: '-8' is not a whole number"),
         (FLAGSCALE.replace("num_layers: 8", LINEAR), "--linear-attention-freq has linear attention layers, which"),
         (FLAGSCALE.replace("num_layers: 8", "num_layers: 8\n  moe_latent_size: 128"), "--moe-latent-size: .*latent"),
@@ -334,7 +334,7 @@ def test_dual_pipe_v_of_flagscale(field: str) -> None:
 
 def test_a_framework_is_told_which_import_it_is_for() -> None:
     with pytest.raises(
-        InputError, match="its trainer module is for framework torchtitan: run simcluster import torchtitan"
+        InputError, match="the trainer module is for framework torchtitan: run simcluster import torchtitan"
     ):
         imported(TITAN)
     with pytest.raises(InputError, match="is for framework maxtext: it cannot be imported"):

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from simcluster.base.errors import InputError
 from simcluster.cli import main
-from simcluster.documents.catalogue.models import model_document
+from simcluster.documents.catalogue.models import load_model_entry
 from simcluster.importers.hugging_face import (
     assumptions_of_config,
     classify_config_keys,
@@ -27,7 +27,7 @@ from simcluster.model.layer_block import embedding_block
 from simcluster.model.layers import (
     RankShape,
     attention_block,
-    kinds_of_layer,
+    layer_kinds,
     mlp_block,
     parameters,
     stage_parameters_per_tp_rank,
@@ -400,12 +400,11 @@ def test_multi_token_prediction_is_left_out_and_said(name: str, with_its_layer: 
     config, total = MIXTURES[name]
     found, h = count_config_parameters(config), config["hidden_size"]
     model = Model(**model_from_config(config))
-    layer = sum(
-        kind.parameters(model) + kind.expert_parameters(model) for kind in kinds_of_layer(model, model.layers - 1)
-    ) + found.norm  # fmt: skip
+    kinds = layer_kinds(model, model.layers - 1)
+    layer = sum(kind.count_parameters(model) + kind.count_expert_parameters(model) for kind in kinds) + found.norm
     assert total + layer + 2 * h * h + 3 * h + 2 * 151552 * h == with_its_layer
     assert assumptions_of_config(config) == (
-        "without the 1 layer of multi-token prediction in time and parameters (mtp_layers: 1 in the model adds them)",
+        "time and parameters exclude the 1 layer of multi-token prediction (mtp_layers: 1 in the model adds them)",
     )
     assert assumptions_of_config({**config, "num_nextn_predict_layers": 0}) == ()
 
@@ -484,7 +483,7 @@ def test_a_window_does_the_work_of_the_tokens_in_it() -> None:
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"vision_config": {"hidden_size": 1}}, "has vision_config, so it is of a multi-part model"),
+        ({"vision_config": {"hidden_size": 1}}, "has vision_config, so the model is multimodal"),
         ({"text_config": {"hidden_size": 1}}, "the config of model_type 'gemma2' lacks num_hidden_layers"),
         (
             {"text_config": {"hidden_size": 1}, "model_type": "minimax_m3_vl"},
@@ -664,7 +663,9 @@ def model(config: dict[str, Any], sequence_length: int | None = None) -> Model:
 
 
 def test_llama_8b_is_the_preset() -> None:
-    expected = {key: value for key, value in Model(**model_document("llama3-8b")).model_dump().items() if key != "name"}
+    expected = {
+        key: value for key, value in Model(**load_model_entry("llama3-8b")).model_dump().items() if key != "name"
+    }
     assert {key: value for key, value in model(LLAMA_8B).model_dump().items() if key != "name"} == expected
 
 

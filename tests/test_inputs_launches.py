@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from simcluster.base.errors import InputError
+from simcluster.importers.import_result import ImportResult
 from simcluster.importers.megatron import scenario_from_arguments
-from simcluster.importers.results import ImportResult
 
 SIZES = (
     "pretrain_gpt.py --num-layers 2 --hidden-size 512 --num-attention-heads 8 --seq-length 512 "
@@ -40,11 +40,11 @@ RUN = f"torchrun --nproc_per_node 8 {TRAINS}"
 @pytest.mark.parametrize(
     ("text", "words", "said"),
     [
-        (f"torchrun --nproc_per_node 2 --nnodes 2 {TRAINS}", "the script starts 2 on each of 2 nodes", True),
-        (f"torchrun --nproc_per_node 16 --nnodes 1 {TRAINS}", "the script starts 16 on one node", True),
+        (f"torchrun --nproc_per_node 2 --nnodes 2 {TRAINS}", "the script starts 2 processes on each of 2 nodes", True),
+        (f"torchrun --nproc_per_node 16 --nnodes 1 {TRAINS}", "the script starts 16 processes on one node", True),
         (f"torchrun --nproc_per_node 8 --nnodes 2 {TRAINS}", "the script starts", False),
         (f"torchrun --nproc_per_node 4 --nnodes 1 {TRAINS}", "the script starts", False),
-        (f". $SETTINGS\nsource venv/bin/activate\n{RUN}", "what $SETTINGS sets is unknown", True),
+        (f". $SETTINGS\nsource venv/bin/activate\n{RUN}", "settings of $SETTINGS are unknown", True),
         (f". $SETTINGS\nsource venv/bin/activate\n{RUN}", "activate", False),
         (f"{RUN} --tokenizer-type NullTokenizer", "NullTokenizer adds an end-of-document token", True),
         (f"{RUN} --num-experts 8", "each token goes to 2 of the experts", True),
@@ -56,7 +56,7 @@ RUN = f"torchrun --nproc_per_node 8 {TRAINS}"
         ),
         (
             f"export TORCH_DISTRIBUTED_DEBUG=DETAIL\nenv NCCL_BLOCKING_WAIT=1 {RUN}",
-            "without NCCL_BLOCKING_WAIT=1, TORCH_DISTRIBUTED_DEBUG=DETAIL",
+            "NCCL_BLOCKING_WAIT=1, TORCH_DISTRIBUTED_DEBUG=DETAIL",
             True,
         ),
         (f"export TORCH_DISTRIBUTED_DEBUG=INFO NCCL_BLOCKING_WAIT=0\n{RUN}", "NCCL", False),
@@ -90,21 +90,21 @@ def test_numbers_that_script_and_configuration_give_otherwise_are_told() -> None
     document = found.document
     assert (document["training"]["global_batch"], document["parallel"]["zero"]) == (1024, 1)
     for words in (
-        "--global-batch-size 1024 of the script is used, not train_batch_size 64 of ds.json",
-        "zero_optimization.stage 1 of ds.json is used, not --zero-stage 3 of the script",
+        "--global-batch-size 1024 of the script is used instead of train_batch_size 64 of ds.json",
+        "zero_optimization.stage 1 of ds.json is used instead of --zero-stage 3 of the script",
     ):
         assert told(found, words)
     same = imported(f"{DEEPSPEED} --zero-stage 1", {"ds.json": json.dumps({"zero_optimization": {"stage": 1}})})
-    assert not told(same, "is used, not")
+    assert not told(same, "is used instead of")
 
 
 @pytest.mark.parametrize(
     ("setting", "words"),
     [
-        ("CUDA_LAUNCH_BLOCKING=1", "kernels are assumed to run as without CUDA_LAUNCH_BLOCKING=1"),
-        ("NVTE_FWD_LAYERNORM_SM_MARGIN=16", "without NVTE_FWD_LAYERNORM_SM_MARGIN=16"),
-        ("NCCL_P2P_NET_CHUNKSIZE=2097152", "the cluster's defaults, without NCCL_P2P_NET_CHUNKSIZE=2097152"),
-        ("USE_MNNVL=1", "NVLink domains are those of the cluster, not of USE_MNNVL=1"),
+        ("CUDA_LAUNCH_BLOCKING=1", "assumed to run with default settings; CUDA_LAUNCH_BLOCKING=1 is ignored"),
+        ("NVTE_FWD_LAYERNORM_SM_MARGIN=16", "NVTE_FWD_LAYERNORM_SM_MARGIN=16 is ignored"),
+        ("NCCL_P2P_NET_CHUNKSIZE=2097152", "the cluster's defaults; NCCL_P2P_NET_CHUNKSIZE=2097152 is ignored"),
+        ("USE_MNNVL=1", "NVLink domains are those of the cluster; USE_MNNVL=1 is ignored"),
     ],
 )
 def test_the_environment_s_settings_are_told_where_they_are_not_the_usual_ones(setting: str, words: str) -> None:
@@ -141,7 +141,7 @@ def test_a_value_that_rests_on_the_machine_says_what_gives_it() -> None:
         "count=$(($(all_hosts nvidia-smi | wc -l)-2))\nranks=$(( ${count} / 1 ))\nmicro=$(( 64 / ${ranks} ))\n"
         f"torchrun --nproc_per_node 8 {SIZES} --vocab-size 1000 --micro-batch-size ${{micro}}"
     )
-    with pytest.raises(InputError, match=r"--micro-batch-size: line 2 uses what all_hosts prints, .* --arg NAME="):
+    with pytest.raises(InputError, match=r"--micro-batch-size: line 2 uses the output of all_hosts, .* --arg NAME="):
         imported(text)
     assert imported(text, count="8").document["training"]["micro_batch"] == 8
 

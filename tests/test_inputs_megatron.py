@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 
 from simcluster.base.errors import InputError
 from simcluster.cli import main
-from simcluster.importers import option_values as tables
-from simcluster.importers.arguments import parse_arguments
+from simcluster.importers import megatron_options as tables
+from simcluster.importers.import_result import ImportResult
+from simcluster.importers.launch_arguments import parse_launch_command
 from simcluster.importers.megatron import scenario_from_arguments
 from simcluster.importers.megatron_bridge import scenario_from_bridge
-from simcluster.importers.results import ImportResult
 from simcluster.model.layers import parameters
 from simcluster.model.transformer import Model
 from simcluster.scenario.scenario import Scenario, load, load_text
@@ -71,7 +71,7 @@ def test_the_defaults_are_those_of_megatron() -> None:
 
 def test_every_argument_is_accounted_for() -> None:
     found = imported(LLAMA_70B)
-    given_options = parse_arguments(LLAMA_70B, "x").options
+    given_options = parse_launch_command(LLAMA_70B, "x").options
     assert sorted([*found.mapped, *found.no_effect]) == sorted(given_options)
     assert found.no_effect == ("lr", "train-iters", "data-path")
     assert "no effect" in found.to_yaml_text("x").lower()
@@ -132,7 +132,7 @@ def test_the_flash_kernel_of_legacy_layers_is_not_run_again(more: str, recompute
 def test_the_kernel_of_attention_takes_no_fp32(formats: str, attention: str) -> None:
     found = imported(f"{GPT_345M.replace('--fp16', '')} {formats}", gpus=8)
     assert found.document["training"]["attention"] == attention
-    told = [sentence for sentence in found.assumed if "does not support fp32" in sentence]
+    told = [sentence for sentence in found.assumed if "would need fp32 support" in sentence]
     assert len(told) == (attention == "unfused" and "unfused" not in formats)
 
 
@@ -259,7 +259,7 @@ def test_single_arguments(more: str, expected: dict[str, Any]) -> None:
         ("--attention-dropout 2", "'2' is not a number from 0 to 1"),
         ("--num-layers 2", "--hidden-size is missing"),
         (GPT_345M.replace("--tokenizer-type GPT2BPETokenizer", ""), "add --vocab-size"),
-        (GPT_345M + " --optimizer sgd", "sgd is not modelled; adam and muon are"),
+        (GPT_345M + " --optimizer sgd", "sgd is not modelled; use adam or muon"),
         (GPT_345M + " --fp8-format hybrid", "needs --bf16"),
         (
             GPT_345M + " --recompute-granularity selective --recompute-modules mtp",
@@ -269,7 +269,7 @@ def test_single_arguments(more: str, expected: dict[str, Any]) -> None:
         (GPT_345M + " --encoder-seq-length 2048", "--encoder-seq-length: is another name of seq-length"),
         (
             GPT_345M + " --pipeline-model-parallel-size 5 --decoder-first-pipeline-num-layers 3",
-            "do not divide evenly",
+            "must be a multiple of the stages",
         ),
         ("--x " * 60_000, "longer than 200,000 characters"),
         ("torchrun run.py --lr 1e-4 --seq_length 128", "run.py is not a Megatron program: none of its options"),

@@ -10,9 +10,9 @@ import pytest
 
 from simcluster.base.errors import InputError
 from simcluster.cli import main
+from simcluster.importers.import_result import ImportResult
 from simcluster.importers.megatron_bridge import scenario_from_bridge
 from simcluster.importers.nemo import scenario_from_nemo
-from simcluster.importers.results import ImportResult
 
 CLUSTER = {"topology": "dgx_h100", "nodes": 1}
 
@@ -111,7 +111,7 @@ def trains():
         ("llama3_8b", "recipe = llm.mamba2_130m.finetune_recipe(num_nodes=1)", "has Mamba-2 layers; only"),
         (
             "llama3_8b", "recipe = run.Partial(x, model=run.Config(llm.LlamaModel, config(1)))",
-            r"\(config\) is unknown, .*; run it once and give the NAME_config.yaml",
+            r"\(config\) cannot be imported: it is unknown, .*; run it once and give the NAME_config.yaml",
         ),
         ("llama3_8b", "recipe = run.Partial(x, model=vlm.LlavaModel(vlm.LlavaConfig()))", "takes images or sound"),
         ("llama3_8b", "recipe = run.Partial(x, model=CLIPModel(CLIPConfigB32()))", "takes images or sound"),
@@ -127,7 +127,7 @@ def test_a_part_that_another_file_makes() -> None:
     text = RECIPES.replace("NAME", "llama3_8b").replace("RECIPE_SET", "pass")
     text = text.replace("RECIPE", "recipe = run.Partial(pretrain, model=model(), trainer=default_trainer(4))")
     text = f"from nemo.collections.llm.recipes.trainer.default import default_trainer\n{text}"
-    with pytest.raises(InputError, match=r"takes its trainer from \S+\.default_trainer, which is in another file: run"):
+    with pytest.raises(InputError, match=r"trainer of trains comes from \S+\.default_trainer, which is in another"):
         scenario_from_nemo(text, cluster=CLUSTER, source="r.py", function="trains")
 
 
@@ -233,7 +233,7 @@ if __name__ == "__main__":
     [
         (
             "def own_pretrain_config():\n    return small_config()\n",
-            "takes its configuration from small_config, which is in another file: run it once and give the run_config",
+            "the configuration of own_pretrain_config comes from small_config, which is in another file: run it once",
         ),
         (
             "import recipes\nif __name__ == '__main__':\n    args = parser.parse_args()\n"

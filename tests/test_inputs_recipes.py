@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from simcluster.base.errors import InputError
+from simcluster.importers.import_result import ImportResult
 from simcluster.importers.megatron_bridge import scenario_from_bridge
 from simcluster.importers.nemo import scenario_from_nemo
-from simcluster.importers.results import ImportResult
 from simcluster.importers.torchtitan import scenario_from_torchtitan
-from simcluster.model.transformer import padded_vocab
+from simcluster.model.transformer import padded_vocab_size
 from simcluster.scenario.scenario import from_document
 
 CLUSTER = {"topology": "dgx_h100", "nodes": 1}
@@ -125,7 +125,7 @@ LLAMA = "cfg.model = AutoBridge.from_hf_pretrained('meta-llama/Meta-Llama-3-8B')
         ),
         ("_sft_common_vlm()", "", r"own_config .*takes images; only text"),
         ("_sft_common()", f"{LLAMA}; cfg.model.freeze_vision_model = False", r"own_config .*takes images; only text"),
-        ("base(1)", "", "takes its configuration from base, which is in another file: run it once"),
+        ("base(1)", "", "comes from base, which is in another file: run it once"),
         ("ConfigContainer(model=NemotronHProvider8B())", "", "has Mamba-2 layers; only"),
         ("ConfigContainer(model=X(num_layers=3))", "", "has an unknown class, so its"),
         (
@@ -177,14 +177,14 @@ def test_a_vocabulary_of_the_model_and_a_length_that_differs() -> None:
         "cfg.dataset.seq_length = 4096",
     )
     assert found.document["model"] == {"preset": "llama3-8b", "sequence_length": 8192}
-    told = "the model's sequence length, although dataset.seq_length is 4096, which Megatron-Bridge refuses"
-    assert told in found.assumed
+    told = "although dataset.seq_length is 4096 (Megatron-Bridge refuses unequal lengths)"
+    assert f"sequences have the model's length, {told}" in found.assumed
 
 
 @pytest.mark.parametrize("whole", [True, False])
 def test_a_vocabulary_of_the_tokenizer(whole: bool) -> None:
     line = NULL.format(whole).replace("NullTokenizer', vocab_size=32_000", "HuggingFaceTokenizer'")
-    assert any("takes that of the tokenizer" in each for each in own(line, LLAMA).assumed) is whole
+    assert any("takes the tokenizer's" in each for each in own(line, LLAMA).assumed) is whole
 
 
 @pytest.mark.parametrize(
@@ -201,7 +201,7 @@ def test_a_vocabulary_of_the_models_own_is_not_padded(base: str, said: str, mult
     model = 'cfg.model = AutoBridge.from_hf_pretrained("Qwen/Qwen2.5-72B").to_megatron_provider()'
     found = own(model, "cfg.model.tensor_model_parallel_size = 8", said, base=base).document
     read = from_document(found).model
-    assert (read.vocab_multiple, padded_vocab(read, 8)) == (multiple, 152_064 if multiple == 1 else 152_576)
+    assert (read.vocab_multiple, padded_vocab_size(read, 8)) == (multiple, 152_064 if multiple == 1 else 152_576)
 
 
 CLASSES = """
@@ -314,7 +314,7 @@ def test_what_hangs_on_a_condition_that_is_not_known_is_told() -> None:
 
 
 def test_overrides_without_a_model_ask_for_their_recipe() -> None:
-    with pytest.raises(InputError, match="name the recipe to change"):
+    with pytest.raises(InputError, match="name the recipe that they change"):
         scenario_from_bridge("train:\n  micro_batch_size: 1\n", cluster=CLUSTER, gpus=8)
     text = (
         "model:\n  hf_model_id: Qwen/Qwen3-8B\n  seq_length: 2048\ntrain: {global_batch_size: 8, micro_batch_size: 1}"
@@ -550,7 +550,7 @@ def test_a_registry_changes_a_configuration_of_its_own() -> None:
 @pytest.mark.parametrize(
     ("function", "words"),
     [
-        ("learns_by_rewards", "learns_by_rewards is reinforcement learning"),
+        ("learns_by_rewards", "learns_by_rewards configures reinforcement learning"),
         (
             "graph_llama3_8b",
             r"returns no Trainer.Config that can be read as data: run it once with debug\.print_config",
@@ -708,14 +708,14 @@ def small_config():
 def test_variables_of_a_recipe_that_change_the_time_are_told() -> None:
     function = {"source": "r.py", "function": "small_config"}
     found = scenario_from_bridge(f"MARGIN = 16\n{ENVIRONMENT}", cluster=CLUSTER, **function)
-    assert "NCCL is assumed to use the cluster's defaults, without NCCL_NVLS_ENABLE=0" in found.assumed
-    assert "kernels are assumed to run as without NVTE_FWD_LAYERNORM_SM_MARGIN=16" in found.assumed
+    assert "NCCL is assumed to use the cluster's defaults; NCCL_NVLS_ENABLE=0 is ignored" in found.assumed
+    assert any("default settings; NVTE_FWD_LAYERNORM_SM_MARGIN=16 is ignored" in sentence for sentence in found.assumed)
     assert "env_vars" not in found.no_effect
     usual = ENVIRONMENT.replace('ENABLE": 0', 'ENABLE": 1').replace("MARGIN\n", "0\n")
     idle = scenario_from_bridge(usual, cluster=CLUSTER, **function)
     assert "env_vars" in idle.no_effect
-    assert not any("assumed to" in sentence and "without" in sentence for sentence in idle.assumed)
+    assert not any("assumed to" in sentence or "ignored" in sentence for sentence in idle.assumed)
     said = scenario_from_bridge(
         "llama3_8b env_vars.NCCL_NVLS_ENABLE=0 train.micro_batch_size=1 train.global_batch_size=8", cluster=CLUSTER
     )
-    assert any("without NCCL_NVLS_ENABLE=0" in sentence for sentence in said.assumed)
+    assert any("NCCL_NVLS_ENABLE=0 is ignored" in sentence for sentence in said.assumed)

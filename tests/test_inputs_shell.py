@@ -9,13 +9,13 @@ from hypothesis import strategies as st
 
 from simcluster.base.errors import InputError
 from simcluster.cli import main
-from simcluster.importers.launches import parse_launch_script
+from simcluster.importers.import_result import ImportResult
+from simcluster.importers.launch_scripts import parse_launch_script
 from simcluster.importers.megatron import scenario_from_arguments
 from simcluster.importers.megatron_bridge import scenario_from_bridge
-from simcluster.importers.results import ImportResult
-from simcluster.importers.shell.script import read_script
-from simcluster.importers.shell.state import ScriptState, join_value
-from simcluster.importers.shell.values import evaluate_number
+from simcluster.importers.shell.script_reader import read_script
+from simcluster.importers.shell.script_state import ScriptState, shell_value_to_text
+from simcluster.importers.shell.word_expansion import evaluate_arithmetic
 from simcluster.scenario.scenario import load_text
 
 FOLDER = Path(__file__).parent / "inputs" / "launch"
@@ -38,8 +38,8 @@ def read(text: str, **more: Any) -> ScriptState:
 
 
 def after(text: str, name: str, **more: Any) -> str | None:
-    value = read(text, **more).get(name)
-    return None if value is None else join_value(value)
+    value = read(text, **more).variable_value(name)
+    return None if value is None else shell_value_to_text(value)
 
 
 def test_a_script_of_arrays_defaults_and_tests() -> None:
@@ -49,7 +49,7 @@ def test_a_script_of_arrays_defaults_and_tests() -> None:
     assert (scenario.pipeline.chunks, scenario.training.precision) == (4, "fp8-mixed")
     assert (scenario.model.sequence_length, scenario.training.global_batch) == (2048, 64)
     assert not found.unknown
-    assert any("assumed unset: WANDB_API_KEY, EXTRA, MORE_ARGS" in sentence for sentence in found.assumed)
+    assert any("sets no value: WANDB_API_KEY, EXTRA, MORE_ARGS" in sentence for sentence in found.assumed)
 
 
 TRAINS = (
@@ -130,7 +130,7 @@ def test_what_is_refused_of_deepspeed_is_refused_of_a_script_that_writes_it(zero
 
 def test_what_a_script_writes_for_deepspeed_is_listed() -> None:
     found = with_deepspeed('"stage": 2, "offload_param": {"device": "cpu"}, "overlap_comm": true, "new_key": 1')
-    assert "zero_optimization.offload_param has no effect with stage 2: parameters stay on the GPUs" in found.assumed
+    assert "zero_optimization.offload_param has no effect with ZeRO 2: parameters stay on GPUs" in found.assumed
     assert found.unknown == ("zero_optimization.new_key of ds.json",)
     assert "bucket_size" not in found.document["overlap"]
     assert (
@@ -180,14 +180,16 @@ def test_values_that_the_user_gives() -> None:
 )
 def test_arguments_that_the_user_gives_are_shifted_and_are_not_those_of_a_function(text: str) -> None:
     train = f"{text}torchrun pretrain_gpt.py --num-layers $N --load=x/$1`echo $A`/$2-$3\n"
-    found = parse_launch_script(train, "x.sh", fixed={"1": "llama", "2": "--n", "3": "8"}, read_file=lambda name: None)
+    found = parse_launch_script(
+        train, "x.sh", user_values={"1": "llama", "2": "--n", "3": "8"}, read_file=lambda name: None
+    )
     assert found.options["num-layers"] == ("8",)
     assert len(found.options["load"]) == 1
 
 
 def test_odd_names_and_sets_are_no_faults() -> None:
     text = 'A=${00}${0000009}${9999999}\ncase "a&" in [[\\&\\|~a]*) B=1;; esac\ntorchrun a.py --num-layers ${B}2\n'
-    found = parse_launch_script(text, "x.sh", fixed={"1": "x"}, read_file=lambda name: None)
+    found = parse_launch_script(text, "x.sh", user_values={"1": "x"}, read_file=lambda name: None)
     assert found.options == {"num-layers": ("12",)}
 
 
@@ -299,7 +301,7 @@ def test_processes_around_a_shell_and_none_that_are_said() -> None:
     assert any("all GPUs of the cluster" in sentence for sentence in alone.assumed)
     socket = f"#!/bin/bash\nexport NCCL_IB_DISABLE=1 NCCL_NVLS_ENABLE=1\n{inside}\n"
     by_nccl = scenario_from_arguments(socket, cluster=cluster, source="run.sh", available=64).assumed
-    assert any(sentence.endswith("the cluster's defaults, without NCCL_IB_DISABLE=1") for sentence in by_nccl)
+    assert any(sentence.endswith("the cluster's defaults; NCCL_IB_DISABLE=1 is ignored") for sentence in by_nccl)
     by_hosts = "deepspeed --num_gpus 8"  # on all machines of a file of hosts
     by_shell = f"deepspeed --num_nodes 2 --num_gpus 4 --no_python /usr/bin/bash -c '{inside}'"
     found = scenario_from_arguments(f"A=1\n{by_shell}\n", cluster=cluster, source="run.sh")
@@ -320,15 +322,17 @@ def test_options_without_a_value_and_arguments_of_the_script() -> None:
         "\n"
         'if [ $3 = full ]; then run="$run --seq-length 64"; fi\nrun="$run |& tee $LOG"\neval $run\n'
     )
-    found = parse_launch_script(text, "x.sh", fixed={"1": "8", "2": "4", "3": "full"}, read_file=lambda name: None)
+    found = parse_launch_script(
+        text, "x.sh", user_values={"1": "8", "2": "4", "3": "full"}, read_file=lambda name: None
+    )
     assert found.options == {"num-layers": ("8",), "hidden-size": ("512",), "bf16": (), "seq-length": ("64",)}
-    assert found.gpus == 4
-    assert any("assumed unset: more, sp" in sentence for sentence in found.assumed)
+    assert found.process_count == 4
+    assert any("sets no value: more, sp" in sentence for sentence in found.assumed)
 
 
 def test_a_wrapper_that_is_not_there_hands_on_what_it_is_given() -> None:
     text = 'A="--num-layers 8 --bf16"\nsrun --label bash ./wrap.sh pretrain_gpt.py $A --seq-length 64\n'
-    found = parse_launch_script(text, "x.sh", fixed={}, read_file=lambda name: None)
+    found = parse_launch_script(text, "x.sh", user_values={}, read_file=lambda name: None)
     assert found.options == {"num-layers": ("8",), "bf16": (), "seq-length": ("64",)}
 
 
@@ -395,8 +399,8 @@ def test_a_tokenizer_that_is_an_argument_of_the_script_is_not_asked_for() -> Non
 
 def test_a_program_by_the_name_of_its_module() -> None:
     text = "exec torchrun --nproc_per_node 8 --nnodes 2 --module examples.own.train --num-layers 8 --bf16\n"
-    found = parse_launch_script(text, "x.sh", fixed={}, read_file=lambda name: None)
-    assert (found.options, found.gpus) == ({"num-layers": ("8",), "bf16": ()}, 16)
+    found = parse_launch_script(text, "x.sh", user_values={}, read_file=lambda name: None)
+    assert (found.options, found.process_count) == ({"num-layers": ("8",), "bf16": ()}, 16)
 
 
 def test_nothing_is_run(tmp_path: Path) -> None:
@@ -417,13 +421,13 @@ NO_OPTION = r"^run.sh: run.py is not a Megatron program: none .*--seq-length\); 
     ("text", "words"),
     [
         ("echo hello", "starts no readable training"),
-        ('python3 -u "$@"', r"its arguments determine what it starts.*--arg @='pretrain_gpt\.py"),
+        ('python3 -u "$@"', r"it starts the program named by its arguments.*--arg @='pretrain_gpt\.py"),
         ('python3 own.py "$@"', r"it starts own\.py"),
-        ("python preprocess_data.py --input x --vocab-file y", "preprocess_data.py prepares files: it trains nothing"),
-        ("python run_text_generation_server.py --num-layers 2", "runs a trained model, not"),
+        ("python preprocess_data.py --input x --vocab-file y", "preprocess_data.py prepares files and trains nothing"),
+        ("python run_text_generation_server.py --num-layers 2", "runs a trained model; only"),
         ("python pretrain_t5.py --num-layers 2", "other than a text decoder"),
-        ("python train_rl.py --num-layers 2", "is reinforcement learning"),
-        ("python -m own.train --num-layers 2 --advantage-estimator ppo", "is reinforcement learning"),
+        ("python train_rl.py --num-layers 2", "trains by reinforcement learning"),
+        ("python -m own.train --num-layers 2 --advantage-estimator ppo", "means reinforcement learning"),
         ("if [ 1 = 1 ]; then exit 1; fi\npython pretrain_gpt.py --num-layers 2", "line 2 of the script ends it"),
         ("A=1\nwhile [ 1 = 1 ]; do A=$A$A; done", "expands to more|takes more than|starts no training"),
         ("f() { f; f; }\nf", "takes more than 20,000 steps|starts no training"),
@@ -433,19 +437,19 @@ NO_OPTION = r"^run.sh: run.py is not a Megatron program: none .*--seq-length\); 
         ("torchrun run.py --seq-length 128 --num-layers 2", "--hidden-size is missing"),
         ("torchrun run.py --seq-length 128 $SIZES", "--hidden-size is missing"),
         ("torchrun pretrain_gpt.py --seq-length 128", "--hidden-size is missing"),
-        ("N=$(echo 5 | tr -d x)\ntorchrun pretrain_gpt.py --hidden-size 8 --num-layers $N", "line 2 uses what echo"),
-        ("N=a/5\ntorchrun pretrain_gpt.py --num-layers ${N#a/}", r"line 3 uses what \$\{N#a/\} gives"),
+        ("N=$(echo 5 | tr -d x)\ntorchrun pretrain_gpt.py --hidden-size 8 --num-layers $N", "line 2 uses the output"),
+        ("N=a/5\ntorchrun pretrain_gpt.py --num-layers ${N#a/}", r"line 3 uses the value of \$\{N#a/\}"),
         # numbers that hang on a test that is not decided
-        (f"S=7b\nif [[ $S =~ 7b ]]; then N=32; else N=80; fi\n{LAYERS}", r"line 3 uses what \[\[\$S=~7b"),
-        (f"S=7b\nN=80\n[[ $S =~ 7b ]] && N=32\n{LAYERS}", r"line 4 uses what \$S=~7b"),
+        (f"S=7b\nif [[ $S =~ 7b ]]; then N=32; else N=80; fi\n{LAYERS}", r"line 3 uses the value of \[\[\$S=~7b"),
+        (f"S=7b\nN=80\n[[ $S =~ 7b ]] && N=32\n{LAYERS}", r"line 4 uses the value of \$S=~7b"),
         (
             "if [[ $S =~ 7b ]]; then M=(--num-layers 32); else M=(--num-layers 80); fi\ntorchrun pretrain_gpt.py "
             "--hidden-size 8 ${M[@]}",
-            r"line 2 uses what \[\[\$S=~7b",
+            r"line 2 uses the value of \[\[\$S=~7b",
         ),
-        (f"N=80\ncase $(hostname) in a*) N=32;; esac\n{LAYERS}", "line 3 uses what case"),
-        (f"N=80\nfor ((i=0; i<$(nproc); i++)); do N=32; done\n{LAYERS}", "line 3 uses what i"),
-        ("torchrun pretrain_gpt.py $(flags)", "line 2 uses what flags prints.*import the command that bash -x prints"),
+        (f"N=80\ncase $(hostname) in a*) N=32;; esac\n{LAYERS}", "line 3 uses the (output|value) of case"),
+        (f"N=80\nfor ((i=0; i<$(nproc); i++)); do N=32; done\n{LAYERS}", "line 3 uses the (output|value) of i"),
+        ("torchrun pretrain_gpt.py $(flags)", "line 2 uses the output of flags, .*import the command"),
         (
             "if grep -q x f; then TP=2; fi\ntorchrun pretrain_gpt.py --num-layers 2 --seq-length $(($TP * `wc -l`))",
             "wc",
@@ -484,7 +488,7 @@ def test_a_check_that_something_was_found_out_is_passed() -> None:
     found = scenario_from_arguments(text, cluster={"topology": "dgx_h100"}, gpus_per_node=8, source="run.sh")
     assert "the check in line 4 of the script is assumed to pass" in found.assumed
     assert found.document["gpus"] == 8
-    assert "it uses all 8 GPUs of a node, as it states no number (--gpus sets it)" in found.assumed
+    assert "the launch uses all 8 GPUs of a node, as it states no number (--gpus sets the number)" in found.assumed
     said = scenario_from_arguments(
         text.replace("deepspeed", "deepspeed --num_gpus 4"), cluster={"topology": "dgx_h100"}, gpus_per_node=8
     )
@@ -496,7 +500,7 @@ def test_a_check_that_something_was_found_out_is_passed() -> None:
     ("text", "value"), [("2*3", 6), ("-7 / 2", -3), ("!0", None), ("1 << 2", None), ("x", None), ("9**9**9", None)]
 )
 def test_whole_numbers(text: str, value: int | None) -> None:
-    assert evaluate_number(text, ScriptState("x")) == value
+    assert evaluate_arithmetic(text, ScriptState("x")) == value
 
 
 @settings(max_examples=60, deadline=None)
@@ -504,7 +508,7 @@ def test_whole_numbers(text: str, value: int | None) -> None:
 def test_a_script_cut_anywhere_is_read_or_one_complaint(place: int, junk: str) -> None:
     text = (FOLDER / "arrays.sh").read_text()
     try:
-        parse_launch_script(text[:place] + junk + text[place:], "x.sh", fixed={}, read_file=lambda name: None)
+        parse_launch_script(text[:place] + junk + text[place:], "x.sh", user_values={}, read_file=lambda name: None)
     except InputError:
         return
 

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simcluster.base.errors import InputError
-from simcluster.importers.results import ImportResult
+from simcluster.importers.import_result import ImportResult
 from simcluster.importers.torchtitan import scenario_from_torchtitan
 from simcluster.model.layers import parameters
 from simcluster.scenario.scenario import Scenario, load_text
@@ -224,7 +224,7 @@ def test_compiled_blocks_and_json_and_old_names() -> None:
         (changed(optimizer__name='"Muon"'), "Muon updates whole matrices, and is not modelled with FSDP, which shards"),
         (changed(optimizer__name='"Shampoo"'), "'Shampoo' is not modelled; AdamW and Muon are"),
         (changed(activation_checkpoint__mode='"memory_budget"'), "'memory_budget' is not modelled"),
-        (changed(model__converters='["bitnet"]'), "'bitnet' is not modelled; float8 and mx are"),
+        (changed(model__converters='["bitnet"]'), "'bitnet' is not modelled; use float8 or mx"),
         (changed(parallelism__disable_loss_parallel="true"), "disable_loss_parallel: true is not modelled"),
         (
             changed(
@@ -457,7 +457,7 @@ def test_a_script_that_starts_a_job_with_settings_of_its_own() -> None:
     assert any(each.startswith("one replica group: fault-tolerant averaging") for each in found.assumed)
     eager = STARTED.replace("\nNGPU", "\nexport TORCH_COMPILE_DISABLE=1\nNGPU")
     told = scenario_from_torchtitan(eager, cluster={}, available=64, read_file=there.get, source="run.sh").assumed
-    assert "kernels are assumed to run as without TORCH_COMPILE_DISABLE=1" in told
+    assert "kernels are assumed to run with default settings; TORCH_COMPILE_DISABLE=1 is ignored" in told
     plain = STARTED.replace("--job.config_file ${CONFIG_FILE}", "")
     by_variable = scenario_from_torchtitan(plain, cluster={}, available=64, read_file=there.get, source="run.sh")
     assert by_variable.document["model"] == document["model"]
@@ -506,8 +506,9 @@ def test_a_registry_names_optimizers_for_groups_of_parameters() -> None:
     [
         ({"data_parallel_shard_degree": 1, "pipeline_parallel_degree": 4}, 4, ("fp32", None), "in fp32: torchtitan sw"),
         ({"data_parallel_shard_degree": 1, "tensor_parallel_degree": 2}, 2, ("fp32", None), "but with TP"),
-        ({"data_parallel_shard_degree": 1}, 1, ("bf16-mixed", "fp32-16"), "is by autocast (no FSDP)"),
-        ({"data_parallel_shard_degree": 1, "data_parallel_replicate_degree": 8}, 8, ("bf16-mixed", "fp32-16"), "by"),
+        ({"data_parallel_shard_degree": 1}, 1, ("bf16-mixed", "fp32-16"), "uses autocast (no FSDP)"),
+        ({"data_parallel_shard_degree": 1, "data_parallel_replicate_degree": 8}, 8, ("bf16-mixed", "fp32-16"),
+         "uses autocast (no FSDP)"),
         ({"data_parallel_shard_degree": 2, "pipeline_parallel_degree": 4}, 8, ("bf16-mixed", "fp32-16"), ""),
         ({"data_parallel_shard_degree": 1, "context_parallel_degree": 2}, 2, ("bf16-mixed", "fp32-16"), ""),
     ],
@@ -533,7 +534,7 @@ def test_what_of_a_precision_without_fsdp_has_no_place_is_told() -> None:
     split = alone | {"parallelism__tensor_parallel_degree": "2"}
     products = imported(changed(**split, model__converters='["float8"]'), 2)
     assert products.document["training"]["precision"] == "fp8-mixed"
-    assert any("operations other than fp8 matmuls are in 16 bits" in sentence for sentence in products.assumed)
+    assert any("other than fp8 matmuls are simulated in 16 bits" in sentence for sentence in products.assumed)
     kept = imported(changed(**split, training__dtype='"bfloat16"'), 2).document["training"]
     assert (kept["precision"], kept["memory_recipe"]) == ("bf16-mixed", "bf16-8")
 

@@ -10,9 +10,9 @@ import pytest
 from simcluster.base.errors import InputError
 from simcluster.cli import main
 from simcluster.importers.deepspeed import scenario_from_deepspeed
+from simcluster.importers.import_result import ImportResult
 from simcluster.importers.megatron import scenario_from_arguments
 from simcluster.importers.named_models import load_published_model
-from simcluster.importers.results import ImportResult
 from simcluster.importers.trainer_scripts import scenario_from_trainer
 from simcluster.scenario.scenario import load
 
@@ -65,7 +65,7 @@ def test_what_is_not_said_is_the_trainers_default_or_told() -> None:
     variables = "CUDA_VISIBLE_DEVICES=0,1 CUDA_LAUNCH_BLOCKING=1"
     seen = trainer(f"export {variables}\naccelerate launch {TRAINS} --per_device_train_batch_size 1")
     assert seen.document["gpus"] == 2
-    assert "kernels are assumed to run as without CUDA_LAUNCH_BLOCKING=1" in seen.assumed
+    assert "kernels are assumed to run with default settings; CUDA_LAUNCH_BLOCKING=1 is ignored" in seen.assumed
 
 
 def test_values_of_the_user_go_before_those_of_the_script() -> None:
@@ -83,7 +83,10 @@ def test_values_of_the_user_go_before_those_of_the_script() -> None:
     ("command", "words"),
     [
         ("deepspeed train.py --deepspeed other.json", "starts DeepSpeed with other.json, which is neither next to it"),
-        ("deepspeed train.py --deepspeed ds.json --from_pretrained google/flan-t5-xl", "flan-t5-xl has an encoder"),
+        (
+            "deepspeed train.py --deepspeed ds.json --from_pretrained google/flan-t5-xl",
+            "flan-t5-xl: the model has an encoder",
+        ),
         ("deepspeed train.py --deepspeed other.json --model_name_or_path m/llava-v1.6-mistral-7b", "takes images"),
         ("deepspeed train.py --deepspeed ds.json --model_name_or_path vision/own-7b", "only the model's name"),
         ("deepspeed train.py --deepspeed ds.json", "does not name the model; give it: --model"),
@@ -163,7 +166,7 @@ def test_what_programs_do_by_themselves(command: str, length: int | None, recomp
 
 def test_of_several_trainings_the_first_counts_and_that_is_told() -> None:
     several = f"deepspeed {TRAINS} --bf16\ndeepspeed {TRAINS} --fp16\n"
-    assert "the first of 2 trainings that the script starts" in trainer(several).assumed
+    assert "of 2 trainings that the script starts, only the first is imported" in trainer(several).assumed
     assert not any("trainings" in sentence for sentence in trainer(f"deepspeed {TRAINS}\n" * 2).assumed)
 
 

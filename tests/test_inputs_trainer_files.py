@@ -8,7 +8,7 @@ import pytest
 
 from simcluster.base.errors import InputError
 from simcluster.cli import main
-from simcluster.importers.results import ImportResult
+from simcluster.importers.import_result import ImportResult
 from simcluster.importers.trainer_scripts import scenario_from_trainer
 
 CLUSTER = {"topology": "dgx_h100", "nodes": 4}

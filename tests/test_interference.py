@@ -16,14 +16,20 @@ from test_fold import documents
 
 from simcluster.base.clock import TICK, round_to_tick
 from simcluster.base.errors import InputError
-from simcluster.devices.device import kernels_seconds, load_device
-from simcluster.devices.interference import Communication, Factor, Interference, MemoryBandwidth, Multiprocessors
-from simcluster.devices.sensitivity import get_interference, make_sensitivity
-from simcluster.engine.explicit import ExplicitProgram
+from simcluster.devices.device import kernel_sequence_seconds, load_device
+from simcluster.devices.interference import (
+    BandwidthInterference,
+    ConcurrentCommunication,
+    FactorInterference,
+    Interference,
+    MultiprocessorInterference,
+)
+from simcluster.devices.sensitivity import make_interference, make_sensitivity_function
+from simcluster.engine.explicit_program import ExplicitProgram
 from simcluster.engine.run import simulate_tables
 from simcluster.engine.tables import CommunicationKind
 from simcluster.model.kernels import Kernel
-from simcluster.reference.record import OpTimes
+from simcluster.reference.step_record import OpTimes
 from simcluster.step.simulate import simulate, simulate_scenario
 from simcluster.traffic.traffic import Traffic
 
@@ -39,7 +45,7 @@ def program(main: Sequence[Row], side: Sequence[tuple[float, float]], x: float, 
         made.add_op(lanes[0], seconds, sensitivity=-1.0 if sensitivity is None else sensitivity)
     for pause, seconds in side:
         made.add_op(lanes[1], pause)
-        made.add_op(lanes[1], meeting=transfer(made, 0, seconds, ranks=(0,), pressure=x, drag=y))
+        made.add_op(lanes[1], rendezvous=transfer(made, 0, seconds, ranks=(0,), pressure=x, drag=y))
     return made
 
 
@@ -51,7 +57,7 @@ def transfer(made: ExplicitProgram, link: int, seconds: float, **effects: Any) -
 
 def times_of(made: ExplicitProgram, **profiles: Any) -> OpTimes:
     """Return the times of all ops on two links of 1 B/s."""
-    found = simulate_tables(made.tables([1.0, 1.0], **profiles), str, keeps_times=True).times
+    found = simulate_tables(made.make_tables([1.0, 1.0], **profiles), str, keeps_times=True).times
     assert found is not None
     return found
 
@@ -146,7 +152,7 @@ def test_no_pressure_and_no_drag_change_nothing(main: list[Row], side: list[tupl
 
 def test_the_strongest_of_several_communications_counts() -> None:
     made = program([(8.0, 1.0)], [(0.0, 2.0)], 1.0, 0.0)
-    made.add_op(made.add_lane(0), meeting=transfer(made, 1, 4.0, ranks=(0,), pressure=0.25))
+    made.add_op(made.add_lane(0), rendezvous=transfer(made, 1, 4.0, ranks=(0,), pressure=0.25))
     end = times_of(made).end
     assert end[0] == pytest.approx(4 + 8 - 2 / 2 - 2 / 1.25, abs=8 * TICK)
 
@@ -167,7 +173,7 @@ def test_all_ranks_of_a_communication_feel_it_and_one_that_computes_drags_it() -
 def test_a_dragged_transfer_keeps_its_share_of_a_link() -> None:
     """Two transfers on one link; the one beside computation takes twice as long, the other does not gain by it."""
     made = program([(100.0, 1.0)], [(0.0, 4.0)], 0.0, 1.0)
-    made.add_op(made.add_lane(1), meeting=transfer(made, 0, 4.0))
+    made.add_op(made.add_lane(1), rendezvous=transfer(made, 0, 4.0))
     end = times_of(made).end
     assert end[3] == 8.0  # half of the link until 8 s
     assert end[2] == 12.0  # 2 s worth done at 8 s, the other 2 s worth on the whole link
@@ -177,23 +183,33 @@ def test_a_dragged_transfer_keeps_its_share_of_a_link() -> None:
 
 
 def test_a_factor_in_a_node_and_between_nodes() -> None:
-    spec = Factor(kind="factor", compute=0.2, compute_between_nodes=0.02)
-    found = [Interference(spec, 108, 2e12).pressure(Communication(far, 1e11)) for far in (False, True)]
+    spec = FactorInterference(kind="factor", compute=0.2, compute_between_nodes=0.02)
+    found = [
+        Interference(spec, 108, 2e12).compute_slowdown(ConcurrentCommunication(far, 1e11)) for far in (False, True)
+    ]
     assert found == [0.2, 0.02]
-    assert Interference(Factor(kind="factor", compute=0.2), 108, 2e12).pressure(Communication(True, 1e11)) == 0.2
     assert (
-        Factor(kind="factor", compute=0.2, compute_between_nodes=0.0).pressure(Communication(True, 0.0), 1, 1.0) == 0.0
+        Interference(FactorInterference(kind="factor", compute=0.2), 108, 2e12).compute_slowdown(
+            ConcurrentCommunication(True, 1e11)
+        )
+        == 0.2
+    )
+    assert (
+        FactorInterference(kind="factor", compute=0.2, compute_between_nodes=0.0).compute_slowdown(
+            ConcurrentCommunication(True, 0.0), 1, 1.0
+        )
+        == 0.0
     )
 
 
 def test_memory_bandwidth_oracle() -> None:
     """MODELLING.md C.5: A100, 300 GB/s over NVLink, 3 bytes each: 1 / (1 - 900 / 2039) = 1.79 (measured 1.83)."""
     a100 = load_device("a100-80gb")
-    found = get_interference(a100, MemoryBandwidth(kind="hbm", bytes_per_byte=3.0))
+    found = make_interference(a100, BandwidthInterference(kind="hbm", bytes_per_byte=3.0))
     assert found is not None
-    assert 1 + found.pressure(Communication(False, 300e9)) == pytest.approx(1.79, abs=0.005)
-    assert found.pressure(Communication(False, 1e15)) == 1.0  # no more than a fair share
-    feels = make_sensitivity(a100, found, "bf16")
+    assert 1 + found.compute_slowdown(ConcurrentCommunication(False, 300e9)) == pytest.approx(1.79, abs=0.005)
+    assert found.compute_slowdown(ConcurrentCommunication(False, 1e15)) == 1.0  # no more than a fair share
+    feels = make_sensitivity_function(a100, found, "bf16")
     assert feels([Kernel("add", "memory", 0.0, 1e9)]) == pytest.approx(1.0, abs=0.01)
     assert feels([Kernel("product", "matmul", 2 * 8192.0**3, 3 * 2 * 8192.0**2, 8192, 8192, 8192)]) < 0.05
 
@@ -203,13 +219,15 @@ def test_waves_oracle() -> None:
     ceiling twice as long (measured on H100: 1.70)."""
     h100 = load_device({"base": "h100", "matmul": {"power": 1.0, "clock": 0.5, "epilogue": 0.0, "tiles": [[128, 128]]}})
     product = Kernel("product", "matmul", 2.0 * 132 * 128 * 128 * 8192, 1.0, 132 * 128, 128, 8192)
-    found = get_interference(h100, Multiprocessors(kind="sms", channels=24))
+    found = make_interference(h100, MultiprocessorInterference(kind="sms", channels=24))
     assert found is not None
-    slower = 1 + make_sensitivity(h100, found, "bf16")([product]) * found.pressure(Communication(False, 0.0))
-    alone = kernels_seconds(h100, [product], precision="bf16")
+    slower = 1 + make_sensitivity_function(h100, found, "bf16")([product]) * found.compute_slowdown(
+        ConcurrentCommunication(False, 0.0)
+    )
+    alone = kernel_sequence_seconds(h100, [product], precision="bf16")
     assert slower == pytest.approx((2 * (alone - h100.launch) + h100.launch) / alone)
-    assert make_sensitivity(h100, found, "bf16")([Kernel("add", "memory", 0.0, 1e9)]) == 0.0
-    assert make_sensitivity(h100, None, "bf16")([product]) == 1.0
+    assert make_sensitivity_function(h100, found, "bf16")([Kernel("add", "memory", 0.0, 1e9)]) == 0.0
+    assert make_sensitivity_function(h100, None, "bf16")([product]) == 1.0
 
 
 @pytest.mark.parametrize("name", ["h100", "h800", "a100-80gb", "b200"])
@@ -221,9 +239,11 @@ def test_a_matmul_at_the_power_limit_has_no_power_of_those_that_communicate(
     """S / (S - h) as long, but for its last wave: 1.22 with 24 of an H100's (18.9 % measured, arXiv:2507.03114)."""
     device = load_device({"base": name, "matmul": {"power_exponent": exponent, "epilogue": 0.0}})
     large = Kernel("large", "matmul", 2 * 16384.0**3, 3 * 2 * 16384.0**2, 16384, 16384, 16384)
-    found = get_interference(device, Multiprocessors(kind="sms", channels=channels))
+    found = make_interference(device, MultiprocessorInterference(kind="sms", channels=channels))
     assert found is not None
-    slower = 1 + make_sensitivity(device, found, "bf16")([large]) * found.pressure(Communication(False, 0.0))
+    slower = 1 + make_sensitivity_function(device, found, "bf16")([large]) * found.compute_slowdown(
+        ConcurrentCommunication(False, 0.0)
+    )
     assert slower == pytest.approx(device.multiprocessors / (device.multiprocessors - channels), rel=0.02)
 
 
@@ -238,7 +258,9 @@ def test_reserved_multiprocessors_slow_products_and_attention(reserved: int) -> 
     whole = load_device({"base": "h100", "matmul": free})
     less = load_device({"base": "h100", "matmul": free, "reserved": reserved})
     for kernel in kernels:
-        ratio = kernels_seconds(less, [kernel], precision="bf16") / kernels_seconds(whole, [kernel], precision="bf16")
+        ratio = kernel_sequence_seconds(less, [kernel], precision="bf16") / kernel_sequence_seconds(
+            whole, [kernel], precision="bf16"
+        )
         assert (ratio == 1.0) if not reserved else (1.0 < ratio < 132)
 
 
@@ -249,12 +271,15 @@ def test_reserving_all_multiprocessors_is_an_error() -> None:
 
 def test_auto_is_what_the_device_says() -> None:
     own: dict[str, Any] = {"base": "h100", "interference": {"kind": "factor", "compute": 0.5}}
-    found = get_interference(load_device(own), "auto")
+    found = make_interference(load_device(own), "auto")
     assert found is not None
-    assert found.pressure(Communication(False, 0.0)) == 0.5
-    assert get_interference(load_device(own), "none") is None
-    assert get_interference(load_device({**own, "interference": None}), "auto") is None
-    assert get_interference(load_device({**own, "interference": None}), Multiprocessors(kind="sms")) is not None
+    assert found.compute_slowdown(ConcurrentCommunication(False, 0.0)) == 0.5
+    assert make_interference(load_device(own), "none") is None
+    assert make_interference(load_device({**own, "interference": None}), "auto") is None
+    assert (
+        make_interference(load_device({**own, "interference": None}), MultiprocessorInterference(kind="sms"))
+        is not None
+    )
 
 
 def test_every_device_that_says_something_says_where_it_is_from() -> None:
@@ -412,7 +437,7 @@ def test_steps_do_not_model_it_and_say_so(tiny: Tiny) -> None:
 
 
 def test_given_times_know_no_interference() -> None:
-    from simcluster.studies.bench.given_times import Costs, simulate_costs
+    from simcluster.studies.bench.fixed_durations import Costs, simulate_costs
 
     run = simulate_costs(Costs(forward=1.0, backward=2.0, send=0.5), stages=2, microbatches=4)
     ops, times = run.record.ops, run.record.times

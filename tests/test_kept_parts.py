@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from test_multi_token_prediction import scenario
 
 from simcluster import simulate
-from simcluster.model.choices import RECOMPUTE_MODULES
-from simcluster.planning.kept_parts import list_peak_tensors
-from simcluster.planning.residency import block_residencies
-from simcluster.scenario.job import job_of, planned_footprints
+from simcluster.model.kernel_choices import RECOMPUTE_MODULES
+from simcluster.planning.block_memory import block_memory_table
+from simcluster.planning.peak_tensors import list_peak_tensors
+from simcluster.scenario.job_conversion import job_of, plan_footprints
 from simcluster.scenario.memory_plan import shape_of
 
 MODULES = st.lists(st.sampled_from(RECOMPUTE_MODULES), min_size=1, unique=True)
@@ -31,10 +31,10 @@ def test_parts_add_up_to_the_plan(schedule: str, recompute: Any, every: int) -> 
            "training.recompute_every": None if recompute == "none" else every, "memory.backward_temporaries": True}
     )  # fmt: skip
     job = job_of(made, made.cluster.device)
-    blocks = block_residencies(made.model, shape_of(made))
-    for stage, counted in enumerate(planned_footprints(made)):
+    blocks = block_memory_table(made.model, shape_of(made))
+    for stage, counted in enumerate(plan_footprints(made)):
         parts = list_peak_tensors(blocks, job.schedule, job.slices, stage)
-        assert sum(part.total for part in parts) == pytest.approx(counted.activations, rel=1e-9)
+        assert sum(part.total_bytes for part in parts) == pytest.approx(counted.activations, rel=1e-9)
         assert all(part.alive > 0 for part in parts)
 
 

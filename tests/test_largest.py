@@ -12,8 +12,8 @@ from simcluster import cli
 from simcluster.base.errors import InputError
 from simcluster.scenario.scenario import load
 from simcluster.step.simulate import simulate
-from simcluster.studies.whatif.job_memory import job_memory, memory_by_part
-from simcluster.studies.whatif.largest import largest_that_fits
+from simcluster.studies.whatif.job_memory import job_memory, memory_by_category
+from simcluster.studies.whatif.largest_value import largest_that_fits
 
 SMALL = {"cluster.scale.memory": 0.008}  # 640 MB, so that few values fit
 
@@ -83,9 +83,9 @@ def test_a_scenario_a_mapping_and_a_name_are_one() -> None:
 @pytest.mark.parametrize(
     ("path", "said"),
     [
-        ("training.micro_batches", "a scenario has no training.micro_batches"),
+        ("training.micro_batches", "training.micro_batches is not a scenario key"),
         ("training.precision", "is 'bf16-mixed' in this scenario, but only whole numbers"),
-        ("training.global_batch", "memory does not depend on it"),
+        ("training.global_batch", "does not change the memory"),
     ],
 )
 def test_what_has_no_largest_value(path: str, said: str) -> None:
@@ -107,8 +107,8 @@ def test_each_stage_and_each_zero_is_what_runs_hold() -> None:
     memory, result = job_memory(scenario), simulate(scenario)
     assert max(memory.stages, key=lambda held: held.total) == result.memory
     for held in memory.stages:
-        assert sum(memory_by_part(held).values()) == pytest.approx(held.total, rel=1e-12)
-    none, one, two, three = (rung.held for rung in memory.rungs)
+        assert sum(memory_by_category(held).values()) == pytest.approx(held.total, rel=1e-12)
+    none, one, two, three = (rung.footprint for rung in memory.rungs)
     assert none is not None
     assert one is not None
     assert two is not None

@@ -14,11 +14,11 @@ from simcluster import InputError, simulate
 from simcluster.model.flops import layer_flops
 from simcluster.model.kernels import Kernel
 from simcluster.model.layers import RankShape, attention_block, parameters
-from simcluster.model.memory import activation_parts
+from simcluster.model.memory import activation_bytes
 from simcluster.model.transformer import Model
 from simcluster.planning.ops import Segment
-from simcluster.planning.segments import Pass, Passes
-from simcluster.planning.works import Collective
+from simcluster.planning.pass_segments import CachedPassSegmentMaker, PassLayers
+from simcluster.planning.work_kinds import Collective
 from simcluster.scenario.scenario import load
 
 MLA = {"q_lora_rank": 192, "kv_lora_rank": 64, "qk_nope_head_dim": 32, "qk_rope_head_dim": 16, "v_head_dim": 32}
@@ -28,7 +28,7 @@ FIELDS: dict[str, Any] = {
 }  # fmt: skip
 MODEL = Model.model_validate(FIELDS)
 DIRECT = Model.model_validate({**FIELDS, "mla": {**MLA, "q_lora_rank": None}})
-LAYER = Pass((0,))
+LAYER = PassLayers((0,))
 SHAPES = st.builds(
     RankShape,
     micro_batch=st.sampled_from([1, 3]),
@@ -83,7 +83,7 @@ def test_every_kernel_runs_once(model: Model, shape: RankShape, overlap: bool) -
         seen.extend(kernels)
         return 0.0
 
-    made = Passes(model, shape, timer, overlap_tensor=overlap)
+    made = CachedPassSegmentMaker(model, shape, timer, overlap_tensor=overlap)
     block = attention_block(model, shape)
     sections = (block.entry, block.body, block.exit)
     made.segment("F", LAYER)
@@ -99,7 +99,7 @@ def test_every_kernel_runs_once(model: Model, shape: RankShape, overlap: bool) -
 @pytest.mark.parametrize(("model", "width"), [(MODEL, 64 + 16 + 192), (DIRECT, 64 + 16 + 512)])
 def test_narrow_vectors_are_gathered(model: Model, width: int) -> None:
     """Under sequence parallelism what enters the heads is narrow, forward and again for the weights' gradients."""
-    made = Passes(
+    made = CachedPassSegmentMaker(
         model, RankShape(micro_batch=1, tp=4, sequence_parallel=True), lambda kernels: 0.0, overlap_tensor=False
     )
     narrow, whole = 2 * 128 * width, 2 * 128 * 512
@@ -135,7 +135,7 @@ def test_where_it_meets_plain_attention_the_core_is_the_same() -> None:
 
 
 def test_activations_by_hand() -> None:
-    parts, n = activation_parts(MODEL, RankShape(micro_batch=1)), 128
+    parts, n = activation_bytes(MODEL, RankShape(micro_batch=1)), 128
     assert (parts["latent"], parts["latent_normed"]) == (2 * n * (64 + 16 + 192), 2 * n * (64 + 192))
     assert (parts["query"], parts["key"], parts["value"]) == (2 * n * 8 * 48, 2 * n * 8 * 48, 2 * n * 8 * 32)
 
@@ -153,8 +153,8 @@ def test_folded_is_unfolded_to_the_bit(changes: dict[str, Any]) -> None:
     ("changes", "words"),
     [
         ({"kv_heads": 2}, "remove kv_heads"),
-        ({"bias": True}, "without biases"),
-        ({"head_dim": 64}, "head_dim 64 is not mla.s .* = 48"),
+        ({"bias": True}, "has keys for each of the 8 heads, no biases, .*remove kv_heads, qk_norm and bias"),
+        ({"head_dim": 64}, "head_dim 64 does not equal mla.s .* = 48; remove head_dim"),
     ],
 )
 def test_what_does_not_go_says_why(changes: dict[str, Any], words: str) -> None:

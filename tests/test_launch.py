@@ -18,25 +18,25 @@ from hypothesis import strategies as st
 import simcluster
 from simcluster.cli import main
 from simcluster.longrun import closed_forms
-from simcluster.longrun.budget.critical_batch import effective_amount
-from simcluster.longrun.launch.check import RUN_CHECKS, LaunchCheck
-from simcluster.longrun.launch.launch import Launch
-from simcluster.longrun.launch.points import CheckpointOverhead
-from simcluster.longrun.pattern import STORAGE, CheckpointPattern, SnapshotCost
-from simcluster.longrun.run import FailureMode, LongRun
+from simcluster.longrun.budget.critical_batch import fresh_equivalent
+from simcluster.longrun.checkpoint_pattern import STORAGE, CheckpointPattern, SnapshotCost
+from simcluster.longrun.launch.launch_check import RUN_CHECKS, LaunchCheck
+from simcluster.longrun.launch.run_checks import CheckpointOverhead
+from simcluster.longrun.launch.run_under_check import RunUnderCheck
+from simcluster.longrun.long_run import FailureMode, LongRun
+from simcluster.longrun.studies.cluster_states import ClusterStateSimulator
 from simcluster.longrun.studies.run_closed_forms import two_level_efficiency
-from simcluster.longrun.studies.states import StepStates
 from simcluster.scenario.run_section import ValidationSpec
 from simcluster.scenario.run_times import FixedTime
 from simcluster.scenario.scenario import Scenario
-from simcluster.studies.whatif.preflight_points import CHECKS, Point
+from simcluster.studies.whatif.checklist_points import CHECKS, ChecklistPoint
 
 HOUR = 3600.0
 OF_GOLDEN = FailureMode("any", "stop", 1 / (3 * HOUR))
 
 
 def saving_cost(steps: int, step: float = 13.71, checkpoint: float = 60.0) -> float:
-    return CheckpointOverhead.of_run(
+    return CheckpointOverhead.from_run(
         LongRun(CheckpointPattern(step, steps, SnapshotCost(checkpoint)), (OF_GOLDEN,))
     ).whole
 
@@ -58,18 +58,18 @@ def test_what_is_written_behind_training_is_at_stake_for_longer() -> None:
     saving = SnapshotCost(5.0, write=100.0, slowed=0.1)
     run = LongRun(CheckpointPattern(2.0, 300, saving), (OF_GOLDEN,))
     waste = closed_forms.async_lost_share(600.0, 5.0, 100.0, 0.1, 3 * HOUR, 0.0)
-    assert CheckpointOverhead.of_run(run).whole == pytest.approx(waste, rel=1e-12)
+    assert CheckpointOverhead.from_run(run).whole == pytest.approx(waste, rel=1e-12)
     silent = replace(OF_GOLDEN, name="silent", effect="silent", lasts=FixedTime(seconds="1 h"))
-    assert CheckpointOverhead.of_run(replace(run, causes=(OF_GOLDEN, silent))).again == pytest.approx(
-        2 * CheckpointOverhead.of_run(run).again
+    assert CheckpointOverhead.from_run(replace(run, causes=(OF_GOLDEN, silent))).redone == pytest.approx(
+        2 * CheckpointOverhead.from_run(run).redone
     )
 
 
 def test_copies_in_memory_and_on_storage_are_two_levels() -> None:
     deep = FailureMode("deep", "stop", 1 / (30 * HOUR), survives=STORAGE)
-    pattern = CheckpointPattern(2.0, 100, SnapshotCost(20.0), memory=SnapshotCost(1.0), cycles=7)
+    pattern = CheckpointPattern(2.0, 100, SnapshotCost(20.0), memory=SnapshotCost(1.0), snapshots_per_stored=7)
     run = LongRun(pattern, (OF_GOLDEN, deep))
-    assert CheckpointOverhead.of_run(run).whole == pytest.approx(1 - two_level_efficiency(run), rel=1e-6)
+    assert CheckpointOverhead.from_run(run).whole == pytest.approx(1 - two_level_efficiency(run), rel=1e-6)
 
 
 # --- points -----------------------------------------------------------------------------------------------------------
@@ -84,22 +84,22 @@ RUN: dict[str, Any] = {
 
 
 @cache
-def states() -> StepStates:
+def states() -> ClusterStateSimulator:
     """Of a tiny job, played once for all tests."""
-    return StepStates(simcluster.scenario("tiny_3d"))
+    return ClusterStateSimulator(simcluster.scenario("tiny_3d"))
 
 
-def launch(changes: Mapping[str, Any] | None = None, **run: Any) -> tuple[Launch, Any]:
+def launch(changes: Mapping[str, Any] | None = None, **run: Any) -> tuple[RunUnderCheck, Any]:
     """A tiny job with a run, and what changes it."""
     document: dict[str, Any] = {"run": {**RUN, **run}, **(changes or {})}
 
     def again(values: Mapping[str, Any]) -> Scenario:
         return simcluster.scenario("tiny_3d", document | dict(values))
 
-    return Launch.from_scenario(again({}), states=states()), again
+    return RunUnderCheck.from_scenario(again({}), states=states()), again
 
 
-def point(name: str, changes: Mapping[str, Any] | None = None, **run: Any) -> Point:
+def point(name: str, changes: Mapping[str, Any] | None = None, **run: Any) -> ChecklistPoint:
     found, again = launch(changes, **run)
     (check,) = [each for each in RUN_CHECKS if each.name == name]
     seen = check.evaluate(found, again)
@@ -114,7 +114,7 @@ def often(seconds: float) -> str:
 def test_tokens_and_budget_by_hand() -> None:
     scenario = simcluster.scenario("tiny_3d")
     tokens = scenario.training.global_batch * scenario.model.sequence_length
-    assert f"{tokens:,} = {scenario.training.global_batch}" in point("tokens a step").found
+    assert f"{tokens:,} = {scenario.training.global_batch}" in point("tokens per step").found
     budget = point("budget")
     assert budget.verdict == "pass"
     assert f"{math.ceil(300e9 / tokens):,} steps x {tokens:,} tokens" in budget.found
@@ -125,10 +125,10 @@ def test_tokens_and_budget_by_hand() -> None:
 def test_padding_is_told() -> None:
     documents = {"kind": "lognormal", "median": 100.0, "sigma": 1.0}
     padded = {"data": {"documents": documents, "packing": "pad"}}
-    found = point("tokens a step", padded)
+    found = point("tokens per step", padded)
     assert found.verdict == "fail"
     assert "real" in found.found
-    assert point("tokens a step", {"data": {"documents": documents, "packing": "cut"}}).verdict == "pass"
+    assert point("tokens per step", {"data": {"documents": documents, "packing": "cut"}}).verdict == "pass"
 
 
 @pytest.mark.parametrize(("unique", "verdict"), [("75B", "pass"), ("74B", "warn"), ("7B", "fail")])
@@ -136,8 +136,8 @@ def test_epochs_against_muennighoff(unique: str, verdict: str) -> None:
     found = point("epochs", {"data": {"unique": unique}})
     assert found.verdict == verdict
     count = float(unique.removesuffix("B")) * 1e9
-    worth = effective_amount(300e9, count, 15.387756) / count
-    assert f"{300e9 / count:.3g} of" in found.found
+    worth = fresh_equivalent(300e9, count, 15.387756) / count
+    assert f"{300e9 / count:.3g} epochs of {count / 1e9:#.4g}B tokens" in found.found
     assert f"worth {worth:.3g}" in found.found
     with pytest.raises(AssertionError):
         point("epochs")  # no data section
@@ -147,10 +147,10 @@ def test_interval_is_mended_by_the_best_one() -> None:
     wide = point("checkpoint interval", checkpoint={"every": often(2 * HOUR), "stall": "60 s"})
     assert wide.verdict == "fail"
     assert wide.remedy is not None
-    assert wide.remedy.then is not None
+    assert wide.remedy.point_result is not None
     least = f"{math.sqrt(2 * 60 / (3 * HOUR)):.1%}"  # to first order, as the point's
-    assert wide.remedy.then[0] == "warn"
-    assert least[:4] in wide.remedy.then[1]
+    assert wide.remedy.point_result[0] == "warn"
+    assert least[:4] in wide.remedy.point_result[1]
     fine = point("checkpoint interval", checkpoint={"every": often(600), "stall": "1 s"})
     assert fine.verdict == "pass"
     assert fine.remedies == ()
@@ -207,7 +207,7 @@ def test_spares_for_racks_are_not_erlangs() -> None:
 def test_validation_takes_its_share() -> None:
     """Forward passes of so many batches over all that every so many steps take."""
     assert point("validation").verdict == "warn"
-    one = states().validation_step_time(ValidationSpec(every="1 step", batches=1))
+    one = states().validation_seconds_per_step(ValidationSpec(every="1 step", batches=1))
     share = 10 * one / (10 * one + 1000 * states().healthy_step_time)
     found = point("validation", validation={"every": "1000 steps", "batches": 10})
     assert found.verdict == "pass"
@@ -215,7 +215,7 @@ def test_validation_takes_its_share() -> None:
     often = point("validation", validation={"every": "10 steps", "batches": 10})
     assert often.verdict == "fail"
     assert often.remedy is not None
-    assert often.remedy.then == ("pass", often.remedy.then[1] if often.remedy.then else "")
+    assert often.remedy.point_result == ("pass", often.remedy.point_result[1] if often.remedy.point_result else "")
 
 
 def test_a_loader_that_does_not_keep_up_is_told() -> None:
@@ -223,7 +223,7 @@ def test_a_loader_that_does_not_keep_up_is_told() -> None:
     for seconds, verdict in ((0.9 * step, "pass"), (1.05 * step, "warn"), (2 * step, "fail")):
         scenario = simcluster.scenario("tiny_3d", {"run": RUN, "data": {"loader": {"batch": f"{seconds!r} s"}}})
         (check,) = [each for each in RUN_CHECKS if each.name == "data loader"]
-        found = check.evaluate(Launch.from_scenario(scenario), launch()[1])
+        found = check.evaluate(RunUnderCheck.from_scenario(scenario), launch()[1])
         assert found is not None
         assert found.verdict == verdict
         assert f"{max(0.0, 1 - step / seconds):.1%} of the step" in found.found

@@ -18,15 +18,15 @@ from hypothesis import strategies as st
 
 from simcluster.base.errors import InputError
 from simcluster.model.flops import layer_flops
-from simcluster.model.kept import is_kept
 from simcluster.model.layer_kind import LayerKind
-from simcluster.model.layers import LAYER_KINDS, RankShape, kinds_of_layer, parameters
+from simcluster.model.layers import LAYER_KINDS, RankShape, layer_kinds, parameters
 from simcluster.model.mixture import Mla, Moe
+from simcluster.model.saved_tensors import is_saved
 from simcluster.model.transformer import Model
 from simcluster.scenario.scenario import Scenario
-from simcluster.step.planned import fold_step, plan_step
 from simcluster.step.simulate import simulate
-from simcluster.studies.scopes import PLAN, QUICK
+from simcluster.step.step_plan import fold_step, plan_step
+from simcluster.studies.fast_path_scopes import PLAN, QUICK
 
 every_kind = pytest.mark.parametrize("word", LAYER_KINDS)
 SIZES: dict[str, Any] = {
@@ -63,7 +63,7 @@ def job(word: str, model_length: int = 512, **sections: Any) -> Scenario:
 
 
 def of(word: str, model: Model) -> LayerKind:
-    (found,) = [kind for kind in kinds_of_layer(model, 0) if kind is LAYER_KINDS[word]]
+    (found,) = [kind for kind in layer_kinds(model, 0) if kind is LAYER_KINDS[word]]
     return found
 
 
@@ -87,10 +87,10 @@ def test_tensor_parallel_ranks_split_matrices_as_they_say(word: str, tp: int) ->
     model = model_with(word)
     kind = of(word, model)
     whole, parts = (list(kind.matrices(model, ranks)) for ranks in (1, tp))
-    assert [part if part.experts else part.whole(tp) for part in parts] == whole
+    assert [part if part.experts else part.gather_whole(tp) for part in parts] == whole
     assert all(matrix.columns == model.hidden_size for matrix in whole[:1])
     assert whole[-1].rows == model.hidden_size
-    assert sum(each.elements * each.count for each in kind.products(model, tp)) <= sum(
+    assert sum(each.elements * each.count for each in kind.matmul_matrices(model, tp)) <= sum(
         each.elements * each.count for each in parts
     )
 
@@ -100,11 +100,17 @@ def test_parameters_are_those_of_matrices_and_vectors(word: str) -> None:
     model = model_with(word)
     kind = of(word, model)
     matrices = sum(each.elements * each.count for each in kind.matrices(model))
-    assert kind.parameters(model) + kind.expert_parameters(model) == matrices + kind.vectors(model)
-    assert kind.parameters(model) <= kind.parameters_used(model) <= matrices + kind.vectors(model)
+    assert kind.count_parameters(model) + kind.count_expert_parameters(
+        model
+    ) == matrices + kind.count_vector_parameters(model)
+    assert (
+        kind.count_parameters(model)
+        <= kind.count_parameters_per_token(model)
+        <= matrices + kind.count_vector_parameters(model)
+    )
     plain = model_with("attention") if word == "attention" else model
     one = parameters(plain.model_copy(update={"layers": 1})).total
-    kinds = sum(each.parameters(plain) + each.expert_parameters(plain) for each in kinds_of_layer(plain, 0))
+    kinds = sum(each.count_parameters(plain) + each.count_expert_parameters(plain) for each in layer_kinds(plain, 0))
     assert parameters(plain).total - one == kinds + plain.layer_norm_parameters
 
 
@@ -151,16 +157,16 @@ def test_it_keeps_what_backward_reads(word: str, shape: RankShape) -> None:
     """Of every matmul by weights its input until W and, where the backward is split, the gradient of its output."""
     model = model_with(word)
     kind = of(word, model)
-    kept = kind.kept(model, shape)
+    kept = kind.saved_tensors(model, shape)
     assert len({each.name for each in kept}) == len(kept)
     assert all(each.block == kind.name and each.bytes > 0 for each in kept)
     assert all(each.read == "W" for each in kept if each.made == "I")
     assert any(each.read == "W" and each.made == "F" for each in kept)
     assert any(each.made == "I" for each in kept)
     full = replace(shape, recompute="full")
-    some = sum(each.bytes for each in kind.kept(model, full) if is_kept(each, full))
-    assert some <= sum(each.bytes for each in kept if is_kept(each, shape))
-    for own, routed in (kind.forward_working_bytes(model, shape), kind.gradient_bytes(model, shape)):
+    some = sum(each.bytes for each in kind.saved_tensors(model, full) if is_saved(each, full))
+    assert some <= sum(each.bytes for each in kept if is_saved(each, shape))
+    for own, routed in (kind.forward_working_bytes(model, shape), kind.backward_working_bytes(model, shape)):
         assert 0 <= routed <= own
 
 
@@ -188,8 +194,8 @@ def test_a_fast_path_knows_it_or_refuses_it_by_name(word: str) -> None:
     scenario = job(word)
     mixer = scenario.model.mixer
     for scope in (QUICK, PLAN):
-        known = mixer in scope.limited["model.mixer"].values
-        assert scope.obstacle(scenario).endswith(f"model.mixer {mixer}") != known
+        known = mixer in scope.field_limits["model.mixer"].values
+        assert scope.find_obstacle(scenario).endswith(f"model.mixer {mixer}") != known
     assert fold_step(scenario, plan_step(scenario)) is not None
 
 
@@ -237,4 +243,4 @@ def test_a_word_that_names_no_kind_is_refused() -> None:
     with pytest.raises(InputError, match="'mixture' is not a layer kind that mixes tokens"):
         tiny_scenario(model={"mixer": "mixture"})
     with pytest.raises(InputError, match="there is no layer kind 'atention'; did you mean 'attention'"):
-        kinds_of_layer(Model(**{**SIZES, "mixer": "atention"}), 0)
+        layer_kinds(Model(**{**SIZES, "mixer": "atention"}), 0)

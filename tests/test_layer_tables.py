@@ -20,18 +20,18 @@ from activation_bytes import activation_bytes_per_layer, gradients_of
 from ruamel.yaml import YAML
 
 from simcluster.model.kernels import Block, Section
-from simcluster.model.layer_block import embedding_block, head_working_bytes, lm_head_block, prediction_block
-from simcluster.model.layers import LAYER_KINDS, RankShape, attention_block, kinds_by_name, mlp_block
+from simcluster.model.layer_block import embedding_block, lm_head_block, lm_head_working_bytes, mtp_input_block
+from simcluster.model.layers import LAYER_KINDS, RankShape, attention_block, layer_kinds_by_name, mlp_block
 from simcluster.model.memory import (
-    activation_parts,
+    activation_bytes,
     backward_tensors,
+    backward_working_bytes,
     forward_working_bytes,
     offloaded_bytes,
-    temporary_bytes,
     working_bytes,
 )
 from simcluster.model.mixture import ExpertKernels
-from simcluster.model.mixture_sections import make_mixture, routed_rows
+from simcluster.model.mixture_sections import make_mixture_sections, routed_rows
 from simcluster.model.transformer import Model
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -65,11 +65,11 @@ def tensor_lines(name: str) -> Iterator[list[str]]:
         kept = [each.keep, each.made, each.read, each.in_fp8, "routed" if each.routed else ""]
         yield [name, each.block, each.name, number(each.bytes), *kept, " ".join(each.freed_by), each.moved_by or ""]
     of_block = {"working": working_bytes, "temporary": gradients_of,
-                "temporary of rows": lambda *of: temporary_bytes(*of)[1],
+                "temporary of rows": lambda *of: backward_working_bytes(*of)[1],
                 "working of forward": lambda *of: forward_working_bytes(*of)[0],
                 "working of rows": lambda *of: forward_working_bytes(*of)[1]}  # fmt: skip
     for block in BLOCKS:
-        if block in ("mlp", "mixture") and block not in kinds_by_name(model):
+        if block in ("mlp", "mixture") and block not in layer_kinds_by_name(model):
             continue
         for what, count in of_block.items():
             yield [name, block, what, number(count(block, model, shape))]
@@ -88,13 +88,13 @@ def kernel_lines(name: str) -> Iterator[list[str]]:
     """Every kernel of every block, phase by phase."""
     model, shape = made(name)
     for block in blocks_of(model, shape):
-        yield [name, block.name, "gathered", number(block.gathered)]
+        yield [name, block.name, "gathered", number(block.gathered_width)]
         for place in ("entry", "body", "exit"):
             yield from section_lines(name, f"{block.name} {place}", getattr(block, place))
     if model.moe:
         there = routed_rows(model, shape)
-        yield [name, "mixture", "rows", *map(number, (there.tokens, there.sent, there.rows, there.each))]
-        found = make_mixture(model, shape)
+        yield [name, "mixture", "rows", *map(number, (there.tokens, there.sent, there.rows, there.rows_per_expert))]
+        found = make_mixture_sections(model, shape)
         for part in ("router", "shared", "dispatch", "experts", "combine"):
             yield from section_lines(name, f"mixture {part}", getattr(found, part))
 
@@ -107,15 +107,15 @@ def blocks_of(model: Model, shape: RankShape) -> Iterator[Block]:
     if model.moe:
         yield LAYER_KINDS["mixture"].block(model, shape)
     if model.prediction_layers:
-        yield prediction_block(model, shape)
+        yield mtp_input_block(model, shape)
 
 
 def section_lines(name: str, where: str, section: Section) -> Iterator[list[str]]:
     for phase in ("forward", "recompute", "input_grad", "weight_grad"):
         for each in getattr(section, phase):
             size = [f"{each.m}x{each.n}x{each.k}", f"{each.batch} of {each.streams}", number(each.launches)]
-            marks = " ".join(mark for mark in ("turned", "by_row", "wide") if getattr(each, mark))
-            more = [number(each.passes), number(each.rows), number(each.beside), marks]
+            marks = " ".join(mark for mark in ("transposed", "by_row", "keeps_16_bits") if getattr(each, mark))
+            more = [number(each.passes), number(each.rows), number(each.concurrent_matmuls), marks]
             yield [name, where, phase, each.name, each.kind, number(each.flops), number(each.bytes), *size, *more]
 
 
@@ -174,13 +174,13 @@ def test_under_sequence_parallelism_the_shard_lives_beside_what_is_gathered() ->
 def test_the_layer_that_is_meant_unless_one_is_named_is_the_first() -> None:
     model, shape = made("experts_of_one_matrix")
     shape = replace(shape, recompute="none")
-    assert activation_parts(model, shape) == activation_parts(model, shape, 0) != activation_parts(model, shape, 1)
+    assert activation_bytes(model, shape) == activation_bytes(model, shape, 0) != activation_bytes(model, shape, 1)
 
 
 def test_logits_in_16_bits_live_until_the_loss_has_copied_them() -> None:
     vocab = 50304  # 50,257 to a multiple of 128
-    assert head_working_bytes(GPT, GPT_SHAPE) == working_bytes("lm_head", GPT, GPT_SHAPE) == 2 * TOKENS * vocab
-    assert head_working_bytes(GPT, replace(GPT_SHAPE, logits="in-place")) == 0
+    assert lm_head_working_bytes(GPT, GPT_SHAPE) == working_bytes("lm_head", GPT, GPT_SHAPE) == 2 * TOKENS * vocab
+    assert lm_head_working_bytes(GPT, replace(GPT_SHAPE, logits="in-place")) == 0
     assert working_bytes("mlp", GPT, GPT_SHAPE) == 0
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from simcluster.base.errors import InputError
 from simcluster.devices.device import kernel_seconds, load_device
-from simcluster.documents.catalogue.models import model_document
+from simcluster.documents.catalogue.models import load_model_entry
 from simcluster.model.flops import layer_flops, lm_head_flops
 from simcluster.model.kernels import Block, Kernel, Section
 from simcluster.model.layer_block import embedding_block, lm_head_block
@@ -22,7 +22,7 @@ BLOCKS = (attention_block, mlp_block, embedding_block, lm_head_block)
 
 
 def preset(name: str) -> Model:
-    return Model(**model_document(name))
+    return Model(**load_model_entry(name))
 
 
 def sections(block: Block) -> tuple[Section, Section, Section]:

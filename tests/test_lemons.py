@@ -11,13 +11,13 @@ import pytest
 from long_run_forms import is_near
 
 from simcluster.base.errors import InputError
-from simcluster.longrun.lives import should_retire_node
-from simcluster.longrun.pattern import CheckpointPattern, SnapshotCost
-from simcluster.longrun.run import DefectiveBatch, FailureMode, LongRun, Outcomes, SpareNodes
+from simcluster.longrun.checkpoint_pattern import CheckpointPattern, SnapshotCost
+from simcluster.longrun.long_run import DefectiveBatch, FailureMode, LongRun, RunOutcomes, SpareNodes
+from simcluster.longrun.part_lifetimes import should_retire_node
 from simcluster.longrun.simulation import simulate_runs
 from simcluster.longrun.studies.advice import advise
-from simcluster.longrun.studies.advice_nodes import expected_extra_failures, expected_retired_healthy
-from simcluster.longrun.studies.train import train
+from simcluster.longrun.studies.advice_nodes import expected_extra_failures, expected_healthy_retired
+from simcluster.longrun.studies.training import train
 from simcluster.scenario.run_times import FixedTime
 from simcluster.scenario.scenario import load
 
@@ -28,7 +28,7 @@ EACH = 1 / (100 * DAY)
 
 def run_of(bad: DefectiveBatch, days: float = 400) -> LongRun:
     """Nothing takes time, so that failures are a Poisson process of the wall."""
-    cause = FailureMode("node", "stop", MACHINES * EACH, MACHINES, bad=bad)
+    cause = FailureMode("node", "stop", MACHINES * EACH, MACHINES, defective_batch=bad)
     return LongRun(CheckpointPattern(10.0, 60, SnapshotCost(0.0)), (cause,), machines=MACHINES, until=days * DAY)
 
 
@@ -36,7 +36,7 @@ def strikes(bad: DefectiveBatch, runs: int = 400) -> np.ndarray:
     return simulate_runs(run_of(bad), 5, runs).strikes[:, 0].astype(float)
 
 
-def same(one: Outcomes, other: Outcomes) -> bool:
+def same(one: RunOutcomes, other: RunOutcomes) -> bool:
     return bool((one.wall == other.wall).all() and (one.strikes == other.strikes).all())
 
 
@@ -107,14 +107,14 @@ def test_a_new_machine_takes_its_time() -> None:
 def test_healthy_machines_are_retired_by_chance() -> None:
     run = run_of(DefectiveBatch(0, 1.0))
     cause, seconds = run.causes[0], 400 * DAY
-    assert expected_retired_healthy(run, cause, 1, math.inf, seconds) == pytest.approx(50 * (1 - math.exp(-4)))
-    assert expected_retired_healthy(run, cause, 2, math.inf, seconds) == pytest.approx(50 * (1 - 5 * math.exp(-4)))
+    assert expected_healthy_retired(run, cause, 1, math.inf, seconds) == pytest.approx(50 * (1 - math.exp(-4)))
+    assert expected_healthy_retired(run, cause, 2, math.inf, seconds) == pytest.approx(50 * (1 - 5 * math.exp(-4)))
     draws = np.random.default_rng(1)
     gaps = draws.exponential(1 / EACH, (20_000, 20))
     found = ((gaps[:, 1:] < 2 * DAY) & (gaps.cumsum(axis=1)[:, 1:] < seconds)).any(axis=1)
     error = 4 * math.sqrt(found.mean() / len(found)) + found.mean() * 0.05
-    assert abs(expected_retired_healthy(run, cause, 2, 2 * DAY, seconds) / 50 - found.mean()) < error
-    rarer = [expected_retired_healthy(run, cause, 3, window, seconds) for window in (DAY, 10 * DAY, math.inf)]
+    assert abs(expected_healthy_retired(run, cause, 2, 2 * DAY, seconds) / 50 - found.mean()) < error
+    rarer = [expected_healthy_retired(run, cause, 3, window, seconds) for window in (DAY, 10 * DAY, math.inf)]
     assert rarer == sorted(rarer)
 
 
@@ -137,9 +137,9 @@ def test_the_advice_weighs_lemons_against_healthy_machines() -> None:
 
 def test_what_makes_no_sense_is_refused() -> None:
     for bad, message in (
-        ({"retire": 2, "rule": "fading"}, "in which failures count for rule: fading"),
-        ({"within": "7 d"}, "write retire: 3"),
-        ({"retire": 2, "within": "0 s"}, "is a time above 0"),
+        ({"retire": 2, "rule": "fading"}, "'rule: fading' requires this key"),
+        ({"within": "7 d"}, "as in retire: 3"),
+        ({"retire": 2, "within": "0 s"}, "must be a time above 0"),
     ):
         with pytest.raises(InputError, match=message):
             load("tiny_dp", {"run": {"days": "1 d", "failures": [NODE | {"bad": LEMON | bad}]}})

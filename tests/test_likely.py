@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from simcluster.cli import main
 from simcluster.documents.catalogue import catalogue_path
-from simcluster.documents.reading import read_document
+from simcluster.documents.yaml_documents import read_document
 from simcluster.evidence.validation import load_study, validate_studies
 from simcluster.evidence.validation.residuals import (
     MAX_STUDY_ROWS,
@@ -25,15 +25,21 @@ from simcluster.evidence.validation.residuals import (
     interval_file_text,
     interval_table,
 )
-from simcluster.scenario.likely import RunKind, interval_of_kind, rank_studies, run_kind_of, similar_studies
+from simcluster.scenario.prediction_intervals import (
+    RunFeatures,
+    interval_for_features,
+    rank_studies,
+    run_features_of,
+    similar_studies,
+)
 from simcluster.scenario.scenario import load
 from simcluster.step.simulate import simulate
 
-A100 = RunKind("A100", "Megatron", "long", 64, 4096, 2048)
+A100 = RunFeatures("A100", "Megatron", "long", 64, 4096, 2048)
 STUDIES = Path(__file__).parents[1] / "scenarios" / "validation"
 
 
-def rows(values: list[float], study: str, kind: RunKind = A100) -> list[Residual]:
+def rows(values: list[float], study: str, kind: RunFeatures = A100) -> list[Residual]:
     return [Residual(value, study, kind) for value in values]
 
 
@@ -84,7 +90,7 @@ def test_a_group_needs_two_studies() -> None:
 def test_coverage_leaves_the_own_study_out() -> None:
     residuals = rows([0.0, 0.01, -0.01] * 4, "one") + rows([0.0, 0.01] * 4, "two") + rows([0.3, 0.0], "odd")
     within = are_within_intervals(residuals)
-    studies, kinds = [each.study for each in residuals], [each.kind.groups[1] for each in residuals]
+    studies, kinds = [each.study for each in residuals], [each.kind.group_names[1] for each in residuals]
     assert count_coverage(studies, within) == {"one": (8, 12), "two": (8, 8), "odd": (1, 2)}  # nobody else was at -0.01
     assert count_coverage(kinds, within) == {"A100, Megatron": (17, 22)}
 
@@ -111,10 +117,10 @@ TABLE = interval_table(
 
 
 def test_the_narrowest_group_that_there_is() -> None:
-    own = interval_of_kind(A100, 10.0, TABLE)
+    own = interval_for_features(A100, 10.0, TABLE)
     assert (own.like, own.extrapolates_on) == ("A100, Megatron, long kernels", ())
     assert (own.low, own.high) == (pytest.approx(10.0), pytest.approx(10.0 * math.exp(0.05), rel=1e-3))
-    assert interval_of_kind(replace(A100, length="short"), 10.0, TABLE).like == "A100, Megatron"
+    assert interval_for_features(replace(A100, length="short"), 10.0, TABLE).like == "A100, Megatron"
 
 
 def test_the_nearest_study_comes_first() -> None:
@@ -125,7 +131,7 @@ def test_the_nearest_study_comes_first() -> None:
     }  # fmt: skip
     table = interval_table([each for name, kind in kinds.items() for each in rows([0.0], name, kind)])
 
-    def order(kind: RunKind) -> list[str]:
+    def order(kind: RunFeatures) -> list[str]:
         return [row.study for row in rank_studies(kind, table)]
 
     assert order(A100) == ["long", "large", "short", "H100", "FSDP"]
@@ -165,8 +171,8 @@ def test_the_shipped_studies_make_up_its_groups() -> None:
         (replace(A100, traits=("latent attention",)), ()),
     ],
 )
-def test_far_from_all_that_was_validated(kind: RunKind, far: tuple[str, ...]) -> None:
-    found = interval_of_kind(kind, 1.0, TABLE)
+def test_far_from_all_that_was_validated(kind: RunFeatures, far: tuple[str, ...]) -> None:
+    found = interval_for_features(kind, 1.0, TABLE)
     assert found.extrapolates_on == far
     assert (found.like == "any") == bool(far)
 
@@ -174,8 +180,8 @@ def test_far_from_all_that_was_validated(kind: RunKind, far: tuple[str, ...]) ->
 def test_kinds() -> None:
     large = load("gpt3_175b_64xa100")
     flops = simulate(large).facts.model_flops
-    assert run_kind_of(large, flops) == RunKind("A100", "Megatron", "long", 64, 12288, 2048)
-    assert run_kind_of(large, flops / 1e3).length == "short"
+    assert run_features_of(large, flops) == RunFeatures("A100", "Megatron", "long", 64, 12288, 2048)
+    assert run_features_of(large, flops / 1e3).length == "short"
     traits: list[tuple[dict[str, object], str]] = [
         ({"training.precision": "fp32"}, "precision fp32"),
         ({"pipeline.schedule": "gpipe", "pipeline.chunks": 1}, "schedule gpipe"),
@@ -183,9 +189,9 @@ def test_kinds() -> None:
         ({"faults": [{"kind": "slow_gpu", "ranks": [0], "factor": 2.0}]}, "faults"),
     ]
     for changes, what in traits:
-        assert run_kind_of(load("gpt3_175b_64xa100", changes), flops).traits == (what,)
-    assert run_kind_of(load("fsdp_7b_64xa100"), 1.0).sharding == "FSDP"
-    assert run_kind_of(load("llama3_405b_1024xh100"), 1.0).generation == "H100"
+        assert run_features_of(load("gpt3_175b_64xa100", changes), flops).traits == (what,)
+    assert run_features_of(load("fsdp_7b_64xa100"), 1.0).sharding == "FSDP"
+    assert run_features_of(load("llama3_405b_1024xh100"), 1.0).generation == "H100"
 
 
 # --- what a person sees -----------------------------------------------------------------------------------------------
@@ -237,4 +243,4 @@ def test_the_shipped_table_is_what_the_command_writes(
 def test_there_must_be_something_to_learn_from(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     status = main(["validate", "korthikanti_memory", "--residuals", str(tmp_path / "t.yaml")])
     assert status == 2
-    assert "nothing to learn from" in capsys.readouterr().err
+    assert "no training step was simulated" in capsys.readouterr().err

@@ -12,10 +12,10 @@ from conftest import Tiny
 import simcluster
 from simcluster import cli, plots
 from simcluster.base.errors import InputError
-from simcluster.results.loads import link_table
-from simcluster.show.link_pictures import list_link_levels
+from simcluster.results.link_loads import link_table
+from simcluster.show.link_plots import list_link_levels
 from simcluster.step.simulate import simulate
-from simcluster.studies.roofline import Roofline, roofline
+from simcluster.studies.roofline import Roofline, compute_roofline
 from simcluster.topology.links import node_label
 
 BUSY = ("forward", "backward", "recompute", "input_grad", "weight_grad")
@@ -34,7 +34,7 @@ def test_kernels_of_a_step_are_its_compute(job: str, tiny: Tiny) -> None:
     spans = table[(table["stream"] == "compute") & table["kind"].isin(BUSY)]
     each = (spans["end"] - spans["start"]).groupby(spans["rank"]).sum()
     busy = sum(each[rank] * count for rank, count in weights.items()) / result.facts.ranks
-    kernels = roofline(result).kernels
+    kernels = compute_roofline(result).kernels
     assert sum(kernel.step_seconds for kernel in kernels) == pytest.approx(busy, rel=1e-6)
     model, parallel = result.scenario.model, result.scenario.parallel
     (wide,) = [kernel for kernel in kernels if (kernel.name, kernel.phase) == ("mlp_up", "forward")]
@@ -43,12 +43,14 @@ def test_kernels_of_a_step_are_its_compute(job: str, tiny: Tiny) -> None:
 
 @pytest.mark.parametrize("name", ["tiny_dp", "tiny_3d", "gpt3_175b_64xa100"])
 def test_nothing_is_above_its_roof(name: str) -> None:
-    found = roofline(simcluster.simulate(simcluster.scenario(name)))
+    found = compute_roofline(simcluster.simulate(simcluster.scenario(name)))
     for kernel in found.kernels:
-        assert kernel.flops <= kernel.seconds * found.peak
-        assert kernel.bytes <= kernel.seconds * found.memory or kernel.flops
-    for wire in found.wires:
-        assert wire.bytes / wire.seconds <= 1.001 * max(found.inside, found.outside, found.ring)
+        assert kernel.flops <= kernel.seconds * found.peak_flops
+        assert kernel.bytes <= kernel.seconds * found.memory_bandwidth or kernel.flops
+    for wire in found.communication:
+        assert wire.bytes / wire.seconds <= 1.001 * max(
+            found.bandwidth_inside_node, found.bandwidth_out_of_node, found.ring_bandwidth
+        )
     assert [point.step_seconds for point in found.kernels] == sorted(
         (point.step_seconds for point in found.kernels), reverse=True
     )
@@ -56,7 +58,7 @@ def test_nothing_is_above_its_roof(name: str) -> None:
 
 def test_bytes_on_the_wire_are_those_of_the_bus() -> None:
     result = simcluster.simulate(simcluster.scenario("tiny_dp"))
-    (wire,) = roofline(result).wires
+    (wire,) = compute_roofline(result).communication
     gradients = sum(result.timeline.query("kind == 'all_reduce' and rank == 0")["bytes"])
     assert (wire.axis, wire.kind) == ("dp", "all_reduce")
     assert wire.bytes == pytest.approx(gradients * 2 * 3 / 4)
@@ -104,7 +106,7 @@ def test_scaling_takes_the_fastest_of_a_size_and_a_line_for_each_value() -> None
     [
         (rows([1, 2], [1.0, 0.5], [1.0, 1.0]).drop(columns="gpus"), None, "no column 'gpus'"),
         (rows([1, 2], [1.0, 0.5], [1.0, 1.0]), "tp", "no column 'tp'"),
-        (rows([2, 2], [1.0, 0.5], [1.0, 1.0]), None, "at least two"),
+        (rows([2, 2], [1.0, 0.5], [1.0, 1.0]), None, "same number of GPUs; a scaling curve needs two or more"),
         (rows([1, 2], [math.nan, math.nan], [1.0, 1.0]), None, "no row with a result"),
         (rows([1] * 7, [1.0] * 7, [1.0] * 7, x=list("abcdefg")), "x", "at most 6 lines"),
     ],
@@ -121,7 +123,7 @@ def test_compare_draws_scaling(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert '"gpus": 8' in capsys.readouterr().out
     assert picture.stat().st_size > 10_000
     assert cli.main(["compare", "tiny_dp", "--scaling", str(picture)]) == 2
-    assert "several numbers of GPUs" in capsys.readouterr().err
+    assert "different numbers of GPUs" in capsys.readouterr().err
 
 
 # --- loads on the topology -----------------------------------------------------------------------------------------
@@ -140,7 +142,7 @@ def test_levels_hold_all_links_and_all_bytes(name: str) -> None:
     for level in levels:
         bytes_moved = level.mean * level.links * level.capacity * result.step_time
         assert bytes_moved == pytest.approx(moved.get(level.ends, 0.0), rel=1e-9)
-        assert 0 <= level.mean <= level.most <= 1.000001
+        assert 0 <= level.mean <= level.fullest_mean <= 1.000001
         assert level.used <= level.links
 
 
@@ -170,7 +172,7 @@ def test_a_picture_ends_in_one_of_three(option: str, capsys: pytest.CaptureFixtu
 
 def test_a_step_without_communication_is_drawn(tiny: Tiny) -> None:
     result = simulate(tiny())
-    assert not roofline(result).wires
+    assert not compute_roofline(result).communication
     figure = plots.roofline(result, title="alone")
     assert "no communication above 0.1 % of the step" in [text.get_text() for text in figure.axes[1].texts]
 
@@ -190,12 +192,14 @@ def test_links_and_errors_are_public() -> None:
     assert len(plots.links(result, n=3).axes) >= 2
     from simcluster.evidence.validation import load_study, validate_studies
 
-    assert plots.errors(validate_studies([load_study("korthikanti_memory")])).axes
+    assert plots.validation_errors(validate_studies([load_study("korthikanti_memory")])).axes
 
 
 def test_roofline_is_of_one_rank() -> None:
     small, large = (
-        roofline(simcluster.simulate(simcluster.scenario("tiny_dp", {"gpus": gpus, "training.global_batch": 8 * gpus})))
+        compute_roofline(
+            simcluster.simulate(simcluster.scenario("tiny_dp", {"gpus": gpus, "training.global_batch": 8 * gpus}))
+        )
         for gpus in (2, 4)
     )
     assert isinstance(small, Roofline)

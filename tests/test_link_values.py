@@ -24,19 +24,19 @@ def test_of_some_links_is_that_of_all(of_sort: list[float], factors: list[tuple[
         expected[link] *= factor
     links = np.array([3, 8, 0, 3, 1])
     assert len(scaled) == 9
-    assert scaled.of(links).tolist() == expected[links].tolist()
-    assert values.of(links).tolist() == plain[links].tolist()
+    assert scaled.values_at(links).tolist() == expected[links].tolist()
+    assert values.values_at(links).tolist() == plain[links].tolist()
     assert scaled.changed_links(values).tolist() == np.flatnonzero(expected != plain).tolist()
     assert values.changed_links(LinkValues(expected)).tolist() == np.flatnonzero(expected != plain).tolist()
     assert values.changed_links(values).tolist() == []
-    assert scaled.all.tolist() == expected.tolist()
-    assert values.all.tolist() == plain.tolist()
+    assert scaled.all_values.tolist() == expected.tolist()
+    assert values.all_values.tolist() == plain.tolist()
 
 
 def test_an_array_of_all_is_shared_and_not_written_to() -> None:
     values = LinkValues(np.ones(3))
-    assert values.all is values.all
+    assert values.all_values is values.all_values
     with pytest.raises(ValueError, match="read-only"):
-        values.all[0] = 2.0
-    assert values.multiply([(0, 2.0)]).all.tolist() == [2.0, 1.0, 1.0]
-    assert values.all.tolist() == [1.0, 1.0, 1.0]
+        values.all_values[0] = 2.0
+    assert values.multiply([(0, 2.0)]).all_values.tolist() == [2.0, 1.0, 1.0]
+    assert values.all_values.tolist() == [1.0, 1.0, 1.0]

@@ -12,13 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simcluster.base.errors import InputError
-from simcluster.results.loads import LINK_COLUMNS, hottest_links, link_table, link_utilisation
+from simcluster.results.link_loads import LINK_COLUMNS, hottest_links, link_table, link_utilisation
 from simcluster.results.result import Result
-from simcluster.scenario.files import load_cluster
-from simcluster.show.link_pictures import links
+from simcluster.scenario.document_resolution import load_cluster
+from simcluster.show.link_plots import links
 from simcluster.step.simulate import simulate
-from simcluster.studies.bench.collective import collective_transfers, concurrent_times
-from simcluster.studies.bench.collective_loads import CollectiveLoads, measure_link_loads, utilisation_over_time
+from simcluster.studies.bench.collective import collective_transfers, concurrent_collective_times
+from simcluster.studies.bench.collective_loads import CollectiveLoads, link_utilization_over_time, measure_link_loads
 from simcluster.topology import Cluster
 
 DGX = {"topology": "dgx_a100", "nodes": 4, "gpus_per_node": 2, "fabric": {"nodes_per_unit": 2}}
@@ -131,7 +131,7 @@ def test_one_gpu_loads_no_link(tiny: Tiny) -> None:
 
 def test_bad_questions(tiny: Tiny) -> None:
     result = simulate(job(tiny, 2, 2, 2))
-    with pytest.raises(InputError, match=r"no link from 'node0\.gpu0' to 'spine0'"):
+    with pytest.raises(InputError, match=r"no link \('node0\.gpu0', 'spine0'\)"):
         link_utilisation(result, [("node0.gpu0", "spine0")])
     with pytest.raises(InputError, match="bins=0 must be at least 1"):
         link_utilisation(result, [], 0)
@@ -178,14 +178,14 @@ def test_utilisation_of_a_collective_adds_up_to_its_bytes() -> None:
     groups = [range(start, 512, 64) for start in range(8)]
     loads = collective_loads(cluster, groups, "all_reduce", 1e9, algorithm="halving_doubling")
     traffics = collective_transfers(cluster, groups, "all_reduce", 1e9, algorithm="halving_doubling")
-    edges, matrix = utilisation_over_time(cluster, traffics, [load.link for load in loads.links], 50)
-    times = concurrent_times(cluster, groups, "all_reduce", 1e9, algorithm="halving_doubling")
+    edges, matrix = link_utilization_over_time(cluster, traffics, [load.link for load in loads.links], 50)
+    times = concurrent_collective_times(cluster, groups, "all_reduce", 1e9, algorithm="halving_doubling")
     assert edges[-1] == max(time.duration for time in times)
     moved = (matrix * np.diff(edges)).sum(axis=1) * [load.capacity for load in loads.links]
     np.testing.assert_allclose(moved, [load.bytes for load in loads.links], rtol=1e-9)
     alone = collective_transfers(cluster, groups[:1], "all_reduce", 1e9, algorithm="ring")
     links = [load.link for load in collective_loads(cluster, groups[:1], "all_reduce", 1e9, algorithm="ring").links]
-    assert utilisation_over_time(cluster, alone, links[:1], 50)[1].max() == pytest.approx(1.0, rel=1e-2)
+    assert link_utilization_over_time(cluster, alone, links[:1], 50)[1].max() == pytest.approx(1.0, rel=1e-2)
 
 
 def test_hashed_rings_collide_and_sprayed_ones_do_not() -> None:

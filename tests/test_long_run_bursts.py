@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 from long_run_forms import fixed, is_near
 
+from simcluster.longrun.checkpoint_pattern import CheckpointPattern, SnapshotCost
 from simcluster.longrun.events import simulate_with_log
-from simcluster.longrun.pattern import CheckpointPattern, SnapshotCost
-from simcluster.longrun.run import DefectiveBatch, FailureMode, LongRun, Outcomes, RestartPhase, SpareNodes
+from simcluster.longrun.long_run import DefectiveBatch, FailureMode, LongRun, RestartPhase, RunOutcomes, SpareNodes
 from simcluster.longrun.simulation import simulate_runs
-from simcluster.longrun.studies.build import build_long_run
-from simcluster.longrun.studies.expected import compare_closed_forms
-from simcluster.longrun.studies.states import JobDevices, StepStates
+from simcluster.longrun.studies.closed_form_comparison import compare_closed_forms
+from simcluster.longrun.studies.cluster_states import ClusterStateSimulator, JobDevices
+from simcluster.longrun.studies.run_builder import build_long_run
 from simcluster.scenario.scenario import Scenario, load
 from simcluster.step.simulate import simulate
 
@@ -24,7 +24,7 @@ DAY = 86400.0
 NO_SAVING = CheckpointPattern(10.0, 60, SnapshotCost(0.0))
 
 
-def share(outcomes: Outcomes, fate: str) -> np.ndarray:
+def share(outcomes: RunOutcomes, fate: str) -> np.ndarray:
     return np.asarray(outcomes.seconds_by_category()[fate] / outcomes.wall)
 
 
@@ -44,17 +44,17 @@ FEED = {"name": "power feed", "of": "rack", "machines": 2, "mtbf": "10 d", "repa
 
 def test_a_rack_is_machines_by_name() -> None:
     racks = JobDevices(job([FEED])).devices_of_kind("rack", 3)
-    assert [racks.label(place) for place in range(racks.count)] == ["machines 0, 1, 2", "machine 3"]
-    run = build_long_run(job([FEED]), StepStates(job([FEED])))
+    assert [racks.device_label(place) for place in range(racks.count)] == ["machines 0, 1, 2", "machine 3"]
+    run = build_long_run(job([FEED]), ClusterStateSimulator(job([FEED])))
     (cause,) = run.causes
     assert (cause.devices, cause.machines, cause.rate) == (2, 2, pytest.approx(2 / (10 * DAY)))
     _, log = simulate_with_log(run, 1)
-    assert {row.which for row in log if row.what == "detection"} <= {"machines 0, 1", "machines 2, 3"} != set()
+    assert {row.part for row in log if row.activity == "detection"} <= {"machines 0, 1", "machines 2, 3"} != set()
 
 
 def test_a_slow_rack_is_its_machines_slow_at_once() -> None:
     hot = {**FEED, "name": "hot", "effect": "slow", "by": [1.5], "lasts": "1 h"}
-    (cause,) = build_long_run(job([hot]), StepStates(job([hot]))).causes
+    (cause,) = build_long_run(job([hot]), ClusterStateSimulator(job([hot]))).causes
     faults = [{"kind": "slow_gpu", "node": node, "factor": 1.5} for node in (0, 1)]
     by_hand = simulate(load("tiny_3d", {"faults": faults})).step_time / simulate(load("tiny_3d")).step_time
     assert cause.paces is not None
@@ -97,22 +97,23 @@ def test_a_link_that_flaps(often: float, lasts: float) -> None:
 
 def test_flaps_of_a_cable_are_played_on_a_cable_of_the_graph() -> None:
     flap = {"name": "flap", "of": "cable", "effect": "slow", "mtbf": "1 h", "left": [0.5], "lasts": "5 s"}
-    states = StepStates(job([flap]))
+    states = ClusterStateSimulator(job([flap]))
     run = build_long_run(job([flap]), states)
     cables = {
-        JobDevices(states.scenario).devices_of_kind("cable").label(place) for place in range(run.causes[0].devices)
+        JobDevices(states.scenario).devices_of_kind("cable").device_label(place)
+        for place in range(run.causes[0].devices)
     }
     _, log = simulate_with_log(replace(run, until=DAY), 1)
-    named = {row.which for row in log if row.which}
+    named = {row.part for row in log if row.part}
     assert len(named) > 3
     assert named <= cables
 
 
 def test_a_pause_names_what_paused() -> None:
     pause = {"name": "link down", "of": "nic", "effect": "pause", "mtbf": "1 d", "lasts": "20 s"}
-    run = build_long_run(job([pause]), StepStates(job([pause])))
+    run = build_long_run(job([pause]), ClusterStateSimulator(job([pause])))
     outcomes, log = simulate_with_log(run, 1)
-    named = [row.which for row in log if row.what == "pause"]
+    named = [row.part for row in log if row.activity == "pause"]
     assert len(named) == outcomes.strikes.sum() > 50
     assert all("nic" in which for which in named)
     assert len(set(named)) > 4
@@ -126,7 +127,7 @@ def test_laws_grow_with_the_gpus_of_the_job() -> None:
     law = {"seconds": "10 s", "per_gpu": "2 s"}
     node = {"name": "node", "of": "host", "mtbf": "10 d", "repair": law}
     other = {"name": "other", "of": "host", "mtbf": "10 d", "detect": {"seconds": "1 s", "per_gpu": "1 s"}}
-    run = build_long_run(job([node, other], detection=law), StepStates(job([node, other])))
+    run = build_long_run(job([node, other], detection=law), ClusterStateSimulator(job([node, other])))
     first, second = run.causes
     assert (first.detect.mean, second.detect.mean) == (10 + 2 * 8, 1 + 8)
     assert first.repair is not None
@@ -137,7 +138,7 @@ def test_a_wrong_diagnosis_is_gone_through_again() -> None:
     """With probability p again and again: p / (1 - p) detections and restarts more of each outage."""
     stop = FailureMode("gpu", "stop", 1 / DAY, detect=fixed(60.0))
     part = RestartPhase("restart", fixed(240.0), fixed(240.0), exposed=False)
-    outcomes = simulate_runs(run_of(stop, restart=(part,), wrong=0.25), 1, 60)
+    outcomes = simulate_runs(run_of(stop, restart=(part,), misdiagnosis_share=0.25), 1, 60)
     spent = outcomes.seconds_by_category()
     each = spent["diagnosis"].sum(), outcomes.outages.sum() * 300.0
     assert each[0] / each[1] == pytest.approx(1 / 3, rel=4 * math.sqrt(4 / outcomes.outages.sum()))
@@ -171,7 +172,7 @@ def test_a_run_shorter_than_a_checkpoint_is_explained() -> None:
 
 
 def test_a_bad_batch_explains_more_failures() -> None:
-    stop = FailureMode("gpu", "stop", 1 / DAY, bad=DefectiveBatch(4, 20.0, 0.0))
+    stop = FailureMode("gpu", "stop", 1 / DAY, defective_batch=DefectiveBatch(4, 20.0, 0.0))
     run = run_of(stop, until=40 * DAY)
     table = compare_closed_forms(run, simulate_runs(run, 1, 20)).set_index("closed_form")
     assert table.loc["failures, rate x wall", "explained"]

@@ -20,18 +20,18 @@ from test_documents_cited import undescribed
 from simcluster import cli
 from simcluster.base import version
 from simcluster.base.errors import InputError
-from simcluster.base.store import Store
+from simcluster.base.store import RowStore
 from simcluster.cli.sweep import ProgressBar
-from simcluster.longrun.pattern import CheckpointPattern, SnapshotCost
-from simcluster.longrun.run import FailureMode, LongRun
+from simcluster.longrun.checkpoint_pattern import CheckpointPattern, SnapshotCost
+from simcluster.longrun.long_run import FailureMode, LongRun
 from simcluster.longrun.simulation import simulate_runs
-from simcluster.longrun.studies import chunks
+from simcluster.longrun.studies import run_chunks
 from simcluster.longrun.studies.advice import advise
-from simcluster.longrun.studies.build import build_long_run
-from simcluster.longrun.studies.chunks import run_digest, strip_labels
-from simcluster.longrun.studies.comparing import PolicyComparison, _apply_changes, compare_policies
-from simcluster.longrun.studies.states import StepStates
-from simcluster.longrun.studies.train import train
+from simcluster.longrun.studies.cluster_states import ClusterStateSimulator
+from simcluster.longrun.studies.policy_comparison import PolicyComparison, _apply_changes, compare_policies
+from simcluster.longrun.studies.run_builder import build_long_run
+from simcluster.longrun.studies.run_chunks import remove_labels, run_digest
+from simcluster.longrun.studies.training import train
 from simcluster.results.result import VERSION
 from simcluster.scenario.run_times import FixedTime
 from simcluster.scenario.scenario import Scenario, from_document, load
@@ -55,7 +55,7 @@ def scenario() -> Scenario:
 
 @pytest.fixture(scope="module")
 def run(scenario: Scenario) -> LongRun:
-    return build_long_run(scenario, StepStates(scenario))
+    return build_long_run(scenario, ClusterStateSimulator(scenario))
 
 
 @pytest.fixture(scope="module")
@@ -66,7 +66,7 @@ def alone(scenario: Scenario) -> str:
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Chunks of 10 runs."""
-    monkeypatch.setattr(chunks, "MOST_PER_CHUNK", 10)
+    monkeypatch.setattr(run_chunks, "MOST_PER_CHUNK", 10)
 
 
 def told(scenario: Scenario, played: int = 40, **more: Any) -> str:
@@ -100,13 +100,13 @@ def test_advice_is_the_same_on_processes(scenario: Scenario) -> None:
 
 def test_a_process_that_is_killed_is_said(scenario: Scenario, monkeypatch: pytest.MonkeyPatch) -> None:
     """Both of two are; which is heard of first is chance."""
-    monkeypatch.setattr(chunks, "simulate_runs", lambda *_: os.kill(os.getpid(), signal.SIGKILL))
-    with pytest.raises(InputError, match=r"runs (0 to 2|2 to 4): its process was killed; out of memory\?"):
+    monkeypatch.setattr(run_chunks, "simulate_runs", lambda *_: os.kill(os.getpid(), signal.SIGKILL))
+    with pytest.raises(InputError, match=r"runs (0 to 2|2 to 4): the process was killed; out of memory\?"):
         train(scenario, played=4, workers=2)
 
 
 def test_what_is_sent_plays_alike(run: LongRun) -> None:
-    own, sent = simulate_runs(run, 1, 5).columns(), simulate_runs(strip_labels(run), 1, 5).columns()
+    own, sent = simulate_runs(run, 1, 5).arrays_by_name(), simulate_runs(remove_labels(run), 1, 5).arrays_by_name()
     assert all(np.array_equal(own[name], sent[name], equal_nan=True) for name in own)
 
 
@@ -114,18 +114,18 @@ def test_what_is_sent_plays_alike(run: LongRun) -> None:
 
 
 def test_equal_content_equal_digest(scenario: Scenario, run: LongRun) -> None:
-    assert run_digest(run) == run_digest(build_long_run(scenario, StepStates(scenario)))
+    assert run_digest(run) == run_digest(build_long_run(scenario, ClusterStateSimulator(scenario)))
     host, hot = run.causes
     pace = np.array(hot.paces)
     pace[0, 0] += 1e-12
     others = [
         replace(run, until=run.until + 1e-6),
-        replace(run, wrong=0.1),
+        replace(run, misdiagnosis_share=0.1),
         replace(run, pattern=replace(run.pattern, steps=run.pattern.steps + 1)),
         replace(run, causes=(hot, host)),
         replace(run, causes=(replace(host, repair=FixedTime(seconds="86401 s")), hot)),
         replace(run, causes=(host, replace(hot, paces=pace))),
-        replace(run, causes=(host, replace(hot, column=np.zeros(hot.devices, dtype=np.int64)))),
+        replace(run, causes=(host, replace(hot, device_class=np.zeros(hot.devices, dtype=np.int64)))),
     ]
     found = [run_digest(each) for each in (run, *others[:-1])]
     assert len(set(found)) == len(found)
@@ -134,7 +134,7 @@ def test_equal_content_equal_digest(scenario: Scenario, run: LongRun) -> None:
 
 def test_what_no_digest_knows_is_refused() -> None:
     pattern = CheckpointPattern(1.0, 60, SnapshotCost(1.0))
-    with pytest.raises(TypeError, match="no content to identify it by"):
+    with pytest.raises(TypeError, match="the digest of a run does not support"):
         run_digest(LongRun(pattern, (FailureMode("a", "stop", 1e-3, detect=object()),)))  # type: ignore[arg-type]
 
 
@@ -158,7 +158,7 @@ def test_a_store_is_used_by_who_asks_the_same(
     assert again(load("tiny_dp", {"run": {**RUN, "price": 3.0}}))[1] == 40  # what it costs is not played
     assert again(load("tiny_dp", {"run": {**RUN, "days": "11 d"}}))[1] == 0
     assert again(load("tiny_dp", {"run": RUN, "seed": 1}))[1] == 0
-    monkeypatch.setattr(chunks, "sources_digest", lambda: "another simulator")
+    monkeypatch.setattr(run_chunks, "sources_digest", lambda: "another simulator")
     assert again() == (alone, 0)
 
 
@@ -180,9 +180,9 @@ def test_the_digest_of_the_sources_is_that_of_the_sources(tmp_path: Path, monkey
 KILLED = """
 import sys
 sys.path.insert(0, sys.argv[1])
-from simcluster.longrun.studies import chunks
+from simcluster.longrun.studies import run_chunks
 from simcluster.cli import main
-chunks.MOST_PER_CHUNK = int(sys.argv[2])
+run_chunks.MOST_PER_CHUNK = int(sys.argv[2])
 import simcluster.longrun.commands.train as command
 command.ProgressBar.__call__ = lambda self, done, total, wrong: print(done, flush=True)
 if __name__ == "__main__":
@@ -199,7 +199,7 @@ def test_a_run_killed_twice_equals_an_undisturbed_one(tmp_path: Path, capsys: py
 
 def killed(folder: Path, arguments: list[str], *, times: int) -> None:
     """Play it with a store, kill it after a few chunks more, so many times; then to its end, and without a store."""
-    script, store, together = folder / "run.py", folder / "runs", chunks.MOST_PER_CHUNK
+    script, store, together = folder / "run.py", folder / "runs", run_chunks.MOST_PER_CHUNK
     script.write_text(KILLED)
     command = ["train", *arguments, "--workers", "2", "--store", str(store)]
     before = 0
@@ -215,8 +215,8 @@ def killed(folder: Path, arguments: list[str], *, times: int) -> None:
         os.killpg(process.pid, signal.SIGKILL)
         process.stdout.close()
         assert process.wait() == -signal.SIGKILL, "it must be killed before it is finished"
-        with Store(store, VERSION) as kept:
-            now = kept.count * together
+        with RowStore(store, VERSION) as kept:
+            now = kept.row_count * together
         assert reached is not None
         assert now >= reached, "what was told to be done is on disk"
         before = now
@@ -261,6 +261,8 @@ def test_the_same_policy_again_differs_by_nothing(compared: PolicyComparison) ->
     row = compared.table.loc["again"]
     assert (row["difference"], row["difference_half_width"]) == (0, 0)
     assert compared.table["mean"].idxmax() == compared.best
+    twins = replace(compared, runs={name: compared.runs[name] for name in ("as it is", "again")})
+    assert twins.sentence == "as it is and again are equal, and the best of the 2."
     cheapest = replace(compared, measure="dollars")
     assert cheapest.best == "none"
     assert cheapest.sentence.startswith("none is the best of the 4: -")
@@ -270,7 +272,7 @@ def test_the_same_policy_again_differs_by_nothing(compared: PolicyComparison) ->
 def test_json_keys_of_policies_are_those_of_the_contract(compared: PolicyComparison) -> None:
     whole = replace(compared, refused={"bad": "why"})
     assert undescribed("Policies compared", whole.to_dict()) == []
-    assert whole.frame()["status"].tolist() == ["ok"] * 4 + ["refused"]
+    assert whole.combined_table()["status"].tolist() == ["ok"] * 4 + ["refused"]
 
 
 def test_every_policy_is_drawn_with_its_interval(compared: PolicyComparison) -> None:
@@ -304,7 +306,7 @@ def test_the_command_compares(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ("more", "words"),
     [
         (["--against", "run.spares.hott=8"], "did you mean"),
-        (["--against", "run.spares.hot=8 'x"], "No closing quotation; write it as"),
+        (["--against", "run.spares.hot=8 'x"], "No closing quotation; write e.g."),
         (["--against", "run.price=-1"], "run.price"),
         (["--vary", "run.spares.warm=2", "--log", "log.csv"], "--log is for one policy"),
         (["--measure", "days"], "--measure is for several policies"),

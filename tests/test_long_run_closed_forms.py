@@ -18,13 +18,13 @@ from long_run_forms import fixed
 
 from simcluster.base.errors import InputError
 from simcluster.longrun import closed_forms as known
-from simcluster.longrun.ending import check_run_ends, estimate_kept_share, expected_reruns
+from simcluster.longrun.checkpoint_pattern import MEMORY, STORAGE, CheckpointPattern, SnapshotCost
 from simcluster.longrun.events import simulate_with_log
-from simcluster.longrun.pattern import MEMORY, STORAGE, CheckpointPattern, SnapshotCost
-from simcluster.longrun.run import FailureMode, LongRun
+from simcluster.longrun.long_run import FailureMode, LongRun
+from simcluster.longrun.run_feasibility import check_run_ends, estimate_kept_work_share, expected_full_reruns
 from simcluster.longrun.simulation import simulate_runs
-from simcluster.longrun.studies.run_closed_forms import CheckpointCosts, best_steps, parse_interval
-from simcluster.scenario.run_times import ExponentialTime, StagedTime, TimeSpec
+from simcluster.longrun.studies.run_closed_forms import CheckpointCosts, best_interval_steps, parse_interval
+from simcluster.scenario.run_times import DurationSpec, ExponentialTime, StagedTime
 
 MINUTE, HOUR, DAY = 60.0, 3600.0, 86400.0
 C, MU, R, D = 60.0, 3 * HOUR, 300.0, 120.0  # a checkpoint, the mean time between failures, recovery, downtime
@@ -33,7 +33,7 @@ RSC_1, RSC_2 = 6.50e-3 / DAY, 2.34e-3 / DAY  # of a node, Meta's research cluste
 NODES, REPAIR = 2048, 2 * DAY
 
 BEST = known.best_interval(C, MU)
-TWO = known.best_two_levels(2.0, 60.0, 1 / (4 * HOUR), 1 / (24 * HOUR))
+TWO = known.best_two_level_checkpoints(2.0, 60.0, 1 / (4 * HOUR), 1 / (24 * HOUR))
 BEHIND = known.async_interval(3.0, 120.0, 0.02, MU)
 SEGMENT = known.segment_moments(1800.0, C, R, D, 1 / MU)
 NETCAP = DAY / (NODES * 5e-3)
@@ -46,31 +46,31 @@ PEER_DETECTS = (
 ) / (PEER_NODES + PEER_JOB)
 PEER_DOWN = (PEER_DETECTS + 20) * MINUTE
 PEER_RATE = PEER_NODES + PEER_JOB
-PEER_ALONE = known.efficiency(30 * MINUTE, 5 * MINUTE, 0.0, PEER_DOWN, PEER_RATE)
+PEER_ALONE = known.kept_share(30 * MINUTE, 5 * MINUTE, 0.0, PEER_DOWN, PEER_RATE)
 PEER_WAITS = known.erlang_b(5, PEER_NODES * 0.7 * 48 * HOUR / (1 + PEER_RATE * PEER_DOWN))
 
 
 def _best(checkpoint: float, mu: float, down: float, recovery: float = 0.0) -> float:
     """The efficiency at the best interval."""
-    return known.efficiency(known.best_interval(checkpoint, mu), checkpoint, recovery, down, 1 / mu)
+    return known.kept_share(known.best_interval(checkpoint, mu), checkpoint, recovery, down, 1 / mu)
 
 
 def _ettr(nodes: int, rate: float, restart: float, interval: float) -> float:
     """Of so many nodes; minutes."""
-    return known.ettr(nodes * rate, restart * MINUTE, interval * MINUTE)
+    return known.meta_ettr(nodes * rate, restart * MINUTE, interval * MINUTE)
 
 
 VALUES = {
-    "one level: Young's interval": (known.young(C, MU), 1138.419958),
-    "one level: Daly's interval, higher order": (known.daly(C, MU), 1098.771322),
+    "one level: Young's interval": (known.young_interval(C, MU), 1138.419958),
+    "one level: Daly's interval, higher order": (known.daly_interval(C, MU), 1098.771322),
     "one level: Daly's interval, first order with the recovery": (forms.daly_first(C, MU, R), 1094.123044),
     "one level: exact interval (Lambert W)": (BEST, 1098.776292),
-    "one level: efficiency at it": (known.efficiency(BEST, C, R, D, 1 / MU), 0.8640525286),
-    "one level: efficiency at Young's": (known.efficiency(known.young(C, MU), C, R, D, 1 / MU), 0.86399724),
-    "one level: efficiency at 30 min": (known.efficiency(1800.0, C, R, D, 1 / MU), 0.8530269851),
-    "one level: efficiency at 5 min": (known.efficiency(300.0, C, R, D, 1 / MU), 0.7883113655),
+    "one level: efficiency at it": (known.kept_share(BEST, C, R, D, 1 / MU), 0.8640525286),
+    "one level: efficiency at Young's": (known.kept_share(known.young_interval(C, MU), C, R, D, 1 / MU), 0.86399724),
+    "one level: efficiency at 30 min": (known.kept_share(1800.0, C, R, D, 1 / MU), 0.8530269851),
+    "one level: efficiency at 5 min": (known.kept_share(300.0, C, R, D, 1 / MU), 0.7883113655),
     "one level: first order at Young's": (
-        known.first_order_efficiency(known.young(C, MU), C, R + D, MU),
+        known.first_order_efficiency(known.young_interval(C, MU), C, R + D, MU),
         0.8557018558,
     ),
     "segment of 30 min: mean": (SEGMENT.mean, 2110.132541),
@@ -91,8 +91,8 @@ VALUES = {
     "Meta: 512 nodes, RSC-1, 5 and 60 min": (_ettr(512, RSC_1, 5, 60), 0.9191111111),
     "Meta: 512 nodes, RSC-1, 20 and 60 min": (_ettr(512, RSC_1, 20, 60), 0.8844444444),
     "two levels: overhead": (TWO.overhead, 0.05393446629),
-    "two levels: checkpoints in memory for each on storage": (TWO.cycles, 13.41640786),
-    "two levels: pattern": (TWO.pattern, 3219.937888),
+    "two levels: checkpoints in memory for each on storage": (TWO.snapshots_per_stored, 13.41640786),
+    "two levels: pattern": (TWO.period, 3219.937888),
     "one level instead of two: overhead": (
         forms.verified_overhead(0.0, 60.0, 0.0, 1 / (4 * HOUR) + 1 / (24 * HOUR)),
         0.09860132972,
@@ -112,11 +112,11 @@ VALUES = {
     ),
     "verified: interval": (known.verified_interval(10.0, 60.0, SILENT, 1 / MU), 1212.903597),
     "verified: overhead": (forms.verified_overhead(10.0, 60.0, SILENT, 1 / MU), 0.1154254966),
-    "no silent error in 54 days": (1 - known.none_left(0, SILENT * 54 * DAY), 0.002478752177),
+    "no silent error in 54 days": (1 - known.shortage_probability(0, SILENT * 54 * DAY), 0.002478752177),
     "Weibull 0.7: failures of 2,048 new nodes in 54 days": (forms.renewals(2048, 100.0, 0.7, 54.0), 1761.906184),
-    "spares: no more than 20 of 26.624 at once": (1 - known.none_left(20, 26.624), 0.1143936233),
-    "spares: no more than 30": (1 - known.none_left(30, 26.624), 0.7780626007),
-    "spares: no more than 40": (1 - known.none_left(40, 26.624), 0.9942215242),
+    "spares: no more than 20 of 26.624 at once": (1 - known.shortage_probability(20, 26.624), 0.1143936233),
+    "spares: no more than 30": (1 - known.shortage_probability(30, 26.624), 0.7780626007),
+    "spares: no more than 40": (1 - known.shortage_probability(40, 26.624), 0.9942215242),
     "spares: stalled with 20": (known.shortage_share(20, NODES * RSC_1, REPAIR), 0.2853748421),
     "spares: stalled with 26": (known.shortage_share(26, NODES * RSC_1, REPAIR), 0.1316859292),
     "spares: stalled with 30": (known.shortage_share(30, NODES * RSC_1, REPAIR), 0.06127962406),
@@ -142,7 +142,7 @@ VALUES = {
     ),
     "netcap's reference: Daly's interval, first order": (forms.daly_first(20.0, NETCAP), 560.9475019),
     "netcap's reference: efficiency (it reports 0.88848668609)": (
-        known.efficiency(forms.daly_first(20.0, NETCAP), 20.0, 0.0, 420.0, 1 / NETCAP),
+        known.kept_share(forms.daly_first(20.0, NETCAP), 20.0, 0.0, 420.0, 1 / NETCAP),
         0.8884866861,
     ),
     "netcap's reference: best efficiency": (_best(20.0, NETCAP, 420.0), 0.8884909537),
@@ -169,16 +169,16 @@ def test_exact_forms_become_first_order_ones() -> None:
     overhead = forms.verified_segment(interval, 0.1, checkpoint, SILENT / 100, rate) / interval - 1
     assert overhead == pytest.approx(forms.verified_overhead(0.1, checkpoint, SILENT / 100, rate), rel=2e-3)
     soft, hard = 1 / (400 * HOUR), 1 / (2400 * HOUR)
-    best = known.best_two_levels(0.02, 0.6, soft, hard)
-    work = (best.pattern - 13 * 0.02 - 0.6) / 13
+    best = known.best_two_level_checkpoints(0.02, 0.6, soft, hard)
+    work = (best.period - 13 * 0.02 - 0.6) / 13
     assert forms.two_level_pattern(work, 13, 0.02, 0.6, soft, hard) / work / 13 - 1 == pytest.approx(
         best.overhead, rel=2e-3
     )
     assert forms.two_level_pattern(1800.0, 1, 0.0, C, 1e-30, 1 / MU) == pytest.approx(
-        known.segment_time(1800.0, C, 0, 0, 1 / MU)
+        known.mean_segment_time(1800.0, C, 0, 0, 1 / MU)
     )
     assert forms.verified_segment(1800.0, 0.0, C, 1e-30, 1 / MU) == pytest.approx(
-        known.segment_time(1800.0, C, 0, 0, 1 / MU)
+        known.mean_segment_time(1800.0, C, 0, 0, 1 / MU)
     )
 
 
@@ -194,11 +194,11 @@ def test_renewals_of_exponential_lives_are_poisson() -> None:
 
 def test_a_restart_that_is_hardly_ever_over_leaves_nothing() -> None:
     """Tried again for longer than a float can say."""
-    assert known.segment_time(1800.0, C, 1e9, 0.0, 1e-5) == math.inf
-    assert known.efficiency(1800.0, C, 1e9, 60.0, 1e-5) == 0.0
+    assert known.mean_segment_time(1800.0, C, 1e9, 0.0, 1e-5) == math.inf
+    assert known.kept_share(1800.0, C, 1e9, 60.0, 1e-5) == 0.0
 
 
-def silent(rate: float, lasts: TimeSpec) -> FailureMode:
+def silent(rate: float, lasts: DurationSpec) -> FailureMode:
     return FailureMode("SDC", "silent", rate, survives=STORAGE, lasts=lasts)
 
 
@@ -210,15 +210,15 @@ def test_a_run_shorter_than_its_interval_is_no_longer_than_itself() -> None:
     """tiny_3d was refused for an interval of a day, of which its run of a quarter of a minute never sees the end."""
     often = FailureMode("GPU", "stop", 1 / 450, survives=STORAGE)
     run = run_of(often, steps=86_400, goal=20)
-    assert estimate_kept_share(run) > 0.9
+    assert estimate_kept_work_share(run) > 0.9
     check_run_ends(run)
     assert simulate_runs(run, 0, 20).wall.max() < 3_000
-    with pytest.raises(InputError, match="practically never end: something fails every 450 s"):
+    with pytest.raises(InputError, match="practically never end: the job stops every 450 s"):
         check_run_ends(run_of(often, steps=86_400, goal=80_000))
 
 
 def test_what_only_storage_survives_needs_a_whole_pattern_to_come_through() -> None:
-    pattern = CheckpointPattern(1.0, 100, SnapshotCost(1.0), SnapshotCost(1.0), cycles=100)
+    pattern = CheckpointPattern(1.0, 100, SnapshotCost(1.0), SnapshotCost(1.0), snapshots_per_stored=100)
     deep = FailureMode("host", "stop", 1 / 150, survives=STORAGE)
     with pytest.raises(InputError, match="practically never end"):
         check_run_ends(LongRun(pattern, (deep,), goal=1e6))
@@ -228,16 +228,18 @@ def test_what_only_storage_survives_needs_a_whole_pattern_to_come_through() -> N
 def test_a_write_has_to_come_through_as_well() -> None:
     often = FailureMode("GPU", "stop", 1 / 20, survives=STORAGE)
     behind = CheckpointPattern(1.0, 400, SnapshotCost(0.0, 390.0))
-    assert estimate_kept_share(LongRun(behind, (often,), goal=1e6)) < 1e-9
+    assert estimate_kept_work_share(LongRun(behind, (often,), goal=1e6)) < 1e-9
     with pytest.raises(InputError, match="practically never end"):
         check_run_ends(LongRun(behind, (often,), goal=1e6))
 
 
 def test_errors_that_outlive_all_kept_checkpoints_are_refused_by_both_players() -> None:
     run = run_of(silent(1 / 400, fixed(1_000)))
-    assert expected_reruns(run) == pytest.approx((run.end_at - 1_000) / 400)
+    assert expected_full_reruns(run) == pytest.approx((run.end_nominal_time - 1_000) / 400)
     for play in (lambda: simulate_runs(run, 0, 2), lambda: simulate_with_log(run, 0)):
-        with pytest.raises(InputError, match=r"silent errors \(SDC\) are found when all 1 kept checkpoints, 101 s"):
+        with pytest.raises(
+            InputError, match=r"silent errors \(SDC\) are found so late that all 1 kept checkpoints \(101 s"
+        ):
             play()
     check_run_ends(run_of(silent(1 / 400, fixed(1_000)), keep=12))  # one from before it is there
     check_run_ends(run_of(silent(1 / 400, fixed(50))))
@@ -250,10 +252,11 @@ def test_errors_that_outlive_all_kept_checkpoints_are_refused_by_both_players() 
 def test_a_law_of_several_draws_is_followed() -> None:
     mean = ExponentialTime(kind="exponential", mean="500 s")
     run = run_of(silent(1e-4, mean))
-    reach, whole = 101.0, run.end_at  # E[(T - l) where l > a] = e^-a/mu (T - a - mu), but for what is longer than T
-    assert expected_reruns(run) == pytest.approx(1e-4 * math.exp(-reach / 500) * (whole - reach - 500), rel=1e-3)
+    # E[(T - l) where l > a] = e^-a/mu (T - a - mu), but for what is longer than T
+    reach, whole = 101.0, run.end_nominal_time
+    assert expected_full_reruns(run) == pytest.approx(1e-4 * math.exp(-reach / 500) * (whole - reach - 500), rel=1e-3)
     staged = StagedTime.model_validate({"kind": "staged", "first": "600 s", "second": "400 s", "probability": 0.5})
-    assert expected_reruns(run_of(silent(1e-4, staged))) == pytest.approx(1e-4 * (whole - 800), rel=1e-3)
+    assert expected_full_reruns(run_of(silent(1e-4, staged))) == pytest.approx(1e-4 * (whole - 800), rel=1e-3)
 
 
 @pytest.mark.parametrize("keep", [1, 3])
@@ -261,8 +264,8 @@ def test_how_long_a_run_takes_that_begins_again_is_the_closed_form(keep: int) ->
     """Fails at a strike at s < T - l, having spent s + l: T + (e^m - 1) (E[s | s < T - l] + l)."""
     life, rate = 1_000.0, 1 / 4_000
     run = run_of(silent(rate, fixed(life)), keep=keep, goal=6_000)
-    whole, span = run.end_at, run.end_at - life
-    m = expected_reruns(run)
+    whole, span = run.end_nominal_time, run.end_nominal_time - life
+    m = expected_full_reruns(run)
     assert m == pytest.approx(rate * span)
     struck = 1 / rate - span / math.expm1(rate * span)
     expected = whole + math.expm1(m) * (struck + life)
@@ -287,7 +290,7 @@ def test_auto_is_never_refused_and_is_what_advice_takes(
         silent(rate / 7, fixed(10.0)),
     )
     found = parse_interval("auto", step, CheckpointCosts(storage, memory, verify, cycles or 1), causes)
-    pattern = CheckpointPattern(step, found.steps, storage, memory, found.cycles, verify)
-    assert best_steps(LongRun(pattern, causes, until=1e6)) == found.steps
-    beside = np.array([phase[2] for cycle in pattern.phases for phase in cycle])
+    pattern = CheckpointPattern(step, found.steps, storage, memory, found.snapshots_per_stored, verify)
+    assert best_interval_steps(LongRun(pattern, causes, until=1e6)) == found.steps
+    beside = np.array([phase[2] for cycle in pattern.phases_by_snapshot for phase in cycle])
     assert (beside >= -1e-9 * found.steps).all()  # no write is longer than the work until the next snapshot

@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from simcluster.longrun.checkpoint_pattern import CheckpointPattern, SnapshotCost
 from simcluster.longrun.events import simulate_with_log
-from simcluster.longrun.pattern import CheckpointPattern, SnapshotCost
-from simcluster.longrun.run import REGROWTH, FailureMode, LongRun, SpareNodes
+from simcluster.longrun.long_run import REGROWTH, FailureMode, LongRun, SpareNodes
 from simcluster.longrun.simulation import simulate_runs
-from simcluster.longrun.studies.build import build_long_run
-from simcluster.longrun.studies.states import StepStates
+from simcluster.longrun.studies.cluster_states import ClusterStateSimulator
+from simcluster.longrun.studies.run_builder import build_long_run
 from simcluster.scenario.run_times import ExponentialTime, FixedTime
 from simcluster.scenario.scenario import Scenario, from_document, load
 from simcluster.step.simulate import simulate
@@ -21,9 +21,9 @@ from simcluster.studies.multi_job import PlacedJob, simulate_jobs
 from simcluster.studies.whatif.mitigations import (
     drop_node,
     drop_node_and_move_ranks,
-    keep_ranks,
-    simulate_fewer_replicas,
-    with_fewer_nodes,
+    reduce_to_ranks,
+    remove_nodes,
+    simulate_reduced_job,
 )
 
 PODS = {
@@ -42,30 +42,30 @@ def job(**changes: Any) -> Scenario:
 
 def test_the_replica_of_the_failed_machine_leaves_and_others_stay() -> None:
     scenario = job()  # a stage is four machines of two GPUs: a replica is machines i and 4 + i
-    one = with_fewer_nodes(scenario, 1)
+    one = remove_nodes(scenario, 1)
     assert one is not None
     assert one.gpus == (*range(2, 8), *range(10, 16))
     assert (one.scenario.dp, one.scenario.gpus, one.scenario.training.global_batch) == (3, 12, 6)
-    assert with_fewer_nodes(scenario, 2) == one  # the other machine of replica 0 stands in for the second that fails
-    two = with_fewer_nodes(scenario, 3)
+    assert remove_nodes(scenario, 2) == one  # the other machine of replica 0 stands in for the second that fails
+    two = remove_nodes(scenario, 3)
     assert two is not None
     assert two.gpus == (*range(4, 8), *range(12, 16))
-    least = with_fewer_nodes(scenario, 6)
+    least = remove_nodes(scenario, 6)
     assert least is not None
     assert least.scenario.dp == 1
-    assert with_fewer_nodes(scenario, 7) is None
+    assert remove_nodes(scenario, 7) is None
 
 
 def test_any_replica_may_be_the_one_that_leaves() -> None:
     scenario, found = job(), []
     for gone in range(4):
         gpus = [gpu for gpu in range(16) if gpu // 2 % 4 != gone]
-        placed = PlacedJob(keep_ranks(scenario, 3, gpus), tuple(gpus))
+        placed = PlacedJob(reduce_to_ranks(scenario, 3, gpus), tuple(gpus))
         (alone,) = simulate_jobs([placed], scenario.cluster.built, folded=False)
         found.append(alone.step_time)
-    one = with_fewer_nodes(scenario, 1)
+    one = remove_nodes(scenario, 1)
     assert one is not None
-    assert simulate_fewer_replicas(one) == found[0]  # to the bit, though few of its ranks are played
+    assert simulate_reduced_job(one) == found[0]  # to the bit, though few of its ranks are played
     np.testing.assert_allclose(found, found[0], rtol=1e-12)
 
 
@@ -74,13 +74,13 @@ def test_a_machine_that_is_dropped_takes_its_replica_along() -> None:
     left, note = drop_node(job(faults=[slow]), 2)
     assert left is not None
     assert left.gpus == (*range(4), 6, 7, *range(8, 12), 14, 15)
-    assert (left.scenario.dp, left.scenario.faults, "2 healthy GPUs idle" in note) == (3, (), True)
+    assert (left.scenario.dp, left.scenario.faults, "2 healthy GPUs are idle" in note) == (3, (), True)
     moved, same = drop_node_and_move_ranks(job(faults=[slow]), 2)
     assert moved is not None
     assert note == same
-    assert simulate_fewer_replicas(left) == pytest.approx(simulate(moved).step_time, rel=0.05)
+    assert simulate_reduced_job(left) == pytest.approx(simulate(moved).step_time, rel=0.05)
     (alone,) = simulate_jobs([PlacedJob(left.scenario, left.gpus)], job().cluster.built, folded=False)
-    assert simulate_fewer_replicas(left) == alone.step_time
+    assert simulate_reduced_job(left) == alone.step_time
     other, _ = drop_node(job(faults=[slow, slow | {"rank": 7}]), 2)  # one goes on with a slow GPU: ranks move up
     assert other is not None
     assert other.gpus is None
@@ -93,28 +93,26 @@ def test_a_machine_that_is_dropped_takes_its_replica_along() -> None:
 
 def test_what_is_wrong_with_a_rank_stays_with_it() -> None:
     slow = {"kind": "slow_gpu", "rank": 9, "factor": 1.5}  # stage 1 of replica 0
-    left = with_fewer_nodes(job(faults=[slow]), 1)
+    left = remove_nodes(job(faults=[slow]), 1)
     assert left is not None
     assert not left.scenario.faults
-    stays = with_fewer_nodes(job(faults=[slow | {"rank": 15}]), 1)
+    stays = remove_nodes(job(faults=[slow | {"rank": 15}]), 1)
     assert stays is not None
-    assert stays.scenario.faults[0].chosen([0] * 12) == [11]
-    assert simulate_fewer_replicas(stays) > simulate_fewer_replicas(left)
+    assert stays.scenario.faults[0].affected_ranks([0] * 12) == [11]
+    assert simulate_reduced_job(stays) > simulate_reduced_job(left)
 
 
 def test_replicas_that_share_machines_leave_with_them() -> None:
     whole = load("tiny_3d", {"parallel": {"tp": 1, "pp": 1, "dp": 8}, "overlap.tensor": False})  # two a machine
-    left = with_fewer_nodes(whole, 1)
+    left = remove_nodes(whole, 1)
     assert left is not None
     assert left.gpus == tuple(range(2, 8))
     mixed = load("tiny_3d", {"parallel": {"tp": 1, "pp": 2, "dp": 4, "zero": 1}, "overlap.tensor": False})
-    packed = with_fewer_nodes(
-        mixed, 1
-    )  # a machine has a stage of two replicas: one can be put together of what is left
+    packed = remove_nodes(mixed, 1)  # a machine has a stage of two replicas: one can be put together of what is left
     assert packed is not None
     assert packed.gpus is None
     assert packed.scenario == drop_node_and_move_ranks(mixed, 0)[0]
-    assert simulate_fewer_replicas(packed) == simulate(packed.scenario).step_time
+    assert simulate_reduced_job(packed) == simulate(packed.scenario).step_time
 
 
 def test_paces_are_by_machines_and_each_state_is_played_once() -> None:
@@ -126,11 +124,11 @@ def test_paces_are_by_machines_and_each_state_is_played_once() -> None:
         "shrink_to": 2,
         "spares": {"warm": 1},
     }
-    states = StepStates(job(run=run, **{"training.global_batch": 24}))
-    short = build_long_run(states.scenario, states).short
+    states = ClusterStateSimulator(job(run=run, **{"training.global_batch": 24}))
+    short = build_long_run(states.scenario, states).shrunk_paces
     assert len(short) == 4
     assert short[0] == short[1] < short[2] == short[3]
-    assert [words for words in states.asked if "fewer" in words] == ["1 replica fewer", "2 replicas fewer"]
+    assert [words for words in states.step_times if "fewer" in words] == ["1 replica fewer", "2 replicas fewer"]
 
 
 # --- machines that come back ------------------------------------------------------------------------------------------
@@ -141,7 +139,7 @@ DAY = 86400.0
 def run_of(short: tuple[float, ...], repair: float = 10 * DAY) -> LongRun:
     pattern = CheckpointPattern(10.0, 60, SnapshotCost(0.0))
     cause = FailureMode("gpu", "stop", 1 / DAY, repair=FixedTime(seconds=f"{repair} s"))
-    return LongRun(pattern, (cause,), machines=16, until=100 * DAY, spares=SpareNodes(), short=short)
+    return LongRun(pattern, (cause,), machines=16, until=100 * DAY, spares=SpareNodes(), shrunk_paces=short)
 
 
 def test_a_machine_that_makes_nothing_faster_is_no_reason_to_stop() -> None:
@@ -149,8 +147,8 @@ def test_a_machine_that_makes_nothing_faster_is_no_reason_to_stop() -> None:
     each = regrowths_and_failures(tuple(np.linspace(1.2, 1.3, 40)))
     assert each[REGROWTH] > 20 * several[REGROWTH]
     assert each["gpu"] > 50 < several["gpu"]
-    assert run_of((1.1, 1.1, 1.3)).faster_counts == [-1, 0, 0, 2]
-    assert run_of((1.0, 1.1)).faster_counts == [-1, -1, 1]
+    assert run_of((1.1, 1.1, 1.3)).faster_missing_counts == [-1, 0, 0, 2]
+    assert run_of((1.0, 1.1)).faster_missing_counts == [-1, -1, 1]
 
 
 def regrowths_and_failures(short: tuple[float, ...]) -> dict[str, float]:
@@ -185,7 +183,9 @@ def test_what_does_not_run_does_not_fail() -> None:
     rate, repair = 1 / DAY, 1.5 * DAY
     cause = FailureMode("gpu", "stop", rate, repair=ExponentialTime(kind="exponential", mean=f"{repair} s"))
     pattern = CheckpointPattern(10.0, 6, SnapshotCost(0.0))
-    run = LongRun(pattern, (cause,), machines=2, until=1000 * DAY, spares=SpareNodes(), short=(2.0,), running=(0.5,))
+    run = LongRun(
+        pattern, (cause,), machines=2, until=1000 * DAY, spares=SpareNodes(), shrunk_paces=(2.0,), shrunk_shares=(0.5,)
+    )
     one = rate * repair
     both = one * (rate / 2) * repair / 2  # both in repair; the job waits for the first that is back
     counts = simulate_runs(run, 4, 60).strikes[:, 0] / (1000 * DAY)

@@ -17,11 +17,11 @@ from long_run_forms import exponential, fixed
 
 from simcluster.base.arrays import Floats
 from simcluster.longrun import closed_forms as known
-from simcluster.longrun.lives import PartLifetimes
-from simcluster.longrun.pattern import STORAGE, CheckpointPattern, SnapshotCost
-from simcluster.longrun.run import FailureMode, LongRun, Outcomes, RestartPhase, SpareNodes
+from simcluster.longrun.checkpoint_pattern import STORAGE, CheckpointPattern, SnapshotCost
+from simcluster.longrun.long_run import FailureMode, LongRun, RestartPhase, RunOutcomes, SpareNodes
+from simcluster.longrun.part_lifetimes import PartLifetimes
 from simcluster.longrun.simulation import simulate_runs
-from simcluster.scenario.run_times import TimeSpec, WeibullTime
+from simcluster.scenario.run_times import DurationSpec, WeibullTime
 
 sys.path.insert(0, str(Path(__file__).parent / "benchmarks"))
 from long_run_peers import PUBLISHED, RATE, SERVERS, WORK, published_case, saved
@@ -39,7 +39,7 @@ def every(work: float, saving: SnapshotCost, verify: float = 0.0) -> CheckpointP
     return CheckpointPattern(work / 64, 64, saving, verify=verify)
 
 
-def share(outcomes: Outcomes) -> Floats:
+def share(outcomes: RunOutcomes) -> Floats:
     """Of the wall time that is work which is kept."""
     return outcomes.steps * outcomes.run.pattern.step / outcomes.wall
 
@@ -113,7 +113,7 @@ def test_goodput_baseline_of_another() -> None:
     outcomes = simulate_runs(run, 3, 200)
     rate = nodes + job
     down = (nodes * 14.1 + job * 12.6) / rate * MINUTE + 20 * MINUTE  # means of the detections above
-    alone = known.efficiency(30 * MINUTE, 5 * MINUTE, 0.0, down, rate)
+    alone = known.kept_share(30 * MINUTE, 5 * MINUTE, 0.0, down, rate)
     waiting = known.erlang_b(5, 0.7 * nodes * 48 * HOUR / (1 + rate * down))
     # The form takes failures to be as dense after a wait as before, and the load to be that of a job without work lost.
     near(share(outcomes), alone * (1 - waiting), slack=5e-4)
@@ -132,14 +132,14 @@ def test_two_levels(scale: float, beyond: float) -> None:
     """
     soft, hard, cycles = 1 / (4 * HOUR), 1 / (24 * HOUR), 13
     memory, storage = 2.0 * scale, 60.0 * scale
-    first = known.best_two_levels(memory, storage, soft, hard)
-    work = first.pattern / cycles
+    first = known.best_two_level_checkpoints(memory, storage, soft, hard)
+    work = first.period / cycles
     exact = forms.two_level_pattern(work, cycles, memory, storage, soft, hard) / (work * cycles) - 1
     assert exact / first.overhead - 1 == pytest.approx(beyond, abs=1e-4)
     both = SnapshotCost(memory + storage)  # what goes to storage is in memory before
     pattern = CheckpointPattern(work / 16, 16, both, SnapshotCost(memory), cycles)
     causes = FailureMode("soft", "stop", soft), FailureMode("hard", "stop", hard, survives=STORAGE)
-    run = LongRun(pattern, causes, goal=pattern.steps * cycles * math.ceil(40 * DAY / first.pattern))
+    run = LongRun(pattern, causes, goal=pattern.steps * cycles * math.ceil(40 * DAY / first.period))
     near(simulate_runs(run, 4, 200).wall / (run.goal * pattern.step) - 1, exact)
 
 
@@ -179,7 +179,7 @@ def test_ages_of_new_nodes() -> None:
     To renew all of them at each failure would make the first gap every gap: 29,031 failures.
     """
     law = WeibullTime(kind="weibull", mean="100 d", shape=0.7)
-    cause = FailureMode("node", "stop", 0.0, devices=2048, lives=PartLifetimes(2048, law))
+    cause = FailureMode("node", "stop", 0.0, devices=2048, part_lifetimes=PartLifetimes(2048, law))
     outcomes = simulate_runs(LongRun(every(1.0, SnapshotCost(0.0)), (cause,), until=54 * DAY), 7, 8)
     near(outcomes.strikes[:, 0].astype(float), forms.renewals(2048, 100.0, 0.7, 54.0))
 
@@ -194,7 +194,7 @@ def test_ages_of_new_nodes() -> None:
         (30, 30, exponential(2 * DAY)),
     ],
 )
-def test_spares_and_crews(spares: int, crews: int | None, law: TimeSpec) -> None:
+def test_spares_and_crews(spares: int, crews: int | None, law: DurationSpec) -> None:
     """The share of time for which 2,048 nodes of RSC-1 are short of one: Erlang B, for any law; fewer crews.
 
     The first 12 days, with all machines there, are taken off.
@@ -216,7 +216,11 @@ def test_replicas_that_are_down_by_themselves() -> None:
     cause = FailureMode("node", "stop", rate, repair=fixed(10 * MINUTE))
     slower = tuple(12 / (12 - missing) for missing in range(1, 12))
     run = LongRun(
-        CheckpointPattern(1 / 16, 1, SnapshotCost(0.0)), (cause,), until=2 * DAY, spares=SpareNodes(), short=slower
+        CheckpointPattern(1 / 16, 1, SnapshotCost(0.0)),
+        (cause,),
+        until=2 * DAY,
+        spares=SpareNodes(),
+        shrunk_paces=slower,
     )
     up = share(simulate_runs(run, 9, 150))
     near(up, 1 - rate * 10 * MINUTE / 12, slack=1e-6)
@@ -252,9 +256,9 @@ def test_airesim_as_published() -> None:
 def test_airesim_with_lost_work() -> None:
     """What it leaves out, with checkpoints of 60 s after every 8 min of work: 28 % of its hours, on good servers."""
     run = published_case(saved(60.0, 480.0))
-    run = replace(run, causes=(replace(run.causes[0], bad=None),), goal=64.0 * 4 * 180)  # 4 days of work
+    run = replace(run, causes=(replace(run.causes[0], defective_batch=None),), goal=64.0 * 4 * 180)  # 4 days of work
     outcomes = simulate_runs(run, 2, 100)
     rate = SERVERS * RATE
-    near(outcomes.wall, 4 * 180 * known.segment_time(480.0, 60.0, 0.0, 1200.0, rate))
+    near(outcomes.wall, 4 * 180 * known.mean_segment_time(480.0, 60.0, 0.0, 1200.0, rate))
     theirs = forms.duration_without_lost_work(4 * DAY, rate, 1200.0)
     assert outcomes.wall.mean() / theirs == pytest.approx(1.282, abs=0.01)

@@ -17,9 +17,9 @@ from matplotlib.patches import Rectangle
 
 import simcluster
 from simcluster.base.errors import InputError
-from simcluster.longrun.pictures.fates_plot import CHECKPOINTS, LOOKS, time_shares, weekly_goodput
-from simcluster.longrun.pictures.weeks_plot import activity_boxes, list_outages
-from simcluster.longrun.studies.train import TrainingRun
+from simcluster.longrun.pictures.lost_time_plot import CHECKPOINTS, LOOKS, goodput_by_run_and_week, time_share_table
+from simcluster.longrun.pictures.run_calendar_plot import activity_boxes, list_outages
+from simcluster.longrun.studies.training import TrainingRun
 from simcluster.scenario.scenario import load
 
 DAY = 86400.0
@@ -121,7 +121,7 @@ def test_marks_are_outages_and_pauses(played: TrainingRun) -> None:
 
 
 def test_weeks_says_how_many_and_of_what(steady: TrainingRun) -> None:
-    figure = simcluster.plots.weeks(steady)
+    figure = simcluster.plots.run_calendar(steady)
     words = words_of(figure)
     marks = [each for each in figure.axes[0].collections if isinstance(each, PathCollection)]
     outages = int(steady.outcomes.outages[0].sum())
@@ -129,12 +129,12 @@ def test_weeks_says_how_many_and_of_what(steady: TrainingRun) -> None:
     assert len(marks) == 8
     for said in ("week 1", "time within the week (days)", f"{outages:,} outages", "other causes", LOOKS["lost"][0]):
         assert said in words
-    assert f"{weekly_goodput(steady.outcomes)[0, 0]:.1%}".replace("%", " %") in words
+    assert f"{goodput_by_run_and_week(steady.outcomes)[0, 0]:.1%}".replace("%", " %") in words
 
 
 def test_a_short_run_is_drawn_in_hours() -> None:
     training = simcluster.train(load("tiny_3d", {"run": {**RUN, "days": "20 h"}}), played=1)
-    words = words_of(simcluster.plots.weeks(training))
+    words = words_of(simcluster.plots.run_calendar(training))
     assert "time within the week (hours)" in words
     assert "20 hours" in words
 
@@ -145,17 +145,17 @@ def test_too_many_weeks_are_refused(played: TrainingRun) -> None:
     years = replace(played)
     vars(years)["log"] = log
     with pytest.raises(InputError, match="at most 120"):
-        simcluster.plots.weeks(years)
+        simcluster.plots.run_calendar(years)
 
 
 def test_fates_are_all_of_the_time_by_fate_and_by_cause(played: TrainingRun) -> None:
-    table = time_shares(played.outcomes)
+    table = time_share_table(played.outcomes)
     assert table.to_numpy().sum() == pytest.approx(1.0, abs=1e-12)
     assert table[CHECKPOINTS].sum() == table.loc[["write", "checkpoint", "verification"]].to_numpy().sum()
     assert table.loc["productive"].sum() == pytest.approx(
         played.outcomes.seconds_by_category()["productive"].sum() / played.outcomes.wall.sum()
     )
-    figure = simcluster.plots.fates({"as planned": played})
+    figure = simcluster.plots.lost_time({"as planned": played})
     above, below = figure.axes
     gone = 1 - table.loc["productive"].sum()
     assert sum(bar.get_width() for bar in bars(above)) == pytest.approx(gone)
@@ -165,13 +165,13 @@ def test_fates_are_all_of_the_time_by_fate_and_by_cause(played: TrainingRun) -> 
 
 
 def test_fates_of_two_policies_share_rows(played: TrainingRun, steady: TrainingRun) -> None:
-    figure = simcluster.plots.fates({"one": played, "two": steady})
+    figure = simcluster.plots.lost_time({"one": played, "two": steady})
     words = words_of(figure)
     assert len(figure.axes[0].get_yticks()) == 2
     assert len(figure.axes[1].get_yticks()) == 2 * 9  # seven causes, the others, checkpoints
     assert "other causes" in words
     with pytest.raises(InputError, match="give at least one"):
-        simcluster.plots.fates({})
+        simcluster.plots.lost_time({})
 
 
 def test_goodput_by_week_and_by_run(played: TrainingRun) -> None:
@@ -198,7 +198,7 @@ def test_runs_that_end_with_a_step_are_counted_in_days(steady: TrainingRun) -> N
 
 
 def test_weeks_of_each_run_add_up_to_its_steps(steady: TrainingRun) -> None:
-    good, wall, week = weekly_goodput(steady.outcomes), steady.outcomes.wall, steady.run.week
+    good, wall, week = goodput_by_run_and_week(steady.outcomes), steady.outcomes.wall, steady.run.week
     lasts = np.clip(wall[:, None] - week * np.arange(good.shape[1]), 0, week)
     whole = ~np.isnan(np.where(lasts > 0, good, 0)).any(axis=1)
     assert whole.any()
@@ -210,5 +210,5 @@ def test_pictures_are_the_same_bytes(tmp_path: Path) -> None:
     played = simcluster.train(load("tiny_3d", {"run": {**RUN, "days": "1 d"}}), played=1)
     paths = [tmp_path / "a.svg", tmp_path / "b.svg"]
     for path in paths:
-        simcluster.plots.save_figure(simcluster.plots.weeks(played), path)
+        simcluster.plots.save_figure(simcluster.plots.run_calendar(played), path)
     assert paths[0].read_bytes() == paths[1].read_bytes()

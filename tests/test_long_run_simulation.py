@@ -17,21 +17,21 @@ from long_run_forms import exponential, fixed
 from pydantic import TypeAdapter
 
 from simcluster.base.errors import InputError
+from simcluster.longrun.checkpoint_pattern import MEMORY, STORAGE, CheckpointPattern, SnapshotCost
 from simcluster.longrun.events import simulate_with_log
-from simcluster.longrun.lives import PartLifetimes
-from simcluster.longrun.pattern import MEMORY, STORAGE, CheckpointPattern, SnapshotCost
-from simcluster.longrun.run import (
+from simcluster.longrun.long_run import (
     DefectiveBatch,
     FailureMode,
     LongRun,
     Maintenance,
-    Outcomes,
     RecordedFailures,
     RestartPhase,
+    RunOutcomes,
     SpareNodes,
 )
+from simcluster.longrun.part_lifetimes import PartLifetimes
 from simcluster.longrun.simulation import simulate_runs
-from simcluster.scenario.run_times import TIMES, FixedTime, LognormalTime, Time, TimeSpec, WeibullTime
+from simcluster.scenario.run_times import TIMES, DurationSpec, FixedTime, LognormalTime, Time, WeibullTime
 
 DAY = 86400.0
 
@@ -54,7 +54,7 @@ def drawn_pattern(rng: random.Random) -> CheckpointPattern:
             rng.choice([5.0, 60.0]), rng.choice([0.0, 0.0, 40.0, 100.0]), rng.choice([0.0, 0.02, 0.3])
         ),
         memory=memory,
-        cycles=rng.choice([2, 3, 7]) if memory else 1,
+        snapshots_per_stored=rng.choice([2, 3, 7]) if memory else 1,
         verify=rng.choice([0.0, 0.0, 10.0]),
         keep=rng.choice([1, 2, 5]),
         validation=rng.choice([0.0, 0.0, 0.2]),
@@ -75,13 +75,15 @@ def drawn_causes(rng: random.Random, mu: float) -> tuple[FailureMode, ...]:
     repair = rng.choice([None, exponential(20000.0), fixed(5000.0)])
     machines, survives = rng.choice([1, 1, 2]), rng.choice([MEMORY, STORAGE])
     causes = [
-        FailureMode("gpu", "stop", 1 / mu, 64, bad=bad, detect=detect, repair=repair, machines=machines,
+        FailureMode("gpu", "stop", 1 / mu, 64, defective_batch=bad, detect=detect, repair=repair, machines=machines,
                     survives=survives)
     ]  # fmt: skip
     if rng.random() < 0.4:
         lives = PartLifetimes(16, weibull(16 * mu, rng.choice([0.7, 2.0])), 0.0, rng.choice([0.0, 1e6]))
         causes.append(
-            FailureMode("host", "stop", 0.0, lives=lives, detect=fixed(30.0), repair=exponential(1e4), survives=STORAGE)
+            FailureMode(
+                "host", "stop", 0.0, part_lifetimes=lives, detect=fixed(30.0), repair=exponential(1e4), survives=STORAGE
+            )
         )
     if rng.random() < 0.5:
         paces = np.array([[1.1], [1.5]])
@@ -100,7 +102,7 @@ def drawn_run(seed: int) -> LongRun:
     """A run with anything in it that a run may have; InputError where its writes never keep up."""
     rng = random.Random(seed)
     pattern = drawn_pattern(rng)
-    causes = drawn_causes(rng, rng.choice([4.0, 20.0]) * pattern.period + rng.choice([0, 300.0, 5000.0]))
+    causes = drawn_causes(rng, rng.choice([4.0, 20.0]) * pattern.pattern_seconds + rng.choice([0, 300.0, 5000.0]))
     spares = SpareNodes(unlimited=True)
     if rng.random() < 0.7:
         kinds = rng.choice([0, 1, 2]), rng.choice([0, 1]), rng.choice([0, 3])
@@ -124,11 +126,11 @@ def drawn_run(seed: int) -> LongRun:
         until=until,
         restart=parts[: rng.choice([0, 1, 2, 3])],
         spares=spares,
-        short=short,
-        running=() if rng.random() < 0.4 else (0.9, 0.8, 0.5)[: len(short)],
+        shrunk_paces=short,
+        shrunk_shares=() if rng.random() < 0.4 else (0.9, 0.8, 0.5)[: len(short)],
         straggler=rng.choice(["leave", "replace", "checkpoint"]),
-        noticed=rng.choice([fixed(1000.0), exponential(3000.0)]),
-        wrong=rng.choice([0.0, 0.2]),
+        notice_time=rng.choice([fixed(1000.0), exponential(3000.0)]),
+        misdiagnosis_share=rng.choice([0.0, 0.2]),
         timeout=rng.choice([math.inf, 100.0]),
         maintenance=Maintenance(DAY / 4, 600.0) if rng.random() < 0.4 else None,
         week=20000.0,
@@ -141,21 +143,21 @@ def drawn_log(rng: random.Random, cause: FailureMode) -> FailureMode:
     at = sorted(rng.uniform(0.0, 2e5) for _ in range(rng.choice([0, 3, 20])))
     return replace(
         cause,
-        lives=None,
-        bad=None,
-        struck=RecordedFailures(tuple(at), tuple(rng.choice([math.nan, 500.0]) for _ in at[1:])),
+        part_lifetimes=None,
+        defective_batch=None,
+        failure_log=RecordedFailures(tuple(at), tuple(rng.choice([math.nan, 500.0]) for _ in at[1:])),
     )
 
 
 PLAIN_SEEDS = (1, 2, 5, 11, 12, 15)
 
 
-def assert_same_bits(found: Outcomes, expected: Outcomes) -> None:
-    for name, column in expected.columns().items():
+def assert_same_bits(found: RunOutcomes, expected: RunOutcomes) -> None:
+    for name, column in expected.arrays_by_name().items():
         assert getattr(found, name).tobytes() == column.tobytes(), name
 
 
-def assert_same(one: Outcomes, many: Outcomes, number: int) -> None:
+def assert_same(one: RunOutcomes, many: RunOutcomes, number: int) -> None:
     for name in ("wall", "at", "steps", "fates", "parts"):
         expected, found = getattr(one, name)[0], getattr(many, name)[number]
         np.testing.assert_allclose(found, expected, rtol=0, atol=1e-8, err_msg=name)
@@ -172,7 +174,7 @@ def test_the_compiled_simulation_agrees_with_simpy_run_by_run(block: int) -> Non
         try:
             run = drawn_run(seed)
         except InputError as error:
-            assert "a write takes" in str(error)  # noqa: PT017
+            assert "must fit between two snapshots" in str(error)  # noqa: PT017
             continue
         many = simulate_runs(run, seed, 2)
         np.testing.assert_allclose(sum(many.seconds_by_category().values()), many.wall, rtol=1e-9)
@@ -195,11 +197,11 @@ def test_of_devices_that_are_equally_slow_the_first_is_blamed() -> None:
 def test_every_field_of_a_run_is_simulated() -> None:
     """A new one is read by ``run_tables`` or ``one_run`` too; then it is named here, and drawn above."""
     known = {
-        LongRun: "pattern causes machines gpus goal until restart spares short running straggler noticed wrong timeout "
-        "maintenance week",
-        FailureMode: "name effect rate devices lives struck bad detect repair machines survives lasts shares paces "
-        "column label",
-        DefectiveBatch: "machines times cured retire window rule replaced",
+        LongRun: "pattern causes machines gpus goal until restart spares shrunk_paces shrunk_shares straggler "
+        "notice_time misdiagnosis_share timeout maintenance week",
+        FailureMode: "name effect rate devices part_lifetimes failure_log defective_batch detect repair machines "
+        "survives lasts shares paces device_class label",
+        DefectiveBatch: "machines rate_factor cured retire window rule replaced",
     }
     for kind, names in known.items():
         assert [field.name for field in fields(kind)] == names.split()
@@ -208,7 +210,7 @@ def test_every_field_of_a_run_is_simulated() -> None:
 def test_the_log_is_the_whole_of_the_run_without_gaps() -> None:
     for seed in (1, 2, 5, 11, 12, 15):
         outcomes, rows = simulate_with_log(drawn_run(seed), seed)
-        log = [row for row in rows if row.what != "strike"]
+        log = [row for row in rows if row.activity != "strike"]
         assert [row.begin for row in log[1:]] == pytest.approx([row.end for row in log[:-1]], rel=1e-12)
         assert log[-1].end == pytest.approx(outcomes.wall[0])
 
@@ -217,8 +219,8 @@ def test_a_stretch_tells_its_steps_and_snapshots() -> None:
     (row,) = simulate_with_log(with_rate(PLAIN, 0.0), 1)[1]
     assert row == (0.0, 63_000.0, "training", "", "", 63_000.0, 6000.0, 100)
     played, log = simulate_with_log(PLAIN, 1)
-    lost = [(row.at, log[place + 1].at) for place, row in enumerate(log) if row.what == "lost"]
-    before, after = PATTERN.spent_until("steps", np.array(lost).T)
+    lost = [(row.at, log[place + 1].at) for place, row in enumerate(log) if row.activity == "lost"]
+    before, after = PATTERN.total_until("steps", np.array(lost).T)
     assert len(lost) > 5
     assert sum(row.steps for row in log) - (before - after).sum() == pytest.approx(played.steps[0])
 
@@ -302,14 +304,14 @@ def test_plain_python_gives_the_same_bits(tmp_path: Path) -> None:
 import pickle, uncompiled, test_long_run_simulation as t
 from simcluster.longrun.simulation import one_run
 assert one_run.__file__.endswith(".py")
-found = {seed: t.simulate_runs(t.drawn_run(seed), seed, 2).columns() for seed in t.PLAIN_SEEDS}
+found = {seed: t.simulate_runs(t.drawn_run(seed), seed, 2).arrays_by_name() for seed in t.PLAIN_SEEDS}
 open("found", "wb").write(pickle.dumps(found))
 """
     paths = os.pathsep.join(map(str, (Path(__file__).parent, Path(__file__).parents[1])))
     subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env={**os.environ, "PYTHONPATH": paths}, check=True)
     for seed, columns in pickle.loads((tmp_path / "found").read_bytes()).items():
         run = drawn_run(seed)
-        assert_same_bits(Outcomes(run, **columns), simulate_runs(run, seed, 2))
+        assert_same_bits(RunOutcomes(run, **columns), simulate_runs(run, seed, 2))
 
 
 def test_a_changed_policy_leaves_other_draws_alone() -> None:
@@ -331,17 +333,19 @@ def test_a_changed_policy_leaves_other_draws_alone() -> None:
 
 @pytest.mark.parametrize("kind", TIMES)
 def test_the_mean_of_a_law_is_that_of_its_quantiles(kind: str) -> None:
-    law: TimeSpec = TypeAdapter(Time).validate_python(TIMES[kind].EXAMPLE)
+    law: DurationSpec = TypeAdapter(Time).validate_python(TIMES[kind].EXAMPLE)
     assert type(law) is TIMES[kind]
     grid = (np.arange(200_000) + 0.5) / 200_000
-    uniform = np.stack([np.random.default_rng(draw).permutation(grid) for draw in range(law.draws)] or [grid], axis=-1)
-    assert law.quantile(uniform[..., : law.draws]).mean() == pytest.approx(law.mean, rel=2e-3)
+    uniform = np.stack(
+        [np.random.default_rng(draw).permutation(grid) for draw in range(law.num_draws)] or [grid], axis=-1
+    )
+    assert law.quantile(uniform[..., : law.num_draws]).mean() == pytest.approx(law.mean, rel=2e-3)
 
 
 def test_a_duration_alone_is_a_fixed_time() -> None:
     law = TypeAdapter(Time).validate_python("5 min")
     assert law == FixedTime(seconds="300.0 s")
-    assert TypeAdapter(Time).validate_python({"per_gpu": "1 ms"}).for_gpus(16384).mean == pytest.approx(16.384)
+    assert TypeAdapter(Time).validate_python({"per_gpu": "1 ms"}).for_gpu_count(16384).mean == pytest.approx(16.384)
 
 
 def test_half_of_lognormal_times_are_below_the_median() -> None:

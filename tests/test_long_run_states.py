@@ -11,15 +11,15 @@ import pytest
 
 import simcluster
 from simcluster.base.errors import InputError
-from simcluster.longrun.pattern import CheckpointPattern, SnapshotCost
-from simcluster.longrun.run import FailureMode, LongRun, RestartPhase
+from simcluster.longrun.checkpoint_pattern import CheckpointPattern, SnapshotCost
+from simcluster.longrun.long_run import FailureMode, LongRun, RestartPhase
 from simcluster.longrun.simulation import simulate_runs
-from simcluster.longrun.studies import states as states_module
-from simcluster.longrun.studies.build import build_long_run
+from simcluster.longrun.studies import cluster_states as states_module
+from simcluster.longrun.studies.cluster_states import ClusterStateSimulator, JobDevices, find_job_network
+from simcluster.longrun.studies.run_builder import build_long_run
 from simcluster.longrun.studies.run_closed_forms import CheckpointCosts, CheckpointInterval, parse_interval
-from simcluster.longrun.studies.states import JobDevices, StepStates, find_job_fabric
 from simcluster.model.layers import parameters
-from simcluster.scenario.checkpoint_plan import HOST_LINK, CheckpointCost, bytes_by_rank, checkpoint_cost
+from simcluster.scenario.checkpoint_plan import HOST_LINK, CheckpointCost, checkpoint_bytes_by_rank, checkpoint_cost
 from simcluster.scenario.run_section import CheckpointSpec
 from simcluster.scenario.run_times import FixedTime
 from simcluster.scenario.scenario import Scenario, load
@@ -64,28 +64,28 @@ def test_devices_are_those_of_the_graph(name: str) -> None:
     assert "graph" not in cluster.wiring.__dict__  # none is made for names and counts
     kinds = cluster.graph.nodes(data="kind")
     for of in ("gpu", "nic", "switch"):
-        named = [found[of].label(place) for place in range(found[of].count)]
+        named = [found[of].device_label(place) for place in range(found[of].count)]
         assert sorted(named) == sorted(node for node, kind in kinds if kind == of)
-    cables = [tuple(found["cable"].label(place).split(" - ")) for place in range(found["cable"].count)]
+    cables = [tuple(found["cable"].device_label(place).split(" - ")) for place in range(found["cable"].count)]
     wanted = {frozenset(link) for link in cluster.graph.edges if any(kinds[node] == "switch" for node in link)}
     assert {frozenset(cable) for cable in cables} == wanted
     assert len(cables) == len(wanted)
     assert found["host"].count == len(set(cluster.host_of))
     assert found["memory"].count == scenario.gpus
-    assert find_job_fabric(from_graph(cluster), scenario.gpus).level == parts.fabric.level
+    assert find_job_network(from_graph(cluster), scenario.gpus).switch_level == parts.job_network.switch_level
     for devices in found.values():
-        assert len(devices.column) == devices.count
-        assert set(devices.column.tolist()) <= set(range(max(1, len(devices.stand_for))))
+        assert len(devices.device_class) == devices.count
+        assert set(devices.device_class.tolist()) <= set(range(max(1, len(devices.representatives))))
 
 
 def test_a_job_on_a_part_of_the_cluster_has_only_what_it_can_use() -> None:
     whole = load("mixtral_8x7b_128xh100")
-    less = find_job_fabric(whole.cluster.built, 8)
+    less = find_job_network(whole.cluster.built, 8)
     assert set(less.ports.values()) == set(range(8))
-    assert len(less.edges) == 8
-    one = find_job_fabric(whole.cluster.built, 1)
-    assert len(one.level) == 1  # all meet in the leaf
-    assert not one.trunks
+    assert len(less.nic_cables) == 8
+    one = find_job_network(whole.cluster.built, 1)
+    assert len(one.switch_level) == 1  # all meet in the leaf
+    assert not one.trunk_cables
 
 
 # --- states -----------------------------------------------------------------------------------------------------------
@@ -101,7 +101,7 @@ SLOW = [
 
 def test_states_equal_scenarios_with_the_fault_written_by_hand() -> None:
     scenario = tiny({"failures": [FAILURE, *SLOW]})
-    states = StepStates(scenario)
+    states = ClusterStateSimulator(scenario)
     paces = {cause.name: cause.paces for cause in build_long_run(scenario, states).causes}
     plan_first = [0, 4]  # the first rank of each stage: tp 2, dp 2
     healthy = step_of()
@@ -140,21 +140,21 @@ def test_a_state_is_played_once_and_told(monkeypatch: pytest.MonkeyPatch) -> Non
             "checkpoint": {"stall": "1 s", "every": "10 min"},
         }
     )
-    states = StepStates(scenario)
+    states = ClusterStateSimulator(scenario)
     build_long_run(scenario, states)
     assert len(played) == 1 + 4  # healthy; two stages x (1.5, 2)
-    assert len(states.asked) == 5
+    assert len(states.step_times) == 5
     build_long_run(scenario, states)
     assert len(played) == 1 + 4
-    assert any("represent the nearest of 8" in note for note in states.notes)
+    assert any("represent 8 devices" in note for note in states.notes)
 
 
 def test_more_than_fifty_states_are_refused() -> None:
-    states = StepStates(tiny())
+    states = ClusterStateSimulator(tiny())
     assert states.healthy_step_time
-    states.used |= {f"state {number}": 1.0 for number in range(49)}
-    with pytest.raises(InputError, match="more than 50 states"):
-        states.short_step_time(1)
+    states.used_times |= {f"state {number}": 1.0 for number in range(49)}
+    with pytest.raises(InputError, match="more than 50 cluster states"):
+        states.step_time_with_missing_nodes(1)
 
 
 def test_a_neighbour_takes_its_share_of_what_lies_between_switches() -> None:
@@ -162,18 +162,21 @@ def test_a_neighbour_takes_its_share_of_what_lies_between_switches() -> None:
     layout = {"cluster.nodes": 8, "cluster.gpus_per_node": 1, "cluster.fabric.nodes_per_unit": 2}
     run = {"failures": [beside], "checkpoint": {"to": "100 GB/s", "every": "1 h"}}
     scenario = tiny(run, **layout)
-    states = StepStates(scenario)
+    states = ClusterStateSimulator(scenario)
     cause = build_long_run(scenario, states).causes[0]
-    cables = [{"kind": "slow_link", "between": list(cable), "factor": 0.25} for cable in states.devices.fabric.trunks]
+    cables = [
+        {"kind": "slow_link", "between": list(cable), "factor": 0.25}
+        for cable in states.devices.job_network.trunk_cables
+    ]
     assert len(cables) > 1
     slowed = simulate(load("tiny_3d", {**layout, "faults": cables}))
     assert cause.paces is not None
     assert cause.paces[0, 0] == slowed.step_time / states.healthy_step_time > 1
     assert cause.label(0) == "another job"
     alone = load("tiny_dp", {"run": {"days": "1 d", **run}})
-    assert build_long_run(alone, found := StepStates(alone)).causes == ()
+    assert build_long_run(alone, found := ClusterStateSimulator(alone)).causes == ()
     assert "other job does not occur: the job's nodes have no neighbour" in found.notes
-    with pytest.raises(InputError, match="a neighbour slows the job down"):
+    with pytest.raises(InputError, match="of: neighbour' allows only one effect"):
         tiny({"failures": [{"name": "other job", "of": "neighbour", "mtbf": "6 h"}]})
 
 
@@ -188,34 +191,34 @@ def test_a_policy_tells_the_states_that_it_asks_for() -> None:
 
 def test_more_than_can_be_played_is_refused_of_a_policy_too() -> None:
     many = {"run.failures": [FAILURE, {"name": "alarm", "of": "gpu", "effect": "alarm", "mtbf": "1 us"}]}
-    with pytest.raises(InputError, match="are more than can be simulated"):
+    with pytest.raises(InputError, match="take too long to simulate"):
         simcluster.compare_policies({"now": tiny(), "many": many}, played=2)
 
 
 def test_a_write_takes_its_part_of_the_nics() -> None:
     scenario = tiny({"checkpoint": {"to": "20 GB/s", "mode": "snapshot", "every": "10 min"}})
-    states = StepStates(scenario)
+    states = ClusterStateSimulator(scenario)
     run = build_long_run(scenario, states)
     weight = weighed(scenario, to="20 GB/s", mode="snapshot")
     faults = [{"kind": "background_load", "uplinks_of": host, "share": share} for host, share in weight.shares]
     assert len(faults) == 4
     assert run.pattern.storage.slowed == 1 - step_of() / step_of(faults=faults) > 0
-    assert any(words.startswith("write in flight") for words in states.asked)
+    assert any(words.startswith("write in flight") for words in states.step_times)
     rates = np.array([share for _, share in weight.shares]) * 2 * 48e9 * weight.write
-    by_rank = bytes_by_rank(scenario, 14)
+    by_rank = checkpoint_bytes_by_rank(scenario, 14)
     by_rank *= weight.size / by_rank.sum()  # what tp ranks all hold is written once
     assert rates == pytest.approx(by_rank.reshape(4, 2).sum(axis=1), rel=1e-9)
 
 
 def test_fewer_replicas_are_the_smaller_job() -> None:
     scenario = tiny({"short": "shrink", "spares": {"warm": 1}})
-    run = build_long_run(scenario, StepStates(scenario))
+    run = build_long_run(scenario, ClusterStateSimulator(scenario))
     smaller = simulate(load("tiny_3d", {"gpus": 4, "parallel.dp": 1})).step_time
     # dp 2: one can be missing, though shrink_to says 4, and with it both of its machines
-    assert run.short == (smaller / step_of(),) * 2
+    assert run.shrunk_paces == (smaller / step_of(),) * 2
     single = tiny({"short": "shrink", "spares": {"warm": 1}}, gpus=4, parallel__dp=1)
-    with pytest.raises(InputError, match="a single replica"):
-        build_long_run(single, StepStates(single))
+    with pytest.raises(InputError, match="needs two or more replicas"):
+        build_long_run(single, ClusterStateSimulator(single))
 
 
 # --- checkpoints ------------------------------------------------------------------------------------------------------
@@ -223,20 +226,20 @@ def test_fewer_replicas_are_the_smaller_job() -> None:
 
 def test_ranks_write_all_of_the_job_between_them() -> None:
     scenario = load("tiny_3d")
-    with_zero = bytes_by_rank(scenario, 14)
-    without = bytes_by_rank(load("tiny_3d", {"parallel.zero": 0}), 14)
+    with_zero = checkpoint_bytes_by_rank(scenario, 14)
+    without = checkpoint_bytes_by_rank(load("tiny_3d", {"parallel.zero": 0}), 14)
     assert (without > 0).tolist() == [True, True, False, False] * 2  # the first replica
     assert with_zero.sum() == pytest.approx(without.sum(), rel=1e-12)
     whole = 14 * parameters(scenario.model).total
     assert whole < with_zero.sum() < 1.02 * whole  # both ranks of tp hold the positions and norms
     split = {"parallel": {"tp": 1, "pp": 2, "dp": 4, "zero": 1}, "overlap.tensor": False}
-    assert bytes_by_rank(load("tiny_3d", split), 14).sum() == pytest.approx(whole, rel=1e-12)
+    assert checkpoint_bytes_by_rank(load("tiny_3d", split), 14).sum() == pytest.approx(whole, rel=1e-12)
 
 
 @pytest.mark.parametrize(("name", "writers"), [("mixtral_8x7b_128xh100", 128), ("hsdp_7b_128xa100", 8), ("tiny_dp", 1)])
 def test_each_parameter_is_written_once(name: str, writers: int) -> None:
     scenario = load(name)  # experts on ranks of their own, shards within a machine, replicas without shards
-    found = bytes_by_rank(scenario, 14)
+    found = checkpoint_bytes_by_rank(scenario, 14)
     assert found.sum() == pytest.approx(14 * parameters(scenario.model).total, rel=1e-12)
     assert np.count_nonzero(found) == writers
 
@@ -244,7 +247,9 @@ def test_each_parameter_is_written_once(name: str, writers: int) -> None:
 def test_copies_in_peers_memory_follow_from_pcie_and_the_network() -> None:
     switch = {"name": "rack", "of": "switch", "mtbf": "100 d", "survives": "storage"}
     checkpoint = {"to": "1 GB/s", "mode": "snapshot", "memory": {}}
-    states = StepStates(tiny({"failures": [FAILURE, switch], "checkpoint": checkpoint, "restart": [{"part": "load"}]}))
+    states = ClusterStateSimulator(
+        tiny({"failures": [FAILURE, switch], "checkpoint": checkpoint, "restart": [{"part": "load"}]})
+    )
     run = build_long_run(states.scenario, states)
     weight = weighed(states.scenario, **checkpoint)
     memory = run.pattern.memory
@@ -254,7 +259,7 @@ def test_copies_in_peers_memory_follow_from_pcie_and_the_network() -> None:
     assert max(share.values()) == 0.5
     faults = [{"kind": "background_load", "uplinks_of": host, "share": part} for host, part in share.items()]
     assert memory.slowed == 1 - step_of() / step_of(faults=faults) > run.pattern.storage.slowed
-    assert run.pattern.cycles > 1
+    assert run.pattern.snapshots_per_stored > 1
     times = [law.seconds for law in (run.restart[0].memory, run.restart[0].storage) if isinstance(law, FixedTime)]
     assert times == [weight.load_memory, weight.load_storage]
     assert any("in 6 snapshots), which has 2000.0 GB" in note for note in states.notes)
@@ -282,10 +287,10 @@ def test_published_checkpoints() -> None:
 
 def test_links_bound_what_storage_does_not() -> None:
     scenario = load("tiny_3d")
-    by_rank = bytes_by_rank(scenario, 14)
+    by_rank = checkpoint_bytes_by_rank(scenario, 14)
     machine = by_rank.reshape(4, 2).sum(axis=1).max()
     cluster = scenario.cluster.built
-    pcie = cluster.path_bandwidth([link for link, _ in cluster.host_way(0, "d2h")])
+    pcie = cluster.path_bandwidth([link for link, _ in cluster.host_memory_route(0, "d2h")])
     nics = 2 * cluster.capacity[cluster.link_index["node0.nic0", cluster.switches[0]]]
     fast = weighed(scenario, to="100 TB/s", mode="snapshot")
     copied, machine = machine, machine * fast.size / by_rank.sum()  # what tp ranks all hold is written once
@@ -309,7 +314,9 @@ def stopping(rate: float, survives: int = 0) -> FailureMode:
 
 def efficiency(savings: CheckpointCosts, causes: tuple[FailureMode, ...], found: CheckpointInterval) -> float:
     """The share of time that is kept, played on the same failures for every interval."""
-    pattern = CheckpointPattern(10.0, found.steps, savings.storage, savings.memory, found.cycles, savings.verify)
+    pattern = CheckpointPattern(
+        10.0, found.steps, savings.storage, savings.memory, found.snapshots_per_stored, savings.verify
+    )
     now = FixedTime(seconds="60 s")
     run = LongRun(pattern, causes, until=20 * 86400.0, restart=(RestartPhase("all", now, now),))
     outcomes = simulate_runs(run, 0, 40)
@@ -336,7 +343,7 @@ def test_the_automatic_interval_is_as_good_as_a_search(
     tried = {
         (steps, cycles): efficiency(savings, causes, CheckpointInterval(steps, cycles))
         for steps in sorted({max(1, round(chosen.steps * factor)) for factor in (0.5, 1.5)})
-        for cycles in sorted({max(1, round(chosen.cycles * factor)) for factor in (0.4, 2)})
+        for cycles in sorted({max(1, round(chosen.snapshots_per_stored * factor)) for factor in (0.4, 2)})
         if steps >= least and (cycles > 1) == (savings.memory is not None)
     }
     assert len(tried) >= 2
@@ -349,10 +356,10 @@ def test_the_automatic_interval_is_never_below_the_write() -> None:
     causes = (stopping(1 / 10800),)
     bound = parse_interval("auto", 10.0, CheckpointCosts(SnapshotCost(0.0, 155.0), None, 0.0, 1), causes)
     assert bound.steps == 16
-    assert "bound by the write" in bound.notes[0]
+    assert "limited by the write" in bound.notes[0]
     free = parse_interval("auto", 10.0, CheckpointCosts(SnapshotCost(1e-6, 1.0), None, 0.0, 1), causes)
     assert free.steps == 1
-    assert "bound by the step" in free.notes[0]
+    assert "limited to whole steps" in free.notes[0]
     wide = parse_interval("auto", 10.0, CheckpointCosts(SnapshotCost(60.0, 1.0), None, 0.0, 1), causes)
     assert wide.steps == round((2 * 60 * 10800) ** 0.5 / 10)
     assert parse_interval("20 min", 10.0, CheckpointCosts(SnapshotCost(60.0), None, 0.0, 1), ()).steps == 120
@@ -375,9 +382,9 @@ def test_what_a_machine_does_not_have_does_not_fail() -> None:
     box = {"kind": "graph", "name": "box", "nodes": [*gpus, {"name": "box", "kind": "nvswitch"}], "edges": edges}
     run = {"failures": [FAILURE, SLOW[2]], "checkpoint": {"to": "100 GB/s", "mode": "snapshot", "every": "10 min"}}
     alone = {"cluster": {"topology": box, "device": "a100-80gb"}, "parallel": {"tp": 2, "pp": 1, "dp": 1}}
-    states = StepStates(tiny(run, **alone))
+    states = ClusterStateSimulator(tiny(run, **alone))
     found = build_long_run(states.scenario, states)
     assert [cause.name for cause in found.causes] == ["GPU"]
     assert "slow NIC does not occur: the job's nodes have no nic" in states.notes
-    assert list(states.asked) == ["healthy"]  # what is written takes no link
+    assert list(states.step_times) == ["healthy"]  # what is written takes no link
     assert found.pattern.storage.slowed == 0

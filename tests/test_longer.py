@@ -13,13 +13,13 @@ from hypothesis import given, settings
 from test_same_answer import documents
 
 from simcluster import cli
-from simcluster.results.longer import CAUSE
 from simcluster.results.result import Result
+from simcluster.results.slower_ops import CAUSE_TEXTS
 from simcluster.scenario.scenario import Scenario
 from simcluster.step.simulate import simulate
-from simcluster.studies.whatif.difference import diff
-from simcluster.studies.whatif.only_faster import is_only_faster
+from simcluster.studies.whatif.difference import explain_difference
 from simcluster.studies.whatif.straggling import stragglers
+from simcluster.studies.whatif.unexpected_slowdown import has_only_faster_parts
 
 PCIE = {"topology": "pcie_ethernet", "nodes": 2, "gpus_per_node": 4, "gpus_per_pcie_switch": 2}
 FLAP = {"kind": "link_flap", "between": ["node0.gpu1", "node0.pcie0"], "start": "1 ms", "down": "1 ms"}
@@ -55,15 +55,15 @@ def faster(document: dict[str, Any]) -> list[dict[str, Any]]:
 
 def held_to_say(base: Result, other: Result) -> None:
     """Longer only with a reason, which makes up for all of it."""
-    assert is_only_faster(base.scenario, other.scenario)
-    found = diff(base, other)
+    assert has_only_faster_parts(base.scenario, other.scenario)
+    found = explain_difference(base, other)
     more = other.step_time - base.step_time
     if more > 1e-9 * base.step_time:
-        assert found.longer
-        assert "None of the changes slows anything down in isolation" in found.in_words()
-        assert all(each.seconds > 0 and each.why in CAUSE for each in found.longer)
+        assert found.slower_ops
+        assert "None of the changes slows anything down in isolation" in found.describe()
+        assert all(each.seconds > 0 and each.why in CAUSE_TEXTS for each in found.slower_ops)
     else:
-        assert not found.longer
+        assert not found.slower_ops
     assert all(math.isfinite(each) for each in numbers_of(found.to_dict()))
 
 
@@ -86,7 +86,7 @@ def test_transfers_that_share_links_with_those_a_fault_held_up(tiny: Tiny) -> No
     base = simulate(tiny(**SHARED, faults=[FLAP, COLLECT]))
     other = simulate(tiny(**SHARED, faults=[COLLECT]))
     held_to_say(base, other)
-    (found,) = diff(base, other).longer
+    (found,) = explain_difference(base, other).slower_ops
     assert (found.kind, found.why) == ("pp send", "contention")
     assert found.seconds == pytest.approx(other.step_time - base.step_time, rel=1e-9)
 
@@ -104,7 +104,7 @@ def test_draws_below_one(tiny: Tiny) -> None:
     assert shorter
     other = simulate(tiny(**{**DRAWN, "faults": []}, seed=shorter[0].scenario.seed))
     held_to_say(shorter[0], other)
-    assert {each.why for each in diff(shorter[0], other).longer} == {"draws"}
+    assert {each.why for each in explain_difference(shorter[0], other).slower_ops} == {"draws"}
 
 
 def clean(tiny: Tiny) -> float:
@@ -114,12 +114,12 @@ def clean(tiny: Tiny) -> float:
 
 def test_what_else_differs_is_no_step_that_is_faster_in_all(tiny: Tiny) -> None:
     base = tiny(**SHARED, faults=[COLLECT])
-    assert not is_only_faster(base, tiny(**SHARED, faults=[COLLECT, FLAP]))
-    assert not is_only_faster(base, tiny(**{**SHARED, "training": {"global_batch": 8}}, faults=[COLLECT]))
-    assert not is_only_faster(base, scaled(tiny, network=0.5))
-    assert not is_only_faster(base, scaled(tiny, latency=2))
-    assert is_only_faster(base, scaled(tiny, latency=0.5, flops=2))
-    assert is_only_faster(base, tiny(**SHARED, faults=[]))
+    assert not has_only_faster_parts(base, tiny(**SHARED, faults=[COLLECT, FLAP]))
+    assert not has_only_faster_parts(base, tiny(**{**SHARED, "training": {"global_batch": 8}}, faults=[COLLECT]))
+    assert not has_only_faster_parts(base, scaled(tiny, network=0.5))
+    assert not has_only_faster_parts(base, scaled(tiny, latency=2))
+    assert has_only_faster_parts(base, scaled(tiny, latency=0.5, flops=2))
+    assert has_only_faster_parts(base, tiny(**SHARED, faults=[]))
 
 
 def scaled(tiny: Tiny, **scale: float) -> Scenario:

@@ -15,20 +15,28 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simcluster.base.errors import InputError
-from simcluster.documents.csv_numbers import Row, read_csv
+from simcluster.documents.csv_tables import CsvRow, read_csv
 from simcluster.longrun.budget.critical_batch import (
     CriticalBatch,
-    RepeatedData,
-    effective_amount,
+    RepeatedDataLaw,
+    amount_with_repeats,
+    fresh_equivalent,
     kaplan_critical_batch,
-    required_amount,
 )
 from simcluster.longrun.budget.loss_fit import fit_loss_law
-from simcluster.longrun.budget.loss_laws import DEFAULT_LAW, LossLaw, ModelSize, TokenLaw, any_law, law_names, loss_law
+from simcluster.longrun.budget.loss_laws import (
+    DEFAULT_LAW,
+    LossLaw,
+    ModelSize,
+    TokenLaw,
+    list_law_names,
+    load_law,
+    loss_law,
+)
 
 B, T = 1e9, 1e12
 POINTS = Path(__file__).parent / "inputs" / "chinchilla_points.csv"
-LAWS = [name for name in law_names() if isinstance(any_law(name), LossLaw)]
+LAWS = [name for name in list_law_names() if isinstance(load_law(name), LossLaw)]
 each_law = pytest.mark.parametrize("name", LAWS)
 
 # --- golden numbers: as many digits as are published -----------------------------------------------------------------
@@ -49,7 +57,7 @@ OPTIMA = [
 
 @pytest.mark.parametrize(("name", "compute", "parameters", "tokens", "loss"), OPTIMA)
 def test_compute_optimal(name: str, compute: float, parameters: float, tokens: float, loss: float) -> None:
-    best = loss_law(name).optimum(compute)
+    best = loss_law(name).compute_optimal_size(compute)
     assert best.parameters == pytest.approx(parameters, rel=5e-4)
     assert best.tokens == pytest.approx(tokens, rel=6e-4)
     assert best.loss == pytest.approx(loss, abs=5.1e-5)
@@ -80,17 +88,17 @@ def test_loss_of_known_models(name: str, parameters: float, tokens: float, loss:
 )
 def test_tokens_of_7b_to_a_loss(loss: float, tokens: float, days: float) -> None:
     """H100-days at 40 % of 989 TFLOP/s."""
-    seen = loss_law("hoffmann-printed").tokens_to(loss, 7 * B)
+    seen = loss_law("hoffmann-printed").tokens_to_loss(loss, 7 * B)
     assert seen / B == pytest.approx(tokens, rel=4e-4)
     assert ModelSize(7 * B, seen).compute / (0.4 * 989e12) / 86400 == pytest.approx(days, abs=0.5)
 
 
 def test_never_is_an_answer() -> None:
     law = loss_law("hoffmann-printed")
-    assert law.floor(7 * B) == pytest.approx(1.8727, abs=5e-5)
-    assert law.tokens_to(1.8726, 7 * B) == math.inf
-    assert law.tokens_to(1.8728, 7 * B) < math.inf
-    assert law.cheapest(law.E) is None
+    assert law.lowest_loss(7 * B) == pytest.approx(1.8727, abs=5e-5)
+    assert law.tokens_to_loss(1.8726, 7 * B) == math.inf
+    assert law.tokens_to_loss(1.8728, 7 * B) < math.inf
+    assert law.cheapest_size(law.E) is None
 
 
 @pytest.mark.parametrize(
@@ -105,7 +113,7 @@ def test_cheapest_to_train_and_serve(
     loss: float, served: float, parameters: float, tokens: float | None, flop: float | None
 ) -> None:
     law = loss_law("hoffmann-printed")
-    size = law.cheapest(loss, served)
+    size = law.cheapest_size(loss, served)
     assert size is not None
     assert size.parameters / B == pytest.approx(parameters, abs=5.1e-3)
     assert tokens is None or size.tokens / T == pytest.approx(tokens, rel=5e-4)
@@ -116,18 +124,20 @@ def test_cheapest_to_train_and_serve(
 def test_rounded_constants_are_another_answer() -> None:
     """At Gopher's budget: 18.4 tokens a parameter, or 92.6 by two digits; Llama 3's 10.5T tokens for 16.3T."""
     assert DEFAULT_LAW == "besiroglu"
-    assert loss_law(DEFAULT_LAW).optimum(5.76e23).tokens_per_parameter == pytest.approx(18.4, abs=0.05)
-    assert loss_law("hoffmann-printed").optimum(5.76e23).tokens_per_parameter == pytest.approx(92.6, abs=0.05)
-    assert any_law("llama3").optimum(3.8e25).tokens / T == pytest.approx(16.3, abs=0.05)
-    assert any_law("llama3-printed").optimum(3.8e25).tokens / T == pytest.approx(10.5, abs=0.05)
-    assert [name for name in law_names() if any_law(name).rounded] == ["hoffmann-printed", "llama3-printed"]
+    assert loss_law(DEFAULT_LAW).compute_optimal_size(5.76e23).tokens_per_parameter == pytest.approx(18.4, abs=0.05)
+    assert loss_law("hoffmann-printed").compute_optimal_size(5.76e23).tokens_per_parameter == pytest.approx(
+        92.6, abs=0.05
+    )
+    assert load_law("llama3").compute_optimal_size(3.8e25).tokens / T == pytest.approx(16.3, abs=0.05)
+    assert load_law("llama3-printed").compute_optimal_size(3.8e25).tokens / T == pytest.approx(10.5, abs=0.05)
+    assert [name for name in list_law_names() if load_law(name).rounded] == ["hoffmann-printed", "llama3-printed"]
 
 
 def test_kaplan() -> None:
     law = loss_law("kaplan")
-    assert law.floor(175 * B) == pytest.approx((8.8e13 / (175 * B)) ** 0.076, rel=1e-12)  # equation 1.1
+    assert law.lowest_loss(175 * B) == pytest.approx((8.8e13 / (175 * B)) ** 0.076, rel=1e-12)  # equation 1.1
     assert law.loss(1e30, 1e9) == pytest.approx((5.4e13 / 1e9) ** 0.095, rel=1e-6)  # equation 1.2
-    found = [kaplan_critical_batch(law.floor(size * B)) / 1e6 for size in (7, 70, 175, 405)]
+    found = [kaplan_critical_batch(law.lowest_loss(size * B)) / 1e6 for size in (7, 70, 175, 405)]
     assert found == pytest.approx([6.57, 15.11, 21.06, 28.53], abs=6e-3)
     assert kaplan_critical_batch(2.0) == pytest.approx(7.3715e6, rel=1e-5)
 
@@ -143,10 +153,12 @@ def test_critical_batch() -> None:
 
 
 def test_repetition() -> None:
-    data = RepeatedData(loss_law("muennighoff"), 1.0)
-    assert [data.tokens(seen) for seen in (1, 4, 16, math.inf)] == pytest.approx([1, 3.726, 10.58, 16.39], rel=3e-4)
-    assert not data.borrows_constants
-    assert RepeatedData(loss_law("besiroglu"), 1.0).borrows_constants
+    data = RepeatedDataLaw(loss_law("muennighoff"), 1.0)
+    assert [data.fresh_equivalent_tokens(seen) for seen in (1, 4, 16, math.inf)] == pytest.approx(
+        [1, 3.726, 10.58, 16.39], rel=3e-4
+    )
+    assert not data.has_borrowed_constants
+    assert RepeatedDataLaw(loss_law("besiroglu"), 1.0).has_borrowed_constants
 
 
 # --- what holds for any law -------------------------------------------------------------------------------------------
@@ -158,16 +170,16 @@ seen = st.floats(1e9, 1e14)
 @given(name=st.sampled_from(LAWS), compute=st.floats(1e19, 1e26))
 def test_no_other_model_is_better_for_the_budget(name: str, compute: float) -> None:
     law = loss_law(name)
-    best = law.optimum(compute)
+    best = law.compute_optimal_size(compute)
     assert best.loss is not None
     others = best.parameters * np.geomspace(1e-2, 1e2, 201)
     losses = [law.loss(float(size), compute / (6 * float(size))) for size in others]
     assert min(losses) >= best.loss * (1 - 1e-12)
     assert law.loss(best.parameters * 1.01, best.tokens / 1.01) > best.loss
-    again = law.cheapest(best.loss)
+    again = law.cheapest_size(best.loss)
     assert again is not None
     assert again.parameters == pytest.approx(best.parameters, rel=1e-6)
-    assert law.best_for_tokens(best.tokens) == pytest.approx(best.parameters, rel=1e-9)
+    assert law.optimal_parameters(best.tokens) == pytest.approx(best.parameters, rel=1e-9)
 
 
 @given(name=st.sampled_from(LAWS), size=sizes, tokens=seen)
@@ -175,43 +187,43 @@ def test_loss_falls_and_inverts(name: str, size: float, tokens: float) -> None:
     law = loss_law(name)
     loss = law.loss(size, tokens)
     assert loss > law.loss(1.1 * size, tokens) > law.E
-    assert loss > law.loss(size, 1.1 * tokens) > law.floor(size)
-    assert law.tokens_to(loss, size) == pytest.approx(tokens, rel=1e-5)
+    assert loss > law.loss(size, 1.1 * tokens) > law.lowest_loss(size)
+    assert law.tokens_to_loss(loss, size) == pytest.approx(tokens, rel=1e-5)
 
 
 @given(name=st.sampled_from(LAWS), compute=st.floats(1e21, 1e25), served=st.floats(1e9, 1e15))
 def test_no_other_model_is_cheaper_to_train_and_serve(name: str, compute: float, served: float) -> None:
     law = loss_law(name)
-    loss = law.optimum(compute).loss
+    loss = law.compute_optimal_size(compute).loss
     assert loss is not None
-    size = law.cheapest(loss, served)
+    size = law.cheapest_size(loss, served)
     assert size is not None
     least = size.compute + 2 * size.parameters * served
     for other in size.parameters * np.geomspace(0.2, 5, 41):
-        tokens = law.tokens_to(loss, float(other))
+        tokens = law.tokens_to_loss(loss, float(other))
         assert 6 * float(other) * tokens + 2 * float(other) * served >= least * (1 - 1e-9)
-    plain = law.cheapest(loss)
+    plain = law.cheapest_size(loss)
     assert plain is not None
     assert size.parameters <= plain.parameters * (1 + 1e-9)
 
 
 @given(tokens=st.floats(1e6, 1e15), unique=st.floats(1e6, 1e13), fading=st.floats(1, 50))
 def test_repeated_data_are_worth_less(tokens: float, unique: float, fading: float) -> None:
-    worth = effective_amount(tokens, unique, fading)
+    worth = fresh_equivalent(tokens, unique, fading)
     assert worth <= tokens * (1 + 1e-12)
     assert worth <= unique * (1 + fading)
-    assert worth <= effective_amount(2 * tokens, unique, fading)
+    assert worth <= fresh_equivalent(2 * tokens, unique, fading)
     if worth < unique * (1 + 0.999 * fading):
-        assert required_amount(worth, unique, fading) == pytest.approx(tokens, rel=1e-6)
+        assert amount_with_repeats(worth, unique, fading) == pytest.approx(tokens, rel=1e-6)
 
 
 @given(size=sizes, tokens=seen, unique=st.floats(1e9, 1e13))
 def test_repetition_never_helps(size: float, tokens: float, unique: float) -> None:
     law = loss_law("muennighoff")
-    data = RepeatedData(law, unique)
+    data = RepeatedDataLaw(law, unique)
     loss = data.loss(size, tokens)
     assert loss >= law.loss(size, tokens) * (1 - 1e-12)
-    assert data.tokens_to(loss * 1.001, size) <= tokens * (1 + 1e-9)
+    assert data.tokens_to_loss(loss * 1.001, size) <= tokens * (1 + 1e-9)
 
 
 # --- laws as documents ------------------------------------------------------------------------------------------------
@@ -231,9 +243,9 @@ def test_a_law_says_what_it_extrapolates(name: str) -> None:
 
 def test_a_law_of_ones_own() -> None:
     own = {"form": "NDC", "E": 1.69, "A": 406.4, "alpha": 0.34, "B": 410.7, "beta": 0.28}
-    assert loss_law(own).optimum(1e23) == loss_law("hoffmann-printed").optimum(1e23)
+    assert loss_law(own).compute_optimal_size(1e23) == loss_law("hoffmann-printed").compute_optimal_size(1e23)
     assert loss_law("chinchilla").name == "hoffmann"
-    assert isinstance(any_law({"form": "tokens", "A": 0.3, "alpha": 0.5}), TokenLaw)
+    assert isinstance(load_law({"form": "tokens", "A": 0.3, "alpha": 0.5}), TokenLaw)
 
 
 @pytest.mark.parametrize(
@@ -242,7 +254,7 @@ def test_a_law_of_ones_own() -> None:
         ("besirogl", "did you mean 'besiroglu'"),
         ("llama3", "but no loss"),
         ({"form": "NDC", "E": 1.7}, "A: is required and missing"),
-        ({"form": "cubic"}, "form NDC, tokens or kaplan"),
+        ({"form": "cubic"}, "form 'cubic' must be NDC, tokens or kaplan"),
         ({"E": 1.7, "A": -1, "alpha": 0.3, "B": 1, "beta": 0.3}, "A: must be greater than 0, got -1"),
         (7, "a name or a mapping"),
     ],
@@ -267,17 +279,17 @@ def test_the_245_points_as_published() -> None:
     for name, error in published.errors.items():
         assert abs(getattr(fit.law, name) - getattr(published, name)) < error, name
         assert 0.3 * error < fit.law.errors[name] < 3 * error
-    assert fit.law.describe_extrapolation(published.optimum(1e24)).startswith("N x 5.9")
+    assert fit.law.describe_extrapolation(published.compute_optimal_size(1e24)).startswith("N x 5.9")
 
 
-def exact_rows(law: LossLaw, **changed: object) -> list[Row]:
+def exact_rows(law: LossLaw, **changed: object) -> list[CsvRow]:
     rows = []
     for number, (size, tokens) in enumerate([(n, d) for n in (1e8, 1e9, 1e10) for d in (1e9, 2e10, 3e11)], 1):
         cells: dict[str, float | int | str | bool | None] = {
             "parameters": size, "tokens": tokens, "loss": law.loss(size, tokens),
         }  # fmt: skip
         cells |= changed  # type: ignore[arg-type]
-        rows.append(Row(number, cells, {name: str(value) for name, value in cells.items()}))
+        rows.append(CsvRow(number, cells, {name: str(value) for name, value in cells.items()}))
     return rows
 
 
@@ -290,4 +302,4 @@ def test_rows_that_no_law_fits() -> None:
     with pytest.raises(InputError, match="row 1: loss: 'none'"):
         fit_loss_law(exact_rows(loss_law("besiroglu"), loss="none"), "rows.csv")
     with pytest.raises(InputError, match="no column loss"):
-        fit_loss_law([Row(1, {"N": 1, "D": 2}, {"N": "1", "D": "2"})], "rows.csv")
+        fit_loss_law([CsvRow(1, {"N": 1, "D": 2}, {"N": "1", "D": "2"})], "rows.csv")

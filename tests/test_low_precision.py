@@ -14,7 +14,7 @@ from simcluster.cli import main
 from simcluster.devices.device import kernel_seconds, load_device
 from simcluster.importers.megatron_bridge import mixed_precision_settings
 from simcluster.model.kernels import split_matmul
-from simcluster.model.layer_sections import cast_kernels, linear
+from simcluster.model.layer_sections import cast_kernels, linear_section
 from simcluster.model.recipes import RECIPES
 from simcluster.scenario.memory_plan import _RECIPE, recipe_of, shape_of
 from simcluster.scenario.scenario import Scenario, load
@@ -22,7 +22,7 @@ from simcluster.scenario.training_section import MemoryRecipe, Precision
 from simcluster.show.report import make_entry, report_page
 from simcluster.step.simulate import simulate
 from simcluster.studies.kernels import kernels
-from simcluster.studies.sweep.quick import quick_step
+from simcluster.studies.sweep.quick_steps import quick_step_time
 
 FORMATS = {"fp8-mixed": 1.0, "mxfp8-mixed": 33 / 32, "nvfp4-mixed": 9 / 16}
 B200 = {"topology": "dgx_b200", "nodes": 1}
@@ -59,13 +59,13 @@ def test_operands_have_the_bytes_of_the_precision_and_results_those_of_activatio
     training = {"precision": precision, "global_batch": 8, "memory_recipe": recipe}
     shape = shape_of(tiny(cluster=B200, training=training))
     wide, gradient = (4.0, 4.0) if precision == "fp32" else (2.0, gradient)
-    made = linear("mlp_down", shape, 128, 1024, 256, bias=False)
+    made = linear_section("mlp_down", shape, 128, 1024, 256, bias=False)
     (forward,), (input_grad,), (weight_grad,) = made.forward, made.input_grad, made.weight_grad
     x, w, y = 128 * 1024, 1024 * 256, 128 * 256
     assert forward.bytes == each * (x + w) + wide * y
     assert input_grad.bytes == each * (y + w) + wide * x
     assert weight_grad.bytes == each * (x + y) + 2 * gradient * w  # added to the main gradient: read and written
-    whole = linear("logits", shape, 128, 1024, 256, bias=False, wide=True).forward[0]
+    whole = linear_section("logits", shape, 128, 1024, 256, bias=False, wide=True).forward[0]
     assert whole.bytes == wide * (x + w + y)  # the LM head and the router stay in 16 bits
     for piece in split_matmul(forward, 4):
         assert piece.bytes == pytest.approx(each * (x / 4 + w) + wide * y / 4, rel=1e-12)
@@ -75,7 +75,7 @@ def test_a_scale_of_an_operand_is_no_part_of_the_result(tiny: Tiny) -> None:
     """Only a result's bytes are not hidden behind a matmul: 2 an element forward, 8 in a main gradient."""
     device = load_device("b200")
     shapes = [shape_of(tiny(cluster=B200, training={"precision": name, "global_batch": 8})) for name in FORMATS]
-    made = [linear("up", shape, 8192, 8192, 8192, bias=False) for shape in shapes[:2]]
+    made = [linear_section("up", shape, 8192, 8192, 8192, bias=False) for shape in shapes[:2]]
     for phase in ("forward", "input_grad", "weight_grad"):
         fp8, mxfp8 = (kernel_seconds(device, getattr(each, phase)[0], precision="fp8") for each in made)
         assert fp8 == pytest.approx(mxfp8, rel=1e-12)
@@ -145,7 +145,7 @@ def test_every_way_to_simulate_casts_gives_the_same_spans(tiny: Tiny, precision:
     found = simulate(scenario).step_time
     assert simulate(scenario, engine="reference").step_time == found
     if ("tp" in layout) != ("pp" in layout):  # else links are shared, or ZeRO 3 is used
-        assert quick_step(scenario) == found
+        assert quick_step_time(scenario) == found
 
 
 @pytest.mark.parametrize(("schedule", "chunks"), [("interleaved", 2), ("zb-h1", 1), ("gpipe", 1), ("zb-v", 2)])
@@ -154,7 +154,7 @@ def test_quick_rows_cast_in_the_first_microbatch_of_every_chunk(tiny: Tiny, sche
     pipeline = base.pipeline.model_copy(update={"schedule": schedule, "chunks": chunks})
     model = base.model.model_copy(update={"layers": 8})
     scenario = base.model_copy(update={"pipeline": pipeline, "model": model})
-    assert quick_step(scenario) == simulate(scenario).step_time
+    assert quick_step_time(scenario) == simulate(scenario).step_time
 
 
 def test_experts_are_cast_one_by_one(tiny: Tiny) -> None:

@@ -20,7 +20,7 @@ def test_mfu_goes_with_the_step() -> None:
     """7.5 s where 8.229 s were expected: 41.4 % (41.45) become 45.5 %; tokens and HFU in the same proportion."""
     plain = simulate(simcluster.scenario("tiny_dp"))
     flops = 0.4145 * 8.229 * plain.facts.ranks * plain.facts.peak_flops
-    expected = MeasuredStep.of(7.5, replace(plain.facts, model_flops=flops), 8.229)
+    expected = MeasuredStep.from_step_time(7.5, replace(plain.facts, model_flops=flops), 8.229)
     assert f"{expected.mfu:.1%}" == "45.5%"
     part = 7.5 / 8.229
     told = {"measured": {"step_time": f"{part * plain.step_time!r} s", "source": "us"}}
@@ -51,8 +51,8 @@ def test_tokens_per_second_are_another_way_to_say_it(capsys: pytest.CaptureFixtu
     ("told", "said"),
     [
         ({"step_time": "1 s", "tokens_per_s": 3}, "both are set"),
-        ({"source": "me"}, "neither is"),
-        ({"step_time": "0 s"}, "a measured step takes longer"),
+        ({"source": "me"}, "neither is set"),
+        ({"step_time": "0 s"}, "must be longer than 0 s"),
         ({"tokens_per_s": "fast"}, "tokens_per_s 'fast' is not a number above zero"),
     ],
 )

@@ -17,10 +17,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simcluster.base.errors import InputError
-from simcluster.documents.catalogue.models import model_document
-from simcluster.model.layer_block import head_working_bytes
+from simcluster.documents.catalogue.models import load_model_entry
+from simcluster.model.layer_block import lm_head_working_bytes
 from simcluster.model.layers import RankShape
-from simcluster.model.memory import activation_parts
+from simcluster.model.memory import activation_bytes
 from simcluster.model.recipes import RECIPES, recipe_named, state_bytes
 from simcluster.model.transformer import Model, Recompute
 
@@ -34,7 +34,7 @@ def gpt(layers: int, hidden: int, heads: int) -> Model:
 GPT_22B, GPT_175B = gpt(48, 6144, 64), gpt(96, 12288, 96)
 GPT_530B, GPT_1T = gpt(105, 20480, 128), gpt(128, 25600, 160)
 LLAMA = {
-    name: Model(**{**model_document(name), "sequence_length": 8192})
+    name: Model(**{**load_model_entry(name), "sequence_length": 8192})
     for name in ("llama3-8b", "llama3-70b", "llama3-405b")
 }
 
@@ -87,9 +87,9 @@ def test_a_softmax_step_by_step_keeps_its_fp32_result_too() -> None:
     """175B, 6 heads of one sequence on a rank: 4 bytes more for each of their scores."""
     square = 6 * 2048 * 2048
     shape = RankShape(micro_batch=1, tp=16, attention="unfused")
-    parts = activation_parts(GPT_175B, shape)
+    parts = activation_bytes(GPT_175B, shape)
     assert (parts["softmax_output"], parts["softmax_output_in_fp32"]) == (2 * square, 4 * square)
-    assert "softmax_output_in_fp32" not in activation_parts(GPT_175B, replace(shape, micro_batch=2))
+    assert "softmax_output_in_fp32" not in activation_bytes(GPT_175B, replace(shape, micro_batch=2))
 
 
 @given(models, shapes)
@@ -123,7 +123,7 @@ def test_a_larger_microbatch_holds_in_proportion(model: Model, shape: RankShape,
 @given(models, shapes)
 def test_context_parallelism_divides_everything(model: Model, shape: RankShape) -> None:
     split, whole = replace(shape, cp=2), replace(shape, cp=1)
-    for part in (activation_bytes_per_layer, working_bytes, head_activation_bytes, head_working_bytes):
+    for part in (activation_bytes_per_layer, working_bytes, head_activation_bytes, lm_head_working_bytes):
         assert 2 * part(model, split) == pytest.approx(part(model, whole), rel=1e-12)
 
 
@@ -133,8 +133,8 @@ def test_dropout_only_adds_and_fused_attention_only_removes(model: Model, shape:
     assert activation_bytes_per_layer(model, dry) < activation_bytes_per_layer(model, wet)
     fused, unfused = replace(dry, attention="fused"), replace(dry, attention="unfused")
     assert activation_bytes_per_layer(model, fused) < activation_bytes_per_layer(model, unfused)
-    assert "log_sum_exp" in activation_parts(model, fused)
-    assert not any("softmax" in name for name in activation_parts(model, fused))
+    assert "log_sum_exp" in activation_bytes(model, fused)
+    assert not any("softmax" in name for name in activation_bytes(model, fused))
 
 
 # --- activations: the formulas and numbers of arXiv:2205.05198 ------------------------------------------------------
@@ -200,7 +200,7 @@ def test_figure_7_in_percent_of_tensor_parallelism_alone(
 def test_llama_keeps_8h_4q_4kv_6f(name: str, per_hidden: float) -> None:
     model, s = LLAMA[name], 8192
     h, q, kv, f, a = model.hidden_size, model.query_size, model.kv_size, model.ffn_hidden_size, model.heads
-    parts = activation_parts(model, RankShape(micro_batch=1))
+    parts = activation_bytes(model, RankShape(micro_batch=1))
     assert parts.pop("log_sum_exp") == 4 * s * a
     assert sum(parts.values()) == s * (8 * h + 4 * q + 4 * kv + 6 * f) == s * h * per_hidden
 
@@ -228,7 +228,7 @@ def test_llama_8b_in_gigabytes() -> None:
 
 def test_key_value_heads_are_copied_when_there_are_fewer_than_ranks() -> None:
     model = LLAMA["llama3-8b"]  # 8 key-value heads
-    parts = activation_parts(model, RankShape(micro_batch=1, tp=16))
+    parts = activation_bytes(model, RankShape(micro_batch=1, tp=16))
     assert parts["key"] == parts["value"] == 2 * 8192 * model.head_dim
     assert parts["query"] == 2 * 8192 * model.head_dim * 2
 
@@ -253,7 +253,7 @@ def test_the_logit_peak_of_llama_at_tp_8() -> None:
     """8192 tokens, 128256 words over 8 ranks; one rank pads nothing, so an eighth of its logits is the figure."""
     shape = RankShape(micro_batch=1)
     assert head_activation_parts(LLAMA["llama3-8b"], shape)["logits"] / 8 == pytest.approx(0.525e9, abs=5e5)
-    assert head_working_bytes(LLAMA["llama3-8b"], shape) / 8 == pytest.approx(0.263e9, abs=5e5)
+    assert lm_head_working_bytes(LLAMA["llama3-8b"], shape) / 8 == pytest.approx(0.263e9, abs=5e5)
 
 
 # --- model state ----------------------------------------------------------------------------------------------------

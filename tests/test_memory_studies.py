@@ -13,7 +13,7 @@ from simcluster.base.errors import InputError
 from simcluster.cli import main
 from simcluster.evidence.validation import load_study, score_overall, validate_studies
 from simcluster.evidence.validation.reports import Report
-from simcluster.scenario.job import planned_footprints
+from simcluster.scenario.job_conversion import plan_footprints
 from simcluster.scenario.scenario import from_document
 
 ROOT = Path(__file__).parents[1]
@@ -67,7 +67,7 @@ def test_rows_become_bytes(tmp_path: Path) -> None:
             "sequence_length": 128, "gated_mlp": False, "tied_embeddings": False}  # fmt: skip
     document = {"cluster": {"topology": "flat", "gpus": 2}, "model": yaml, "parallel": {"pp": 2}}
     none, full = (
-        planned_footprints(from_document({**document, "training": {"global_batch": 4, "recompute": mode}}))
+        plan_footprints(from_document({**document, "training": {"global_batch": 4, "recompute": mode}}))
         for mode in ("none", "full")
     )
     assert (whole.label, whole.measured, whole.predicted) == ("one: total", 100e6, max(each.total for each in none))

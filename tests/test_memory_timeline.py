@@ -23,22 +23,22 @@ import simcluster
 from simcluster import plots
 from simcluster.base.errors import InputError
 from simcluster.cli import main
-from simcluster.model.layer_block import head_working_bytes
+from simcluster.model.layer_block import lm_head_working_bytes
 from simcluster.model.layers import RankShape
-from simcluster.model.memory import activation_parts, backward_tensors
+from simcluster.model.memory import activation_bytes, backward_tensors
 from simcluster.planning.ops import MemoryChange
-from simcluster.reference.record import Label, OpTimes, split_by_rank
+from simcluster.reference.step_record import OpSpanLabel, OpTimes, split_record_by_rank
 from simcluster.results.memory_timeline import COLUMNS, POOLS, MemoryTimeline, memory_timeline
 from simcluster.results.result import Result
 from simcluster.schedules import SCHEDULES, make_schedule
 from simcluster.step.simulate import simulate
-from simcluster.studies.bench.given_times import Costs, simulate_costs
+from simcluster.studies.bench.fixed_durations import Costs, simulate_costs
 
 SCENARIOS = Path(__file__).parent.parent / "scenarios"
 CHUNKS = {
     name: make_schedule(name, 4, 8, counts_of(name, 4)[0]).num_chunks
     for name, entry in SCHEDULES.items()
-    if entry.route and not entry.made_for_times
+    if entry.route and not entry.depends_on_times
 }
 """Schedules that hold the model once, with their chunks."""
 
@@ -270,7 +270,7 @@ def test_recomputation_lives_for_one_layer() -> None:
     head, mask = head_activation_bytes(model, shape), s * h
     timeline = result.memory_timeline
     assert timeline.curve(0)[1]["activations"].max() == layers * 2 * s * h + mask + head
-    assert timeline.curve(0)[1]["other"].max() == max(working_bytes(model, shape), head_working_bytes(model, shape))
+    assert timeline.curve(0)[1]["other"].max() == max(working_bytes(model, shape), lm_head_working_bytes(model, shape))
     peak = result.memory_peak
     assert peak.pools["activations"] == layers * 2 * s * h + mask
     assert peak.pools["other"] == working_bytes(model, shape)
@@ -283,7 +283,7 @@ def test_logits_live_inside_one_microbatch() -> None:
     model, shape = result.scenario.model, shape_of(result)
     n, V = model.sequence_length, 64 * 1024
     peak = result.memory_peak
-    assert peak.pools["other"] == head_working_bytes(model, shape) == 2 * n * V
+    assert peak.pools["other"] == lm_head_working_bytes(model, shape) == 2 * n * V
     assert (peak.kind, peak.name, peak.microbatch) == ("forward", "lm_head", 0)
     layer = activation_bytes_per_layer(model, shape) + embedding_activation_bytes(model, shape)
     assert peak.pools["activations"] == layer + 4 * n * V + 2 * 2 * n * model.hidden_size
@@ -292,7 +292,7 @@ def test_logits_live_inside_one_microbatch() -> None:
 def test_core_comes_back_when_the_mlp_of_its_layer_is_gone() -> None:
     result = run("1f1b", 1, 2, training={"recompute": "selective"}, model={"layers": 3, "sequence_length": 1024})
     model, shape = result.scenario.model, shape_of(result)
-    parts = activation_parts(model, shape)
+    parts = activation_bytes(model, shape)
     mlp = sum(size for name, size in parts.items() if name.startswith(("mlp", "gelu")))
     peak = result.memory_peak
     assert (peak.kind, peak.name, peak.layer) == ("recompute", "attention", 2)
@@ -303,7 +303,7 @@ def test_core_comes_back_when_the_mlp_of_its_layer_is_gone() -> None:
 # --- by hand --------------------------------------------------------------------------------------------------------
 
 
-def op_label(kind: str, *memory: MemoryChange, size: float = 0.0) -> Label:
+def op_label(kind: str, *memory: MemoryChange, size: float = 0.0) -> OpSpanLabel:
     return label(kind, f"{kind} op", bytes=size, memory=memory)
 
 
@@ -334,7 +334,7 @@ def test_small_timeline_by_hand() -> None:
     start = np.array([0.0, 1.0, 3.0, 6.0, 8.0, 4.0])
     end = np.array([1.0, 3.0, 4.0, 8.0, 10.0, 6.0])
     record = ops_of([(0, 0, "main"), (1, 1, "main")], labels, ops, [(2, 5)])
-    found = memory_timeline(split_by_rank(record, OpTimes(ready, start, end, np.arange(6))))
+    found = memory_timeline(split_record_by_rank(record, OpTimes(ready, start, end, np.arange(6))))
     table = found.frame()
     assert table[["rank", "time", "pool", "bytes", "held"]].to_numpy().tolist() == [
         [0, 0.0, "activations", 10.0, 10.0],
@@ -359,7 +359,7 @@ def test_what_is_freed_at_an_instant_makes_room_for_what_comes_at_it() -> None:
     ]
     times = np.array([0.0, 1.0])
     ops = ops_of([(0, 0, "main")], labels, [HandOp(0, 0, 1.0), HandOp(0, 1, 1.0)])
-    found = memory_timeline(split_by_rank(ops, OpTimes(times, times, times + 1, np.arange(2))))
+    found = memory_timeline(split_record_by_rank(ops, OpTimes(times, times, times + 1, np.arange(2))))
     assert found.delta.tolist() == [4.0, -4.0, 3.0, -3.0]
     assert found.peak(0, 0).total == 4.0
 
@@ -405,10 +405,10 @@ def test_a_table_has_a_row_per_change_of_the_ranks_asked_for(small: Result) -> N
     assert (table["held"] >= 0).all()
     one = small.memory_table([7])
     assert set(one["rank"]) == {7}
-    stands = table[table["rank"] == small.simulated_for(7)]
+    stands = table[table["rank"] == small.representative_of(7)]
     assert one["bytes"].tolist() == stands["bytes"].tolist()
     highest = one.groupby("pool")["held"].max()
-    assert highest["activations"] == small.memory_timeline.curve(small.simulated_for(7))[1]["activations"].max()
+    assert highest["activations"] == small.memory_timeline.curve(small.representative_of(7))[1]["activations"].max()
 
 
 def test_picture_shows_ranks_capacity_and_peak(small: Result) -> None:
@@ -422,7 +422,7 @@ def test_picture_shows_ranks_capacity_and_peak(small: Result) -> None:
         assert np.asarray(lines["capacity"])[0] == small.facts.memory / 1e9
         assert axes.get_ylim()[1] > small.facts.memory / 1e9
     marked = panels[0].get_lines()[-1].get_xydata()[0]
-    size = small.facts.footprints[0].with_pools(small.peak_of(0).pools).total
+    size = small.facts.footprints[0].with_pool_bytes(small.memory_peak_of(0).pools).total
     assert marked[1] == pytest.approx(size / 1e9)
     assert len(plots.memory(small, ranks=[0, 7], window=(0.0, 1e-4)).axes) == 2
 

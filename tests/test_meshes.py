@@ -8,8 +8,8 @@ import pytest
 
 from simcluster.base.errors import InputError
 from simcluster.collectives import Group
-from simcluster.collectives.group import mesh_orders
-from simcluster.scenario.files import load_cluster, load_topology
+from simcluster.collectives.group import disjoint_mesh_rings
+from simcluster.scenario.document_resolution import load_cluster, load_topology
 from simcluster.step.simulate import simulate
 from simcluster.studies.bench.collective import collective_times
 
@@ -18,7 +18,7 @@ GIB = 2**30
 
 @pytest.mark.parametrize("ranks", range(3, 10))
 def test_walks_visit_all_and_share_no_link(ranks: int) -> None:
-    orders = mesh_orders(ranks)
+    orders = disjoint_mesh_rings(ranks)
     assert len(orders) == ranks - 1 - (ranks % 2 == 0)
     assert all(sorted(order) == list(range(ranks)) for order in orders)
     used = [(order[i - 1], order[i]) for order in orders for i in range(ranks)]
@@ -59,5 +59,5 @@ def test_a_machine_has_switches_or_a_mesh() -> None:
     link = {"line_rate": "64 GB/s", "latency": "1 us"}
     machine = {"gpus": 4, "nvlink": link, "mesh": link, "pcie": link, "nics": [{"count": 4, "link": link}]}
     fabric = {"kind": "fat_tree", "nodes_per_unit": 1}
-    with pytest.raises(InputError, match="GPUs meet in switches"):
+    with pytest.raises(InputError, match="GPUs are linked directly"):
         load_topology({"kind": "machines", "nodes": 1, "machine": machine, "fabric": fabric})

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from simcluster.base.clock import TICK
 from simcluster.base.errors import InputError
 from simcluster.collectives import Group
-from simcluster.scenario.files import load_cluster
+from simcluster.scenario.document_resolution import load_cluster
 from simcluster.step.simulate import simulate
-from simcluster.studies.bench.collective import collective_times, concurrent_times
-from simcluster.traffic.methods import Methods, nccl_shape
+from simcluster.studies.bench.collective import collective_times, concurrent_collective_times
+from simcluster.traffic.collective_methods import MethodChooser, nccl_group_shape
 from simcluster.traffic.nccl.platforms import load_platform
 from simcluster.traffic.nccl.predictor import choose
 
@@ -64,8 +64,8 @@ def test_in_steps_nccl_is_asked_for_what_has_rounds() -> None:
 def test_what_shares_the_links_is_added_to_what_nccl_knows() -> None:
     """Two rings on the same GPUs: NCCL knows of one; each gets half of NVLink, which is less than its own pace."""
     cluster = load_cluster("dgx_a100")
-    (alone,) = concurrent_times(cluster, [range(8)], "all_reduce", 1e9)
-    both = concurrent_times(cluster, [range(8)] * 2, "all_reduce", 1e9)
+    (alone,) = concurrent_collective_times(cluster, [range(8)], "all_reduce", 1e9)
+    both = concurrent_collective_times(cluster, [range(8)] * 2, "all_reduce", 1e9)
     assert alone.method.pace is not None
     shared = 2 * 7 / 8 * 1e9 / (240e9 / 2) + alone.method.pace.latency
     assert [each.duration for each in both] == [pytest.approx(shared, rel=1e-9)] * 2
@@ -73,25 +73,27 @@ def test_what_shares_the_links_is_added_to_what_nccl_knows() -> None:
 
 
 def test_nodes_as_nccl_counts_them() -> None:
-    assert nccl_shape(machines_of(8, 8)) == (2, 8)
-    assert nccl_shape(machines_of(1, 1, 1, nvswitch=False)) == (3, 1)
-    assert nccl_shape(machines_of(3, 5)) == (2, 4)
+    assert nccl_group_shape(machines_of(8, 8)) == (2, 8)
+    assert nccl_group_shape(machines_of(1, 1, 1, nvswitch=False)) == (3, 1)
+    assert nccl_group_shape(machines_of(3, 5)) == (2, 4)
     rack = Group((0, 0, 1, 1), (("nic",),) * 4, ("rack",) * 4)  # trays of one NVLink rack
-    assert nccl_shape(rack) == (1, 4)
+    assert nccl_group_shape(rack) == (1, 4)
 
 
 def test_what_cannot_be_described_or_served_is_not_chosen() -> None:
-    methods = Methods({}, platform=load_platform("dgx-h100"))
-    assert methods.of(machines_of(8), "all_reduce", 1e9).algorithm == "nvls"
-    assert methods.of(machines_of(8, nvswitch=False), "all_reduce", 1e9).algorithm == "ring"
-    assert methods.of(machines_of(4, 3), "all_reduce", 1e9).algorithm != "nvls_tree"
-    assert methods.of(machines_of(8), "broadcast", 1e9).algorithm == "chain"
-    pairwise = Methods({"all_to_all": "pairwise"}, platform=load_platform("dgx-h100"))
-    assert pairwise.of(machines_of(8), "all_to_all", 1e9).pace is None  # NCCL sends all messages at once
+    methods = MethodChooser({}, platform=load_platform("dgx-h100"))
+    assert methods.choose_method(machines_of(8), "all_reduce", 1e9).algorithm == "nvls"
+    assert methods.choose_method(machines_of(8, nvswitch=False), "all_reduce", 1e9).algorithm == "ring"
+    assert methods.choose_method(machines_of(4, 3), "all_reduce", 1e9).algorithm != "nvls_tree"
+    assert methods.choose_method(machines_of(8), "broadcast", 1e9).algorithm == "chain"
+    pairwise = MethodChooser({"all_to_all": "pairwise"}, platform=load_platform("dgx-h100"))
+    assert pairwise.choose_method(machines_of(8), "all_to_all", 1e9).pace is None  # NCCL sends all messages at once
 
 
 def test_an_algorithm_that_nccl_has_not_leaves_it_to_the_links() -> None:
-    method = Methods({"all_reduce": "halving_doubling"}, platform=A100).of(machines_of(8), "all_reduce", 1e6)
+    method = MethodChooser({"all_reduce": "halving_doubling"}, platform=A100).choose_method(
+        machines_of(8), "all_reduce", 1e6
+    )
     assert (method.algorithm, method.pace) == ("halving_doubling", None)
 
 

@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from ops_by_hand import ranks_of_spans
 
-from simcluster.results.metrics import BREAKDOWN
 from simcluster.results.overlap import measure_overlaps
+from simcluster.results.rank_time import BREAKDOWN
 from simcluster.results.result import Result
-from simcluster.results.step_time import StepTime, measure_step_time
+from simcluster.results.step_time import StepBreakdown, measure_step_time
 from simcluster.results.timeline import Spans
 from simcluster.step.simulate import simulate
 
@@ -52,11 +52,11 @@ def spans(rows: Sequence[Row], steps: Sequence[int] = (), *, pipelined: bool = F
     )
 
 
-def metrics(rows: Sequence[Row], weights: dict[int, int] | None = None, *, pipelined: bool = False) -> StepTime:
+def metrics(rows: Sequence[Row], weights: dict[int, int] | None = None, *, pipelined: bool = False) -> StepBreakdown:
     return measured(spans(rows, pipelined=pipelined), weights or {rank: 1 for rank, *_ in rows})
 
 
-def measured(table: Spans, weights: dict[int, int], steps: int = 1) -> StepTime:
+def measured(table: Spans, weights: dict[int, int], steps: int = 1) -> StepBreakdown:
     return measure_step_time(lambda: ranks_of_spans(table), weights, steps=steps)
 
 
@@ -91,9 +91,9 @@ def test_time_that_no_entry_counts_is_refused(stream: str, kind: str) -> None:
     """A stream or kind that the breakdown does not know would be booked as waiting for stragglers."""
     rows: list[Row] = [(0, "compute", "forward", 0, 0.0, 0.0, 1.0), (0, stream, kind, -1, 1.0, 1.0, 2.0)]
     unknown = stream if stream != "compute" else kind
-    with pytest.raises(ValueError, match=f"no entry of the breakdown counts .*{unknown!r}; known: .*"):
+    with pytest.raises(ValueError, match=f"the time breakdown has no entry for .*{unknown!r}; known: .*"):
         metrics(rows)
-    with pytest.raises(ValueError, match=f"no entry of the breakdown counts .*{unknown!r}; known: .*"):
+    with pytest.raises(ValueError, match=f"the time breakdown has no entry for .*{unknown!r}; known: .*"):
         measure_overlaps(spans(rows), {0: 1}, np.zeros(len(rows)), steps=1)
 
 

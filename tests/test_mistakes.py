@@ -10,16 +10,16 @@ from typing import Any
 
 import pytest
 
-from simcluster.base.counts import parse_numbers
+from simcluster.base.counts import parse_number_ranges
 from simcluster.base.errors import InputError
 from simcluster.cli.arguments import add_option_name
-from simcluster.documents import reading
-from simcluster.documents.shipped import builtin_path
-from simcluster.scenario.paths import find_key_paths
+from simcluster.documents import yaml_documents
+from simcluster.documents.builtin_documents import builtin_path
+from simcluster.scenario.key_paths import find_key_paths
 from simcluster.scenario.scenario import Scenario, from_document, load
 from simcluster.studies.sweep.sweep import load_sweep
 
-TINY = reading.read_document(builtin_path("scenarios", "tiny_dp")).data
+TINY = yaml_documents.read_document(builtin_path("scenarios", "tiny_dp")).data
 
 WRONG: list[tuple[str, Any, str]] = [
     # a key in the wrong place
@@ -58,8 +58,8 @@ def test_a_value_or_key_that_is_wrong_says_what_works(path: str, value: Any, sai
 
 def test_every_home_is_a_path_of_the_scenario() -> None:
     """Each name of another tool leads to a key that there is."""
-    for path, names in reading.read_document(
-        Path(reading.__file__).parents[1] / "scenario/other_names.yaml"
+    for path, names in yaml_documents.read_document(
+        Path(yaml_documents.__file__).parents[1] / "scenario/other_names.yaml"
     ).data.items():
         for name in names:
             assert find_key_paths(name)[0].rpartition(".")[2] in (path.rpartition(".")[2], name), name
@@ -106,13 +106,13 @@ def test_the_factor_of_old_keeps_its_two_senses() -> None:
 
 
 PACES: list[tuple[str, Any, str]] = [
-    ("factor", 0.5, "how many times as long it takes, 2 for twice as long; got 0.5; for 0.5 of the full speed write "
-                    "speed: 0.5"),
+    ("factor", 0.5, "the factor by which the device takes longer, 2 for twice as long; got 0.5; for 0.5 of the full "
+                    "speed, write speed: 0.5"),
     ("factor", "20%", "a percentage is ambiguous here"),
     ("factor", True, "faults.0.factor"),
-    ("slowdown", 0.2, "for 0.2 of the full speed write speed: 0.2"),
-    ("slowdown", "fast", "from 1, as in 1.2, or how much longer"),
-    ("slowdown", "-5 %", "from 1, as in 1.2"),
+    ("slowdown", 0.2, "for 0.2 of the full speed, write speed: 0.2"),
+    ("slowdown", "fast", "a factor of at least 1, as in 1.2 (takes 1.2 times as long), or the extra time"),
+    ("slowdown", "-5 %", "a factor of at least 1, as in 1.2"),
     ("speed", 2, "if it takes 2 times as long, write slowdown: 2"),
     ("speed", "0 %", "above 0 and at most 1"),
 ]  # fmt: skip
@@ -129,7 +129,7 @@ def test_a_pace_out_of_range_names_the_other_word(name: str, value: Any, words: 
 def test_a_pace_is_said_once() -> None:
     with pytest.raises(InputError, match="slowdown and factor are both set"):
         faulty(kind="slow_link", nic_of=0, factor=0.5, slowdown=2)
-    with pytest.raises(InputError, match="its slowness is missing"):
+    with pytest.raises(InputError, match="slowdown and speed are missing"):
         faulty(kind="slow_gpu", rank=0)
 
 
@@ -166,18 +166,20 @@ def test_a_function_may_return_rows_of_text(tmp_path: Path) -> None:
 @pytest.fixture
 def standard_input(monkeypatch: pytest.MonkeyPatch) -> Any:
     def written(text: bytes) -> None:
-        reading._read_standard_input.cache_clear()
+        yaml_documents._read_standard_input.cache_clear()
         monkeypatch.setattr("sys.stdin", SimpleNamespace(buffer=io.BytesIO(text)))
 
     yield written
-    reading._read_standard_input.cache_clear()
+    yaml_documents._read_standard_input.cache_clear()
 
 
 def test_a_scenario_from_standard_input(standard_input: Any) -> None:
     path = builtin_path("scenarios", "tiny_dp")
     standard_input(path.read_bytes())
     assert load("-") == load(path) == load("-"), "a command asks twice"
-    assert [each.scenario() for _, each in load_sweep("-", {"seed": [1]}).variants()] == [load(path, {"seed": 1})]
+    assert [each.scenario() for _, each in load_sweep("-", {"seed": [1]}).iterate_variants()] == [
+        load(path, {"seed": 1})
+    ]
 
 
 def test_a_mistake_in_standard_input_has_its_line(standard_input: Any) -> None:
@@ -190,7 +192,7 @@ def test_a_mistake_in_standard_input_has_its_line(standard_input: Any) -> None:
                                              ("0-99999999", "more than 1,000,000 ranks")])  # fmt: skip
 def test_numbers_that_are_none(text: str, words: str) -> None:
     with pytest.raises(InputError, match=words):
-        parse_numbers(text, "--ranks")
+        parse_number_ranges(text, "--ranks")
 
 
 # --- of studies, options and values -----------------------------------------------------------------------------------

@@ -17,14 +17,14 @@ from simcluster import InputError, Scenario, simulate
 from simcluster.model.flops import layer_flops, model_flops_per_sequence
 from simcluster.model.kernels import Kernel
 from simcluster.model.layers import RankShape, parameters
-from simcluster.model.memory import activation_parts
-from simcluster.model.mixture_sections import make_mixture
+from simcluster.model.memory import activation_bytes
+from simcluster.model.mixture_sections import make_mixture_sections
 from simcluster.model.transformer import Model
 from simcluster.planning.ops import Segment
 from simcluster.planning.owned_parameters import parameters_of_layers, parameters_of_stage
-from simcluster.planning.parallel import Plan
-from simcluster.planning.segments import Pass, Passes
-from simcluster.planning.works import Collective
+from simcluster.planning.pass_segments import CachedPassSegmentMaker, PassLayers
+from simcluster.planning.rank_grid import ParallelPlan
+from simcluster.planning.work_kinds import Collective
 from simcluster.scenario.scenario import load
 from simcluster.step.simulate import simulate_scenario
 
@@ -34,7 +34,7 @@ FIELDS: dict[str, Any] = {
     "gated_mlp": True, "ffn_hidden_size": 2048, "moe": MOE,
 }  # fmt: skip
 MODEL = Model.model_validate(FIELDS)
-LAYER = Pass((1,))
+LAYER = PassLayers((1,))
 SHAPES = st.builds(
     RankShape,
     micro_batch=st.sampled_from([1, 3]),
@@ -46,8 +46,10 @@ SHAPES = st.builds(
 )
 
 
-def passes(shape: RankShape, model: Model = MODEL) -> Passes:
-    return Passes(model, shape, lambda kernels: sum(kernel.flops for kernel in kernels), overlap_tensor=False)
+def passes(shape: RankShape, model: Model = MODEL) -> CachedPassSegmentMaker:
+    return CachedPassSegmentMaker(
+        model, shape, lambda kernels: sum(kernel.flops for kernel in kernels), overlap_tensor=False
+    )
 
 
 def moved(segment: Segment) -> Counter[tuple[str, str, str]]:
@@ -82,7 +84,7 @@ def test_flops_are_those_of_what_a_token_visits() -> None:
 @given(shape=SHAPES)
 def test_kernels_do_the_flops(shape: RankShape) -> None:
     """Over the ranks that share the tokens of a microbatch the products of experts are those of the layer."""
-    parts, tokens = make_mixture(MODEL, shape), shape.micro_batch * 1024
+    parts, tokens = make_mixture_sections(MODEL, shape), shape.micro_batch * 1024
     ranks = shape.tp  # experts of ep ranks do the rows of ep ranks
     for half in ("forward", "input_grad", "weight_grad"):
         experts = sum(k.flops for k in getattr(parts.experts, half) if k.kind == "matmul")
@@ -100,7 +102,7 @@ def test_every_kernel_runs_once(shape: RankShape) -> None:
         seen.extend(kernels)
         return 0.0
 
-    made = Passes(MODEL, shape, timer, overlap_tensor=False)
+    made = CachedPassSegmentMaker(MODEL, shape, timer, overlap_tensor=False)
     whole = made.segment("B", LAYER)
     together, seen[:] = Counter(seen), []
     inputs, weights = made.segment("I", LAYER), made.segment("W", LAYER)
@@ -118,7 +120,9 @@ def test_a_single_expert_is_the_mlp() -> None:
     products = []
     for model in (lone, dense):
         seen: list[Kernel] = []
-        Passes(model, shape, lambda ks, seen=seen: seen.extend(ks) or 0.0, overlap_tensor=False).segment("B", LAYER)  # type: ignore[misc]
+        CachedPassSegmentMaker(
+            model, shape, lambda ks, seen=seen: seen.extend(ks) or 0.0, overlap_tensor=False
+        ).segment("B", LAYER)  # type: ignore[misc]
         products.append(Counter((k.m, k.n, k.k, k.flops) for k in seen if k.kind == "matmul" and k.n != 1))
     router = {(1024, 1024, 1, 2.0 * 1024 * 1024), (1024, 1, 1024, 2.0 * 1024 * 1024)}
     assert {key for key in products[0] - products[1] if key not in router} == set()
@@ -155,9 +159,9 @@ def test_groups_of_experts(tp: int, cp: int, dp: int, pp: int, etp: int, ep: int
     split = etp or tp
     if dp * cp * tp % (ep * split):
         return
-    plan = Plan(tp=tp, cp=cp, dp=dp, pp=pp, order=tuple(order), ep=ep, etp=etp)
+    plan = ParallelPlan(tp=tp, cp=cp, dp=dp, pp=pp, order=tuple(order), ep=ep, etp=etp)
     sizes = {"etp": split, "ep": ep, "edp": dp * cp * tp // (ep * split)}
-    stages = plan.stages()
+    stages = plan.stage_of_every_rank()
     of: dict[str, dict[int, set[int]]] = {}
     for axis, size in sizes.items():
         groups = plan.groups(axis).tolist()
@@ -176,18 +180,18 @@ def test_groups_of_experts(tp: int, cp: int, dp: int, pp: int, etp: int, ep: int
 def test_all_ranks_together_hold_the_model_as_often_as_there_are_replicas(ep: int, etp: int) -> None:
     if ep * etp > 8:
         return
-    plan = Plan(tp=2, dp=4, ep=ep, etp=etp)
+    plan = ParallelPlan(tp=2, dp=4, ep=ep, etp=etp)
     held = parameters_of_stage(MODEL, plan, range(4), first=True, last=True)
     padded = 2 * 1024 * (32000 % 256 and 256 - 32000 % 256)
     norms = 4 * 2 * 1024 + 1024 + 3 * 1024 * 8  # norms and routers are whole on every tp rank
     common = 2 * held.common - norms
     experts = held.experts * plan.ep * plan.expert_tp
-    if not plan.experts_apart:
+    if not plan.has_separate_expert_groups:
         experts = 3 * 8 * 3 * 1024 * 512
         common -= experts
     assert common + experts == parameters(MODEL).total + padded
     once = 2 * held.common + held.experts * plan.ep * plan.expert_tp  # a tp group's, and an ep group's
-    assert held.per_replica(plan) * plan.num_ranks == pytest.approx(once)
+    assert held.sharded_count(plan) * plan.num_ranks == pytest.approx(once)
 
 
 # --- scenarios --------------------------------------------------------------------------------------------------------
@@ -235,7 +239,7 @@ def test_gradients_of_experts_go_to_those_who_have_them() -> None:
     result = simulate(scenario(**{"parallel.ep": 2, "parallel.pp": 1, "gpus": 8}))
     table = result.timeline_of(0)
     reduced = table[(table["kind"] == "reduce_scatter") & (table["name"] == "gradients")]
-    plan = Plan(tp=2, dp=4, ep=2)
+    plan = ParallelPlan(tp=2, dp=4, ep=2)
     held = parameters_of_stage(MODEL, plan, range(4), first=True, last=True)
     assert sorted(reduced["bytes"]) == sorted([4 * held.common, 4 * held.experts])
 
@@ -246,13 +250,13 @@ def test_fsdp_shards_experts_over_those_who_have_them(ep: int) -> None:
     result = simulate(scenario(**{"parallel.ep": ep, "parallel.zero": 3, "parallel.pp": 1, "gpus": 8}))
     table = result.timeline_of(0)
     gathered = table[(table["name"] == "parameters") & (table["layer"] == 1) & (table["microbatch"] < 1)]
-    plan = Plan(tp=2, dp=4, ep=ep)
+    plan = ParallelPlan(tp=2, dp=4, ep=ep)
     held = parameters_of_layers(MODEL, plan, [1])
     wanted = [2 * held.common] + ([2 * held.experts] if 1 < ep < 4 else [])
     assert sorted(set(gathered["bytes"])) == sorted(wanted)
     state = result.facts.footprints[0]
     whole = parameters_of_stage(MODEL, plan, range(4), first=True, last=True)
-    assert state.parameters == pytest.approx(2 * whole.per_replica(plan))
+    assert state.parameters == pytest.approx(2 * whole.sharded_count(plan))
 
 
 def test_more_ep_ranks_hold_fewer_experts() -> None:
@@ -265,13 +269,13 @@ def test_more_ep_ranks_hold_fewer_experts() -> None:
 def test_activations_by_hand() -> None:
     """MODELLING.md B.2: 6 f_e k of an MLP's tensors, and 2 h k for each row before and behind the experts."""
     shape = RankShape(micro_batch=1)
-    parts, n = activation_parts(MODEL, shape, layer=1), 1024
+    parts, n = activation_bytes(MODEL, shape, layer=1), 1024
     assert parts["experts_input"] == parts["experts_output"] == 2 * n * 2 * 1024
     assert sum(size for name, size in parts.items() if name in ("experts_gate", "experts_up", "experts_product")) == (
         6 * n * 2 * 512
     )
     assert parts["shared_product"] == 2 * n * 512
-    assert activation_parts(MODEL, shape).keys() & {"gate", "experts_gate"} == {"gate"}
+    assert activation_bytes(MODEL, shape).keys() & {"gate", "experts_gate"} == {"gate"}
 
 
 @settings(max_examples=6)
@@ -349,7 +353,7 @@ def test_what_does_not_go_says_why(changes: dict[str, Any], words: list[str]) ->
 
 
 def test_copies_of_a_stage_share_the_experts_gradients() -> None:
-    plan = replace(Plan(dp=2, pp=4, ep=2), copies=((0, 3), (1, 2)))
+    plan = replace(ParallelPlan(dp=2, pp=4, ep=2), copies=((0, 3), (1, 2)))
     groups = plan.groups("edp")
     assert groups.shape == (4, 2)
     for group in groups:

@@ -7,27 +7,27 @@ from typing import Any
 
 import pytest
 
-from simcluster.collectives.relayed import TokenRoutes
-from simcluster.devices.device import kernel_seconds, load_device, memory_seconds
+from simcluster.collectives.token_relay import ExpertRouting
+from simcluster.devices.device import kernel_seconds, load_device, memory_kernel_seconds
 from simcluster.devices.software import Software
-from simcluster.documents.catalogue.models import model_document
+from simcluster.documents.catalogue.models import load_model_entry
 from simcluster.faults import ExpertImbalance
-from simcluster.faults.spec import RoutedTokens
+from simcluster.faults.fault_spec import RoutedTokens
 from simcluster.model.kernels import Kernel, Section
-from simcluster.model.layer_sections import linear
+from simcluster.model.layer_sections import linear_section
 from simcluster.model.layers import RankShape
 from simcluster.model.mixture import ExpertKernels, Moe
-from simcluster.model.mixture_sections import make_mixture, routed_rows
+from simcluster.model.mixture_sections import make_mixture_sections, routed_rows
 from simcluster.model.transformer import Model
 from simcluster.planning.ops import Op
-from simcluster.planning.segment_ops import HostCosts, SegmentBuilder
-from simcluster.planning.segments import Pass, Passes
-from simcluster.planning.works import Compute, HostWork
+from simcluster.planning.pass_segments import CachedPassSegmentMaker, PassLayers
+from simcluster.planning.segment_builder import HostLaunchTimes, SegmentBuilder
+from simcluster.planning.work_kinds import Compute, HostWork
 from simcluster.scenario.memory_plan import shape_of
 from simcluster.scenario.scenario import load
 
 B200 = load_device("b200")
-V2 = Model.model_validate(model_document("deepseek-v2"))
+V2 = Model.model_validate(load_model_entry("deepseek-v2"))
 assert V2.moe is not None
 SHAPE = RankShape(micro_batch=1, ep=8)
 
@@ -53,7 +53,7 @@ def test_how_many_tokens_there_are_is_no_matter_of_alignment(phase: str) -> None
     """1,229 tokens an expert take what 1,229 / 1,232 of 1,232 take; a width of 50,257 is read element by element."""
 
     def took(tokens: int, width: int, precision: str = "bf16") -> float:
-        (kernel, *_) = getattr(linear("x", SHAPE, tokens, 5120, width, bias=False), phase)
+        (kernel, *_) = getattr(linear_section("x", SHAPE, tokens, 5120, width, bias=False), phase)
         return kernel_seconds(B200, kernel, precision=precision)
 
     assert took(1229, 3072) == pytest.approx(took(1232, 3072), rel=0.01)
@@ -68,11 +68,11 @@ def test_how_many_tokens_there_are_is_no_matter_of_alignment(phase: str) -> None
 def test_capacity_by_hand() -> None:
     """4,096 tokens visit 6 of 160 experts, 153.6 rows each; padded to capacity, 154 from each of 8 ranks."""
     padded = routed_rows(with_experts(capacity_factor=1.0, pad_to_capacity=True), SHAPE)
-    assert (padded.sent, padded.rows, padded.each) == (154 * 160, 154 * 160, 154 * 8)
+    assert (padded.sent, padded.rows, padded.rows_per_expert) == (154 * 160, 154 * 160, 154 * 8)
     assert routed_rows(V2, SHAPE).sent == 4096 * 6
     assert routed_rows(with_experts(capacity_factor=1.0), SHAPE).sent == 4096 * 6  # spread evenly none is dropped
     assert routed_rows(with_experts(capacity_factor=0.5), SHAPE).sent == 77 * 160
-    assert routed_rows(V2, replace(SHAPE, fp8=True)).each == 1232  # 16 rows at a time
+    assert routed_rows(V2, replace(SHAPE, fp8=True)).rows_per_expert == 1232  # 16 rows at a time
     with pytest.raises(ValueError, match="pad_to_capacity needs a capacity"):
         with_experts(pad_to_capacity=True)
 
@@ -81,7 +81,7 @@ def test_capacity_drops_what_popular_experts_cannot_take() -> None:
     fault = ExpertImbalance.model_validate(
         {"kind": "expert_imbalance", "tokens": {"kind": "fractions", "values": [5, 1, 1, 1]}}
     )
-    routed = RoutedTokens(TokenRoutes(4, 1), seed=0, layer=0)
+    routed = RoutedTokens(ExpertRouting(4, 1), seed=0, layer=0)
     loads = {most: fault.expert_loads(routed._replace(capacity=most), 2).tolist() for most in (9, 1.5, 1)}
     assert loads == {9: [1.5, 0.5], 1.5: [1.0, 0.5], 1: [0.75, 0.5]}
 
@@ -94,20 +94,22 @@ def by(**kernels: str) -> RankShape:
 
 
 def test_products_together_one_by_one_and_one_behind_the_other() -> None:
-    found = {name: make_mixture(V2, by(products=name)).experts for name in ("grouped", "streams", "sequential")}
+    found = {
+        name: make_mixture_sections(V2, by(products=name)).experts for name in ("grouped", "streams", "sequential")
+    }
     took = {name: seconds(section) for name, section in found.items()}
     assert took["grouped"] < took["streams"] < took["sequential"]
     assert launches(found["streams"]) - launches(found["grouped"]) == 2 * 19  # 20 experts, two products
     assert len({sum(kernel.flops for kernel in section.forward) for section in found.values()}) == 1
     alone = replace(SHAPE, ep=160)
-    single = {seconds(make_mixture(V2, replace(by(products=name), ep=160)).experts) for name in found}
-    assert single == {seconds(make_mixture(V2, alone).experts)}
+    single = {seconds(make_mixture_sections(V2, replace(by(products=name), ep=160)).experts) for name in found}
+    assert single == {seconds(make_mixture_sections(V2, alone).experts)}
 
 
 def test_fused_kernels_are_fewer_and_move_less() -> None:
     model = with_experts(aux_loss=True, capacity_factor=1.0)
     for part, what in (("router", "router"), ("dispatch", "permute"), ("combine", "permute")):
-        fused, steps = (getattr(make_mixture(model, by(**{what: how})), part) for how in ("fused", "steps"))
+        fused, steps = (getattr(make_mixture_sections(model, by(**{what: how})), part) for how in ("fused", "steps"))
         for phase in ("forward", "input_grad"):
             less, more = getattr(fused, phase), getattr(steps, phase)
             assert sum(kernel.bytes for kernel in less) < sum(kernel.bytes for kernel in more)
@@ -118,7 +120,7 @@ def test_fused_kernels_are_fewer_and_move_less() -> None:
 def test_the_router_of_megatron_is_many_small_kernels() -> None:
     """Of scores, choice and map; more with a loss and with a capacity, whose choice reads columns."""
     plain, loss, both = (
-        make_mixture(with_experts(**more), SHAPE).router
+        make_mixture_sections(with_experts(**more), SHAPE).router
         for more in ({}, {"aux_loss": True}, {"aux_loss": True, "capacity_factor": 1.0})
     )
     assert launches(plain) < launches(loss) < launches(both)
@@ -129,8 +131,8 @@ def test_the_router_of_megatron_is_many_small_kernels() -> None:
 
 def test_small_kernels_wait_for_memory_one_by_one() -> None:
     many = Kernel("x", "memory", 0.0, 1e6, launches=5)
-    once = memory_seconds(B200, 1e6)
-    waits = memory_seconds(B200, 1.0) - 1.0 / (B200.memory_bandwidth * B200.memory_efficiency)
+    once = memory_kernel_seconds(B200, 1e6)
+    waits = memory_kernel_seconds(B200, 1.0) - 1.0 / (B200.memory_bandwidth * B200.memory_efficiency)
     assert kernel_seconds(B200, many, precision="bf16") == pytest.approx(once + 4 * waits, rel=1e-9)
     read_again = replace(many, launches=1, passes=16, rows=2 * 8 * 148)  # two waves of blocks
     took = kernel_seconds(B200, read_again, precision="bf16")
@@ -139,7 +141,7 @@ def test_small_kernels_wait_for_memory_one_by_one() -> None:
 
 def test_padding_in_fp8_is_copied_unless_the_routing_sends_it() -> None:
     def copies(shape: RankShape) -> set[str]:
-        return {kernel.name for kernel in make_mixture(V2, shape).experts.forward if "pad" in kernel.name}
+        return {kernel.name for kernel in make_mixture_sections(V2, shape).experts.forward if "pad" in kernel.name}
 
     assert copies(SHAPE) == copies(replace(by(padding="routing"), fp8=True)) == set()
     assert copies(replace(SHAPE, fp8=True)) == {"experts_pad", "experts_unpad"}
@@ -149,7 +151,8 @@ def test_biases_of_experts_are_added_one_by_one_in_fp32() -> None:
     """Product, sum, concatenation and cast of every element: 4, 10, 8 and 6 bytes (TEGroupedMLP, ``_apply_bias``)."""
     model = V2.model_copy(update={"bias": True})
     plain, fused, steps = (
-        make_mixture(of, by(bias=how)).experts for of, how in ((V2, "steps"), (model, "fused"), (model, "steps"))
+        make_mixture_sections(of, by(bias=how)).experts
+        for of, how in ((V2, "steps"), (model, "fused"), (model, "steps"))
     )
     added = 28 * routed_rows(model, SHAPE).rows * model.hidden_size
     assert sum(kernel.bytes for kernel in steps.forward) == sum(kernel.bytes for kernel in fused.forward) + added
@@ -165,14 +168,15 @@ def test_clamps_of_an_activation_are_kernels_of_their_own() -> None:
     model = V2.model_copy(update={"clamped_activation": True})
     half = 2 * routed_rows(model, SHAPE).rows * routed_rows(model, SHAPE).ffn
     plain, fused, steps = (
-        make_mixture(of, by(clamp=how)).experts for of, how in ((V2, "steps"), (model, "fused"), (model, "steps"))
+        make_mixture_sections(of, by(clamp=how)).experts
+        for of, how in ((V2, "steps"), (model, "fused"), (model, "steps"))
     )
     assert plain == fused
     for phase, times in (("forward", 8), ("input_grad", 10)):
         more, less = (sum(kernel.bytes for kernel in getattr(found, phase)) for found in (steps, plain))
         assert more - less == times * half
     again = replace(by(clamp="steps"), recompute="selective", modules=("moe_act",))
-    assert {kernel.name for kernel in make_mixture(model, again).experts.recompute} == {
+    assert {kernel.name for kernel in make_mixture_sections(model, again).experts.recompute} == {
         "experts_clamp",
         "experts_swiglu",
     }
@@ -184,7 +188,7 @@ def test_casts_of_experts_are_a_kernel_for_each() -> None:
     there = routed_rows(V2, shape)
 
     def cast(shape: RankShape) -> list[tuple[str, float, int]]:
-        found = make_mixture(V2, shape).experts
+        found = make_mixture_sections(V2, shape).experts
         kernels = (*found.forward, *found.input_grad)
         return [(each.name, each.bytes, each.launches) for each in kernels if each.name.endswith("_cast")]
 
@@ -211,36 +215,36 @@ def test_the_kernels_of_a_framework_are_those_of_its_base_but_for_what_is_said()
 # --- the host ---------------------------------------------------------------------------------------------------------
 
 
-def ops_of(moe: dict[str, Any], shape: RankShape, issue: HostCosts) -> tuple[Op, ...]:
+def ops_of(moe: dict[str, Any], shape: RankShape, issue: HostLaunchTimes) -> tuple[Op, ...]:
     model = with_experts(**moe)
-    timed = Passes(model, shape, lambda kernels: 1e-3 * len(kernels), overlap_tensor=False, issue=issue)
-    return timed.segment("F", Pass((1, 2))).ops
+    timed = CachedPassSegmentMaker(model, shape, lambda kernels: 1e-3 * len(kernels), overlap_tensor=False, issue=issue)
+    return timed.segment("F", PassLayers((1, 2))).ops
 
 
 def test_the_host_waits_for_counts_once_a_mixture() -> None:
     """In the forward of each; not where rows are padded to capacity, nor on a rank with all experts."""
-    issue = HostCosts(kernel=1e-5, sync=3e-5)
+    issue = HostLaunchTimes(kernel=1e-5, sync=3e-5)
     waits = [op.work for op in ops_of({}, SHAPE, issue) if op.name == "counts"]
     assert waits == [HostWork(3e-5)] * 2
     padded = {"capacity_factor": 1.0, "pad_to_capacity": True}
     for ops in (
         ops_of(padded, SHAPE, issue),
         ops_of({}, RankShape(micro_batch=1), issue),
-        ops_of({}, SHAPE, HostCosts()),
+        ops_of({}, SHAPE, HostLaunchTimes()),
     ):
         assert not [op for op in ops if op.name == "counts"]
 
 
 def test_what_the_host_was_ahead_is_gone_behind_its_wait() -> None:
     """10 s of GPU, of which the host has issued all; then kernels of 1 s that take it 3 s each to issue."""
-    ops = SegmentBuilder(lambda some: Compute(sum(each.flops for each in some)), HostCosts(kernel=3.0, sync=5.0))
-    ops.compute((Kernel("a", "memory", 10.0, 0.0),), "forward", "a", 0)
-    ops.wait_for_counts(0)
+    ops = SegmentBuilder(lambda some: Compute(sum(each.flops for each in some)), HostLaunchTimes(kernel=3.0, sync=5.0))
+    ops.add_kernels((Kernel("a", "memory", 10.0, 0.0),), "forward", "a", 0)
+    ops.add_wait_for_counts(0)
     for name in "bc":
-        ops.compute((Kernel(name, "memory", 1.0, 0.0),), "forward", name, 0)
-    *_, launching, last = ops.segment().ops
-    assert (launching.work, last.after) == (HostWork(6.0), (len(ops.segment().ops) - 2,))
-    counts = next(place for place, op in enumerate(ops.segment().ops) if op.name == "counts")
+        ops.add_kernels((Kernel(name, "memory", 1.0, 0.0),), "forward", name, 0)
+    *_, launching, last = ops.build_segment().ops
+    assert (launching.work, last.after) == (HostWork(6.0), (len(ops.build_segment().ops) - 2,))
+    counts = next(place for place, op in enumerate(ops.build_segment().ops) if op.name == "counts")
     assert launching.after == (counts,)
 
 
@@ -249,7 +253,7 @@ def test_what_the_host_was_ahead_is_gone_behind_its_wait() -> None:
 
 def test_a_router_in_fp32_by_hand() -> None:
     """4,096 tokens of 5,120 and 160 experts: scores of 4 bytes; back, weights, inputs and their gradient are cast."""
-    plain, wide = (make_mixture(V2, by(router_dtype=dtype)).router for dtype in ("activations", "fp32"))
+    plain, wide = (make_mixture_sections(V2, by(router_dtype=dtype)).router for dtype in ("activations", "fp32"))
     scores, inputs, weights = 4096 * 160, 4096 * 5120, 160 * 5120
 
     def more(phase: str) -> float:
@@ -262,16 +266,16 @@ def test_a_router_in_fp32_by_hand() -> None:
 
 
 def test_the_router_is_never_in_fp8() -> None:
-    found = make_mixture(V2, replace(SHAPE, fp8=True)).router
+    found = make_mixture_sections(V2, replace(SHAPE, fp8=True)).router
     products = [kernel for phase in (found.forward, found.input_grad, found.weight_grad) for kernel in phase]
-    assert {kernel.wide for kernel in products if kernel.kind == "matmul"} == {True}
+    assert {kernel.keeps_16_bits for kernel in products if kernel.kind == "matmul"} == {True}
 
 
 @pytest.mark.parametrize(("precision", "rows"), [("fp8-mixed", 16), ("mxfp8-mixed", 32), ("nvfp4-mixed", 64)])
 def test_rows_that_quantized_products_take(precision: str, rows: int) -> None:
     changes = {"cluster.topology": "dgx_b200", "training.precision": precision, "training.memory_recipe": None}
     assert shape_of(load("deepseek_v3_2048xh800", changes)).cast_rows == rows
-    assert routed_rows(V2, replace(SHAPE, fp8=True, cast_rows=rows)).each == -(-1229 // rows) * rows
+    assert routed_rows(V2, replace(SHAPE, fp8=True, cast_rows=rows)).rows_per_expert == -(-1229 // rows) * rows
 
 
 # --- what the host pays -----------------------------------------------------------------------------------------------
@@ -279,13 +283,15 @@ def test_rows_that_quantized_products_take(precision: str, rows: int) -> None:
 
 def test_launches_of_one_call_cost_the_host_a_launch_each() -> None:
     """Of 20 experts' products one by one, a call and 19 launches; one module for each expert, 20 calls."""
-    issue = HostCosts(kernel=100e-6, launch=3e-6)
+    issue = HostLaunchTimes(kernel=100e-6, launch=3e-6)
 
     def host(products: str) -> float:
-        kernels = [k for k in make_mixture(V2, by(products=products)).experts.forward if k.name == "experts_up"]
+        kernels = [
+            k for k in make_mixture_sections(V2, by(products=products)).experts.forward if k.name == "experts_up"
+        ]
         made = SegmentBuilder(lambda kernels: Compute(0.0), issue)
-        made.compute(kernels, "forward", "experts", 0)
-        (op,) = made.segment().ops
+        made.add_kernels(kernels, "forward", "experts", 0)
+        (op,) = made.build_segment().ops
         assert isinstance(op.work, Compute)
         return op.work.seconds
 
@@ -298,7 +304,7 @@ def test_a_rank_that_gets_all_tokens_makes_rows_of_its_own_alone() -> None:
     """One expert a rank of 8, a token visits 2: a quarter of 8 x 4,096 tokens come by; sums go to rows for all."""
     model = with_experts(experts=8, top_k=2, groups=1, top_groups=None)
     shape = replace(SHAPE, all_gathered=True)
-    found, there = make_mixture(model, shape), routed_rows(model, shape)
+    found, there = make_mixture_sections(model, shape), routed_rows(model, shape)
     row, visiting, every = 2 * 5120, 8 * 4096 / 4, 8 * 4096
     assert there.rows == visiting
     moved = {k.name: k.bytes for k in (*found.experts.forward, *found.experts.input_grad) if "sort" in k.name}

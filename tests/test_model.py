@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from simcluster.base.errors import InputError
 from simcluster.documents.catalogue import load_presets
-from simcluster.documents.catalogue.models import model_document
+from simcluster.documents.catalogue.models import load_model_entry
 from simcluster.model.flops import (
     hardware_flops_per_sequence,
     layer_flops,
@@ -23,13 +23,13 @@ from simcluster.model.layers import (
     parameters,
     stage_parameters_per_tp_rank,
 )
-from simcluster.model.transformer import Model, padded_vocab, tensor_shard
+from simcluster.model.transformer import Model, padded_vocab_size, shard_widths
 
 SMALL: dict[str, Any] = {"layers": 2, "hidden_size": 64, "heads": 8, "vocab_size": 1000, "sequence_length": 128}
 
 
 def preset(name: str) -> Model:
-    return Model(**model_document(name))
+    return Model(**load_model_entry(name))
 
 
 @st.composite
@@ -144,13 +144,13 @@ def test_every_preset_is_a_valid_model_of_its_name() -> None:
 
 
 def test_a_preset_document_is_the_callers_own() -> None:
-    model_document("llama3-8b")["layers"] = 1
-    assert model_document("llama3-8b")["layers"] == 32
+    load_model_entry("llama3-8b")["layers"] = 1
+    assert load_model_entry("llama3-8b")["layers"] == 32
 
 
 def test_an_unknown_preset_names_a_near_one() -> None:
     with pytest.raises(InputError, match=r"'GPT3-175'; did you mean 'gpt3-175b'\?; known: gpt3-175b, "):
-        model_document("GPT3-175")
+        load_model_entry("GPT3-175")
 
 
 # --- parameters -----------------------------------------------------------------------------------------------------
@@ -192,8 +192,8 @@ def test_llama_parameters_to_the_last_one(name: str, total: int) -> None:
 
 def test_llama_2_of_7b_and_13b_is_llama_over_sequences_of_twice_the_length() -> None:
     for first, second in (("llama-7b", "llama2-7b"), ("llama-13b", "llama2-13b")):
-        longer = {**model_document(first), "name": second, "sequence_length": 4096}
-        assert longer == model_document(second)
+        longer = {**load_model_entry(first), "name": second, "sequence_length": 4096}
+        assert longer == load_model_entry(second)
 
 
 def korthikanti_flops_per_sequence(model: Model) -> float:
@@ -222,7 +222,7 @@ def test_ranks_hold_the_model_and_copies_of_norms_row_biases_and_positions(model
     copied_bias = 2 * model.hidden_size if model.bias else 0
     copied = model.layers * (count.norm + copied_bias) + count.position_embedding + count.final_norm
     tables = 1 if model.tied_embeddings else 2
-    padding = tables * (padded_vocab(model, tp) - model.vocab_size) * model.hidden_size
+    padding = tables * (padded_vocab_size(model, tp) - model.vocab_size) * model.hidden_size
     assert tp * held == count.total + padding + (tp - 1) * copied
 
 
@@ -231,7 +231,7 @@ def test_stages_hold_the_model_and_a_second_copy_of_a_tied_table(model: Model, t
     whole = stage_parameters_per_tp_rank(model, tp, layers=model.layers, first=True, last=True)
     first = stage_parameters_per_tp_rank(model, tp, layers=1, first=True, last=False)
     last = stage_parameters_per_tp_rank(model, tp, layers=model.layers - 1, first=False, last=True)
-    table = padded_vocab(model, tp) // tp * model.hidden_size
+    table = padded_vocab_size(model, tp) // tp * model.hidden_size
     assert first + last == whole + (table if model.tied_embeddings else 0)
 
 
@@ -245,18 +245,18 @@ def test_llama_70b_on_one_of_eight_ranks() -> None:
 
 @pytest.mark.parametrize(("vocab", "tp", "padded"), [(50257, 1, 50304), (50257, 8, 51200), (51200, 8, 51200)])
 def test_padded_vocabulary(vocab: int, tp: int, padded: int) -> None:
-    assert padded_vocab(Model(**{**SMALL, "vocab_size": vocab}), tp) == padded
+    assert padded_vocab_size(Model(**{**SMALL, "vocab_size": vocab}), tp) == padded
 
 
 def test_more_ranks_than_key_value_heads_share_copies() -> None:
-    assert tensor_shard(preset("llama3-405b"), 16).kv_heads == 1
-    assert tensor_shard(preset("llama3-405b"), 4).kv_heads == 2
+    assert shard_widths(preset("llama3-405b"), 16).kv_heads == 1
+    assert shard_widths(preset("llama3-405b"), 4).kv_heads == 2
 
 
 @pytest.mark.parametrize("tp", [0, -1, 3, 16])
 def test_a_tp_that_does_not_split_the_model_names_those_that_do(tp: int) -> None:
     with pytest.raises(InputError, match=f"tp {tp} does not split heads 8, kv_heads 8 .*use one of 1, 2, 4, 8"):
-        tensor_shard(Model(**SMALL), tp)
+        shard_widths(Model(**SMALL), tp)
 
 
 # --- FLOPs ----------------------------------------------------------------------------------------------------------

@@ -11,10 +11,10 @@ import pytest
 
 from simcluster import simulate
 from simcluster.base.errors import InputError
-from simcluster.results.distribution import Distribution, compare_replicas, half_width
+from simcluster.results.distribution import Distribution, compare_replicas, confidence_half_width
 from simcluster.scenario.scenario import load
 from simcluster.studies.whatif import replica_sweep
-from simcluster.studies.whatif.montecarlo import make_replica, monte_carlo, remove_randomness
+from simcluster.studies.whatif.monte_carlo_study import make_random_replica, monte_carlo, remove_randomness
 
 REPLICAS: dict[str, Any] = {
     "cluster": {"topology": "flat", "gpus": 8},
@@ -135,8 +135,10 @@ def test_replicas_end_when_their_mean_is_known(tiny: Any, monkeypatch: pytest.Mo
     """The same ones as without a rule, as many blocks as it takes, on however many processes."""
     job = tiny(**REPLICAS, replicas=300, faults=[jitter(per="step")])
     every = monte_carlo(job, processes=1).step_times
-    part = 1.5 * half_width(every) / float(every.mean())
-    needed = next(count for count in range(50, 301, 50) if half_width(every[:count]) <= part * every[:count].mean())
+    part = 1.5 * confidence_half_width(every) / float(every.mean())
+    needed = next(
+        count for count in range(50, 301, 50) if confidence_half_width(every[:count]) <= part * every[:count].mean()
+    )
     assert 50 < needed < 300
     monkeypatch.setattr(replica_sweep, "map_in_processes", lambda call, numbers, processes: call(numbers))
     for processes in (1, 2, 4):
@@ -178,8 +180,8 @@ def test_the_interval_is_students() -> None:
     for count, quantile in ((2, 12.706), (5, 2.776), (6, 2.5706), (11, 2.2281), (31, 2.0423), (200, 1.97196)):
         values = np.linspace(-1, 1, count)
         expected = quantile * values.std(ddof=1) / math.sqrt(count)
-        assert half_width(values) == pytest.approx(expected, rel=1.5e-3)
-    assert half_width(np.array([1.0])) == math.inf
+        assert confidence_half_width(values) == pytest.approx(expected, rel=1.5e-3)
+    assert confidence_half_width(np.array([1.0])) == math.inf
 
 
 def test_a_distribution_says_what_people_ask(tiny: Any) -> None:
@@ -200,7 +202,9 @@ def test_what_is_left_without_chance(tiny: Any) -> None:
 
 def test_steps_are_played_one_by_one(tiny: Any) -> None:
     scenario = tiny(**REPLICAS, replicas=3, faults=[jitter()], collectives={"detail": "steps"})
-    with pytest.raises(InputError, match="simulates collectives as flows; use auto"):
+    with pytest.raises(
+        InputError, match=r"simulates collectives as flows; use method 'auto', or collectives\.detail: flow"
+    ):
         monte_carlo(scenario, method="sweep")
 
 
@@ -218,7 +222,7 @@ def test_experts_that_tokens_choose_by_chance_are_left_to_the_engine() -> None:
     assert found.method == "events"
     assert len({*found.step_times.tolist()}) == 3
     assert found.planned < found.step_times.min()  # without chance: all experts have the same
-    with pytest.raises(InputError, match="expert_imbalance: replicas of one sweep all have the same tokens; use auto"):
+    with pytest.raises(InputError, match="method 'sweep' draws no tokens per replica; use method 'auto'"):
         monte_carlo(scenario, method="sweep")
 
 
@@ -246,10 +250,10 @@ def test_documents_are_those_of_the_engines_replicas(tiny: Any) -> None:
 
 
 LEFT_TO_EVENTS: dict[str, tuple[dict[str, Any], str]] = {
-    "garbage": ({"kind": "host_stall", "cause": "garbage_collection", "seconds": "1 ms"}, "have the same ops"),
+    "garbage": ({"kind": "host_stall", "cause": "garbage_collection", "seconds": "1 ms"}, "draws no stalls per rank"),
     "loads": (
         {"kind": "background_load", "between": ["gpu3", "switch"], "share": 0.6, "on": "200 us", "off": "300 us"},
-        "have the same links",
+        "draws no link rates per replica",
     ),
 }
 
@@ -261,10 +265,12 @@ def test_random_stalls_and_loads_are_simulated_replica_by_replica(tiny: Any, kin
     scenario = tiny(**job, training={"global_batch": 16}, replicas=3, faults=[fault], model={"layers": 8})
     found = monte_carlo(scenario)
     assert found.method == "events"
-    assert found.step_times.tolist() == [simulate(make_replica(scenario, number)).step_time for number in range(3)]
+    assert found.step_times.tolist() == [
+        simulate(make_random_replica(scenario, number)).step_time for number in range(3)
+    ]
     assert len({*found.step_times.tolist()}) == 3
     assert monte_carlo(scenario, processes=2).step_times.tolist() == found.step_times.tolist()
-    with pytest.raises(InputError, match=f"{reason}; use auto"):
+    with pytest.raises(InputError, match=f"{reason}; use method 'auto'"):
         monte_carlo(scenario, method="sweep")
 
 

@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 
 from simcluster import InputError, simulate
-from simcluster.documents.catalogue.models import model_document
-from simcluster.model.choices import RECOMPUTE_MODULES
+from simcluster.documents.catalogue.models import load_model_entry
 from simcluster.model.flops import layer_flops, lm_head_flops, model_flops_per_sequence
+from simcluster.model.kernel_choices import RECOMPUTE_MODULES
 from simcluster.model.kernels import Kernel
 from simcluster.model.layers import LAYER_KINDS, RankShape, parameters
 from simcluster.model.transformer import Model
-from simcluster.planning.segments import Pass, Passes
-from simcluster.scenario.job import planned_footprints
+from simcluster.planning.pass_segments import CachedPassSegmentMaker, PassLayers
+from simcluster.scenario.job_conversion import plan_footprints
 from simcluster.scenario.scenario import load
 
 MOE = {"experts": 8, "top_k": 2, "expert_ffn_hidden_size": 256, "shared_experts": 1, "first_dense_layers": 1}
@@ -35,7 +35,7 @@ def scenario(**changes: Any) -> Any:
 
 def test_deepseek_v3_has_14_billion_parameters_more() -> None:
     """Its README: 671B of the main model, and 14B of the module, 11.5B of them without embedding and head."""
-    document = model_document("deepseek-v3")
+    document = load_model_entry("deepseek-v3")
     with_it, without = (parameters(Model(**{**document, **more})) for more in ({"mtp_layers": 1}, {}))
     assert (with_it.total - without.total) / 1e9 == pytest.approx(11.6, abs=0.1)
     own = with_it.total - without.total + 2 * 129280 * 7168
@@ -44,7 +44,7 @@ def test_deepseek_v3_has_14_billion_parameters_more() -> None:
 
 def test_parameters_by_hand() -> None:
     h = 512
-    layer = LAYER_KINDS["latent_attention"].parameters(AHEAD) + 2 * h + 9 * 3 * h * 256 + h * 8
+    layer = LAYER_KINDS["latent_attention"].count_parameters(AHEAD) + 2 * h + 9 * 3 * h * 256 + h * 8
     assert parameters(AHEAD).total - parameters(PLAIN).total == 2 * (layer + 2 * h * h + 3 * h)
 
 
@@ -61,8 +61,8 @@ def test_kernels_do_the_flops(tp: int) -> None:
 
     def done(model: Model) -> float:
         shape = RankShape(1, tp=tp, ep=2, sequence_parallel=tp > 1)
-        passes = Passes(model, shape, flops, overlap_tensor=False)
-        whole = Pass((), lm_head=True)
+        passes = CachedPassSegmentMaker(model, shape, flops, overlap_tensor=False)
+        whole = PassLayers((), lm_head=True)
         ops = (*passes.segment("F", whole).ops, *passes.segment("B", whole).ops)
         return tp * sum(getattr(op.work, "seconds", 0.0) for op in ops)
 
@@ -75,10 +75,10 @@ def test_they_are_on_the_last_stage_with_a_copy_of_the_embedding() -> None:
     plain, ahead = (scenario(**{"model.mtp_layers": number}) for number in (None, 2))
     first, last = (
         after.parameters - before.parameters
-        for before, after in zip(planned_footprints(plain), planned_footprints(ahead), strict=True)
+        for before, after in zip(plan_footprints(plain), plan_footprints(ahead), strict=True)
     )
     h, tp = 512, 2
-    attention, norms = LAYER_KINDS["latent_attention"].parameters(AHEAD, tp), 2 * h
+    attention, norms = LAYER_KINDS["latent_attention"].count_parameters(AHEAD, tp), 2 * h
     mixture = h * 8 + 3 * h * 256 / tp + 8 / 2 * 3 * h * 256 / tp
     assert first == 0
     assert last == 2 * (2 * (attention + norms + mixture + 2 * h * h / tp + 3 * h) + 1024 / tp * h)
@@ -87,7 +87,7 @@ def test_they_are_on_the_last_stage_with_a_copy_of_the_embedding() -> None:
 @pytest.mark.parametrize("schedule", ["1f1b", "zb-h1", "dualpipe"])
 def test_a_run_holds_what_was_counted(schedule: str) -> None:
     found = simulate(scenario(**{"pipeline.schedule": schedule, "training.global_batch": 16}))
-    counted = max(each.total for each in planned_footprints(found.scenario))
+    counted = max(each.total for each in plan_footprints(found.scenario))
     assert found.memory.total == pytest.approx(counted, rel=0.02)  # a boundary may wait between stages
 
 

@@ -13,25 +13,25 @@ from test_inputs_megatron import GPT_345M, imported
 from test_reference import compare_scenario
 
 from simcluster import InputError, Scenario, simulate
-from simcluster.devices.device import kernels_seconds, load_device, memory_seconds
-from simcluster.documents.catalogue.models import model_document
+from simcluster.devices.device import kernel_sequence_seconds, load_device, memory_kernel_seconds
+from simcluster.documents.catalogue.models import load_model_entry
 from simcluster.model.layers import expert_parameters_per_rank, layer_matrices, layer_parameters_per_tp_rank
 from simcluster.model.recipes import RECIPES
 from simcluster.model.transformer import Model
-from simcluster.planning.muon import MuonOptimizer, newton_schulz
-from simcluster.planning.optimizer import UpdateJob
+from simcluster.planning.muon import MuonOptimizer, newton_schulz_matmuls
+from simcluster.planning.optimizer import UpdateContext
 from simcluster.planning.owned_parameters import OwnedParameters
-from simcluster.planning.parallel import Plan
+from simcluster.planning.rank_grid import ParallelPlan
 from simcluster.scenario.scenario import load
-from simcluster.studies.search.memory import LayoutMemory
-from simcluster.studies.search.space import make_space
+from simcluster.studies.search.layout_memory import LayoutMemory
+from simcluster.studies.search.layout_space import make_layout_space
 
 H100 = load_device("h100")
 MODELS = ("llama3-8b", "mixtral-8x7b", "qwen3-30b-a3b", "deepseek-v2-lite", "deepseek-v3")
 
 
 def of(name: str) -> Model:
-    return Model(**{**model_document(name), "sequence_length": 4096})
+    return Model(**{**load_model_entry(name), "sequence_length": 4096})
 
 
 def elements_of(kernels: Any) -> float:
@@ -40,16 +40,20 @@ def elements_of(kernels: Any) -> float:
     return float(gram.m * gram.k)
 
 
-def optimizer(plan: Plan, distribute: Any = "layers", model: str | Model = "llama3-8b", **more: Any) -> MuonOptimizer:
+def optimizer(
+    plan: ParallelPlan, distribute: Any = "layers", model: str | Model = "llama3-8b", **more: Any
+) -> MuonOptimizer:
     """One iteration's seconds are elements, and passes over memory take none."""
     whole = of(model) if isinstance(model, str) else model
-    job = UpdateJob(whole, plan, RECIPES["mixed-18"], 0 if distribute == "none" else 1, 1e6, matmul_seconds=elements_of)
+    job = UpdateContext(
+        whole, plan, RECIPES["mixed-18"], 0 if distribute == "none" else 1, 1e6, matmul_seconds=elements_of
+    )
     return MuonOptimizer(job, distribute, iterations=1, **more)
 
 
 def elements(made: MuonOptimizer, layers: Any) -> OwnedParameters:
     """Elements of all matrices that a rank holds: those of which a moment is not needed."""
-    held = made.unneeded(layers)
+    held = made.unneeded_adam_state(layers)
     return OwnedParameters(held.common / 4.0, held.experts / 4.0)
 
 
@@ -70,15 +74,15 @@ def test_matrices_are_all_parameters_but_norms_and_biases(name: str, tp: int, ep
 @given(rows=st.integers(1, 4096), columns=st.integers(1, 4096), iterations=st.integers(1, 7))
 def test_products_are_their_closed_form(rows: int, columns: int, iterations: int) -> None:
     m, n = min(rows, columns), max(rows, columns)
-    flops = sum(kernel.flops for kernel in newton_schulz(rows, columns, iterations))
+    flops = sum(kernel.flops for kernel in newton_schulz_matmuls(rows, columns, iterations))
     assert flops == pytest.approx(iterations * (4.0 * m * m * n + 2.0 * m**3))
-    assert newton_schulz(rows, columns, iterations) == newton_schulz(columns, rows, iterations)
+    assert newton_schulz_matmuls(rows, columns, iterations) == newton_schulz_matmuls(columns, rows, iterations)
 
 
 def test_a_matrix_takes_its_products_at_the_devices_rate() -> None:
-    times = partial(memory_seconds, H100), partial(kernels_seconds, H100, precision="bf16")
-    job = UpdateJob(of("llama3-8b"), Plan(), RECIPES["mixed-18"], 0, 1e6, *times)
-    seconds = MuonOptimizer(job)._orthogonalized_seconds(4096, 14336)
+    times = partial(memory_kernel_seconds, H100), partial(kernel_sequence_seconds, H100, precision="bf16")
+    job = UpdateContext(of("llama3-8b"), ParallelPlan(), RECIPES["mixed-18"], 0, 1e6, *times)
+    seconds = MuonOptimizer(job)._orthogonalization_seconds(4096, 14336)
     flops = 5 * (4.0 * 4096**2 * 14336 + 2.0 * 4096**3)
     assert 0.4 < flops / seconds / 989e12 < 0.8
 
@@ -86,29 +90,29 @@ def test_a_matrix_takes_its_products_at_the_devices_rate() -> None:
 @given(dp=st.sampled_from([1, 2, 3, 8, 64]), tp=st.sampled_from([1, 2]), layers=st.integers(1, 6))
 def test_whole_matrices_are_dealt_out(dp: int, tp: int, layers: int) -> None:
     """The fullest rank has an even part at least, and no more than that and the largest matrix."""
-    plan = Plan(tp=tp, dp=dp)
+    plan = ParallelPlan(tp=tp, dp=dp)
     made, stage = optimizer(plan), range(layers)
     one = layer_matrices(of("llama3-8b"), 0, tp=tp, ep=1, etp=1)
     whole, largest = sum(each.elements * each.count for each in one) * layers, max(each.elements for each in one)
-    own = made.update(stage).seconds
+    own = made.update_work(stage).seconds
     assert whole / dp <= own <= whole / dp + largest
     assert elements(made, stage).total == whole
-    assert optimizer(plan, "none").update(stage).seconds == whole
-    assert optimizer(plan, "none").spared(stage) == 4.0 * whole
-    assert made.spared(stage) == pytest.approx(12.0 * whole / dp - 8.0 * own)
-    gathered = optimizer(plan, "gather").update(stage)
+    assert optimizer(plan, "none").update_work(stage).seconds == whole
+    assert optimizer(plan, "none").saved_state_bytes(stage) == 4.0 * whole
+    assert made.saved_state_bytes(stage) == pytest.approx(12.0 * whole / dp - 8.0 * own)
+    gathered = optimizer(plan, "gather").update_work(stage)
     assert whole / dp <= gathered.seconds <= whole
     assert gathered.calls == ((("dp", 2.0 * whole),) if dp > 1 else ())
 
 
 def test_experts_are_dealt_out_to_those_who_have_them() -> None:
     model = of("mixtral-8x7b")
-    plan = Plan(tp=2, dp=8, ep=4, etp=1)
+    plan = ParallelPlan(tp=2, dp=8, ep=4, etp=1)
     made = optimizer(plan, "gather", model=model)
     held = elements(made, [0])
     assert held.experts == 2 * 3 * 4096 * 14336
-    assert dict(made.update([0]).calls) == {"dp": 2.0 * held.common, "edp": 2.0 * held.experts}
-    gathers = dict(optimizer(plan, "none", gathered_tp=True, model=model).update([0]).calls)
+    assert dict(made.update_work([0]).calls) == {"dp": 2.0 * held.common, "edp": 2.0 * held.experts}
+    gathers = dict(optimizer(plan, "none", gathered_tp=True, model=model).update_work([0]).calls)
     assert gathers == {"tp": 4.0 * 2 * (held.common - 8 * 4096)}  # all but the router, which no rank splits
 
 
@@ -149,7 +153,7 @@ def test_a_step_pays_products_and_keeps_one_moment() -> None:
     more = muon.times.breakdown["optimizer"] - adam.times.breakdown["optimizer"]
     assert len(made) == 1
     assert more == pytest.approx(float((made["end"] - made["start"]).iloc[0]), rel=0.2)
-    model, plan = muon.scenario.model, Plan(tp=2, dp=2, pp=2)
+    model, plan = muon.scenario.model, ParallelPlan(tp=2, dp=2, pp=2)
     spared = elements(optimizer(plan, "none", model=model), range(model.layers // 2)).total
     held, less = (each.facts.footprints[0].optimizer for each in (adam, muon))
     assert held - less == 4.0 * spared
@@ -170,16 +174,16 @@ def test_bounds_of_a_search_are_below_what_layouts_hold() -> None:
     base = tiny(**{"model.sequence_length": 256})
     memory = LayoutMemory(base)
     vary = {"parallel.zero": (0, 1), "training.recompute": ("none",), "training.micro_batch": (1,)}
-    legal = make_space(base, 8, {**vary, "pipeline.schedule": ("1f1b",)}).found[0]
+    legal = make_layout_space(base, 8, {**vary, "pipeline.schedule": ("1f1b",)}).layouts_and_counts[0]
     assert len(legal) > 10
     for layout in legal:
-        assert memory.floor(layout) <= memory.most(layout)
+        assert memory.least_bytes(layout) <= memory.planned_bytes(layout)
 
 
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"parallel.zero": 2}, "muon takes whole matrices"),
+        ({"parallel.zero": 2}, "muon updates whole matrices"),
         ({"training.precision": "fp16-mixed"}, "muon with fp16 is not supported"),
         ({"training.optimizer": "adam", "training.muon.iterations": 6}, "training.optimizer is adam"),
         ({"training.optimizer": "moun"}, "did you mean 'muon'"),

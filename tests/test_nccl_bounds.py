@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from simcluster.documents.shipped import builtin_names
-from simcluster.scenario.files import load_cluster, load_topology
-from simcluster.traffic.nccl.case import Case, unavailable
+from simcluster.documents.builtin_documents import builtin_names
+from simcluster.scenario.document_resolution import load_cluster, load_topology
 from simcluster.traffic.nccl.constants import ALGORITHMS, COLLECTIVES, PROTOCOLS, Algorithm, Collective
 from simcluster.traffic.nccl.platforms import load_platform
 from simcluster.traffic.nccl.predictor import choose, predict
+from simcluster.traffic.nccl.tuner_query import TunerQuery, explain_unavailable
 
 PLATFORMS = {name: platform for name in builtin_names("topologies") if (platform := load_topology(name).nccl)}
 SIZES = (2.0**20, 2.0**24, 2.0**30, 2.0**34, 2.0**40)
@@ -38,7 +38,7 @@ def line_rates(topology: str) -> tuple[float, float]:
     return graph[gpu][switch]["line_rate"], nics
 
 
-def fastest(case: Case, nvlink: float, nics: float) -> float:
+def fastest(case: TunerQuery, nvlink: float, nics: float) -> float:
     """Most bytes a second of a call's size S that links leave an algorithm, m nodes of g ranks, N in all.
 
     What a rank sends and receives of S, the factor of bus bandwidth f, over its NVLink: f (g - 1) / g by a ring and a
@@ -72,8 +72,8 @@ def test_every_algorithm_is_within_its_links(topology: str) -> None:
     ):
         if nodes * gpus < 2:
             continue
-        case = Case(collective, algorithm, protocol, nodes, gpus, platform)
-        if unavailable(case):
+        case = TunerQuery(collective, algorithm, protocol, nodes, gpus, platform)
+        if explain_unavailable(case):
             continue
         limit = fastest(case, nvlink, nics * gpus / platform.gpus_per_node)
         for size in SIZES:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from simcluster.base.errors import InputError
 from simcluster.cli import main
-from simcluster.traffic.nccl.log import health, overall, parse_log, read_log
+from simcluster.traffic.nccl.log import compare_log, overall_verdict, parse_log, read_log
 from simcluster.traffic.nccl.platforms import load_platform
 from simcluster.traffic.nccl.predictor import choose
 
@@ -155,7 +155,7 @@ def test_bad_lines_are_named(line, message):
 
 
 def test_no_log_at_all(tmp_path):
-    with pytest.raises(InputError, match="no measured size in it"):
+    with pytest.raises(InputError, match="contains no measured size"):
         parse_log("hello\n")
     with pytest.raises(InputError, match="cannot be read"):
         read_log(tmp_path / "nothing.log")
@@ -189,18 +189,18 @@ def _run(slowed: float, nodes: int, algorithms: list[str] | None = None) -> str:
     ],
 )
 def test_health_of_a_run_at_a_known_part_of_its_speed(slowed, one, all_):
-    readings = health(parse_log(_run(slowed, 2)), H100)
+    readings = compare_log(parse_log(_run(slowed, 2)), H100)
     assert [reading.size for reading in readings] == [2**power for power in range(10, 34)]
     for reading in readings:
         assert reading.ratio == pytest.approx(slowed, rel=1e-3)
         assert reading.verdict == one if reading.size >= MIB else reading.verdict.startswith("small: ")
-    ratio, verdict = overall(readings)
+    ratio, verdict = overall_verdict(readings)
     assert ratio == pytest.approx(slowed, rel=1e-4)
     assert verdict == all_
 
 
 def test_a_run_kept_from_nvls_looks_like_a_ring():
-    readings = health(parse_log(_run(1.0, 1, ["ring"])), H100)
+    readings = compare_log(parse_log(_run(1.0, 1, ["ring"])), H100)
     last = readings[-1]
     assert last.expected_by == "nvls Simple"
     assert last.verdict == "much slower than it should be"
@@ -210,8 +210,8 @@ def test_a_run_kept_from_nvls_looks_like_a_ring():
 def test_rates_at_the_nics_limit_on_two_h100_nodes_look_like_a_ring():
     """2 x 8 H100, wutz's mpi-operator run: 391 GB/s of busbw where NVLS trees reach 467; us by size."""
     times = {2**29: 2622.9e-6, 2**30: 5200.4e-6, 2**31: 10308.0e-6, 2**32: 20528.0e-6, 2**33: 41145.0e-6}
-    readings = health(parse_log(_log("".join(_row(s, t, 1.875) for s, t in times.items()), nodes=2)), H100)
-    assert overall(readings)[1] == "much slower than it should be"
+    readings = compare_log(parse_log(_log("".join(_row(s, t, 1.875) for s, t in times.items()), nodes=2)), H100)
+    assert overall_verdict(readings)[1] == "much slower than it should be"
     assert {reading.looks_like for reading in readings if reading.verdict != "as expected"} == {"ring Simple"}
     assert [reading.verdict == "as expected" for reading in readings] == [True, False, False, False, False]
 
@@ -219,20 +219,20 @@ def test_rates_at_the_nics_limit_on_two_h100_nodes_look_like_a_ring():
 def test_health_takes_what_the_log_does_not_say():
     row = "  1048576   262144   float     sum    74.78   14.02   24.54  5e-07    74.50   14.07   24.63  5e-07\n"
     log = parse_log(row)
-    with pytest.raises(InputError, match="does not say its collective"):
-        health(log, A100, 1, 8)
-    with pytest.raises(InputError, match="does not say its number of nodes"):
-        health(log, A100, collective="all_reduce")
+    with pytest.raises(InputError, match="does not state the collective"):
+        compare_log(log, A100, 1, 8)
+    with pytest.raises(InputError, match="does not state the number of nodes"):
+        compare_log(log, A100, collective="all_reduce")
     with pytest.raises(InputError, match="no estimate for 'all_to_all'"):
-        health(log, A100, 1, 8, "all_to_all")
-    (reading,) = health(log.rows, A100, 1, 8, "all_reduce")
+        compare_log(log, A100, 1, 8, "all_to_all")
+    (reading,) = compare_log(log.rows, A100, 1, 8, "all_reduce")
     assert reading.measured == pytest.approx(74.78e-6)  # out of place
 
 
 def test_small_sizes_alone_are_no_verdict():
-    readings = health(parse_log(_log(_row(1024, 36e-6, 1.75))), A100, collective="all_reduce")
-    with pytest.raises(InputError, match="no size from"):
-        overall(readings)
+    readings = compare_log(parse_log(_log(_row(1024, 36e-6, 1.75))), A100, collective="all_reduce")
+    with pytest.raises(InputError, match="no size of at least"):
+        overall_verdict(readings)
 
 
 def test_the_command_holds_a_log_against_the_model(tmp_path, capsys):

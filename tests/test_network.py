@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from simcluster.base.clock import TICK
 from simcluster.base.errors import DeadlockError
-from simcluster.engine.explicit import ExplicitProgram
+from simcluster.engine.explicit_program import ExplicitProgram
 from simcluster.engine.run import simulate_tables
 from simcluster.engine.tables import CommunicationKind
 from simcluster.traffic.traffic import Traffic
@@ -48,14 +48,14 @@ def simulate(capacity: Sequence[float], starts: Sequence[Start], changes: Sequen
         lane = program.add_lane(0)
         program.add_op(lane, instant)
         program.meetings.append(CommunicationKind(1, [traffic]))
-        program.add_op(lane, meeting=len(program.meetings) - 1)
+        program.add_op(lane, rendezvous=len(program.meetings) - 1)
     of_link = {
         link: Changes(capacity[link], tuple((when, value) for when, own, value in sorted(changes, key=itemgetter(0))
                                             if own == link))
         for _, link, _ in changes
     }  # fmt: skip
     found: list[float] = simulate_tables(
-        program.tables(capacity, capacities=of_link), str, keeps_times=False
+        program.make_tables(capacity, capacities=of_link), str, keeps_times=False
     ).lane_end.tolist()
     return found
 

@@ -18,7 +18,7 @@ from conftest import tiny_scenario
 import simcluster
 from simcluster.base.errors import InputError
 from simcluster.base.units import format_seconds
-from simcluster.interactive.controls.settings import controls
+from simcluster.interactive.controls.settings import all_controls
 from simcluster.interactive.notebook.widget import NotebookStudio
 from simcluster.scenario.scenario import Scenario
 
@@ -39,10 +39,13 @@ def studio() -> NotebookStudio:
 
 
 def test_what_is_shown_is_the_step_of_the_settings(studio: NotebookStudio) -> None:
-    before, after = studio.answer({}), studio.answer({"training.recompute": "full"}, changed="training.recompute")
+    before, after = (
+        studio.make_content({}),
+        studio.make_content({"training.recompute": "full"}, changed="training.recompute"),
+    )
     for found, settings in ((before, {}), (after, {"training.recompute": "full"})):
         assert format_seconds(simcluster.simulate(scenario().with_(settings)).step_time) in found.html
-        assert not found.message
+        assert not found.problem
     assert "than the scenario as given" in after.html
     assert "recomputing activations" in after.html
     assert "than the scenario as given" not in before.html
@@ -63,7 +66,7 @@ def test_replicas_follow_and_of_every_control_some_values_go(studio: NotebookStu
 
 def test_the_controls_are_those_of_the_page(studio: NotebookStudio) -> None:
     """All of them, but for those that need what this scenario has not."""
-    there = {key for key, each in controls().items() if not each.needs}
+    there = {key for key, each in all_controls().items() if not each.needs}
     assert {each["key"] for each in studio.controls({})} == there - {
         "cluster.nodes"
     }  # GPUs side by side are no machines
@@ -71,33 +74,33 @@ def test_the_controls_are_those_of_the_page(studio: NotebookStudio) -> None:
 
 
 def test_a_slow_gpu_is_a_fault_and_no_slower_is_none(studio: NotebookStudio) -> None:
-    assert studio.scenario({"slow_gpu": [3, 1.5]}).faults[-1].slowness() == 1.5
+    assert studio.scenario({"slow_gpu": [3, 1.5]}).faults[-1].slowdown_factor() == 1.5
     assert studio.scenario({"slow_gpu": [3, 1.0]}).faults == scenario().faults
     slow = studio.result({"slow_gpu": [3, 1.5]}).step_time
     assert slow > studio.result({}).step_time
     assert (
-        "no rank 9" in studio.answer({"slow_gpu": [9, 2.0]}).message
-        or "rank" in studio.answer({"slow_gpu": [9, 2.0]}).message
+        "no rank 9" in studio.make_content({"slow_gpu": [9, 2.0]}).problem
+        or "rank" in studio.make_content({"slow_gpu": [9, 2.0]}).problem
     )
 
 
 def test_what_cannot_be_is_said_with_the_rule_and_the_nearest_that_can(studio: NotebookStudio) -> None:
-    found = studio.answer({"training.micro_batch": 3}, changed="training.micro_batch")
-    assert "not a multiple of dp 2 x micro_batch 3" in found.message
+    found = studio.make_content({"training.micro_batch": 3}, changed="training.micro_batch")
+    assert "not a multiple of dp 2 x micro_batch 3" in found.problem
     assert not found.html
     assert found.remedies[0]["settings"] == {"training.micro_batch": 4}
     for each in found.remedies:
         studio.scenario(each["settings"])
-    alone = studio.answer({"parallel.dp": 4}, changed="parallel.dp")
+    alone = studio.make_content({"parallel.dp": 4}, changed="parallel.dp")
     assert alone.remedies[0] == {"words": "dp 2", "settings": {"parallel.dp": 2}}
     for hostile in ({"name": "x"}, {"slow_gpu": "all"}, {"parallel.tp": [[]]}, {"training.recompute": {"a": 1}}):
-        assert studio.answer(hostile, changed=next(iter(hostile))).message
+        assert studio.make_content(hostile, changed=next(iter(hostile))).problem
         assert studio.controls(hostile)
 
 
 def test_a_timeline_to_zoom_into_stands_in_a_frame_of_its_own(studio: NotebookStudio) -> None:
-    assert "<iframe" not in studio.answer({}).html
-    assert studio.answer({}, zoom=True).html.count("<iframe") == 1
+    assert "<iframe" not in studio.make_content({}).html
+    assert studio.make_content({}, zoom=True).html.count("<iframe") == 1
 
 
 def test_without_the_library_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -150,8 +153,8 @@ def cell_page(studio: NotebookStudio, asked: list[dict[str, object]]) -> str:
     """A page with the widget alone, whose kernel knows the answers to some settings."""
     answers = {}
     for settings in asked:
-        found = studio.answer(settings, changed=next(reversed(settings), ""))
-        shown = {"html": found.html, "message": found.message, "remedies": list(found.remedies)}
+        found = studio.make_content(settings, changed=next(reversed(settings), ""))
+        shown = {"html": found.html, "message": found.problem, "remedies": list(found.remedies)}
         answers[json.dumps(settings, separators=(",", ":"))] = {**shown, "controls": studio.controls(settings)}
     folder = files("simcluster.interactive.notebook") / "assets"
     script = (folder / "studio.js").read_text().replace("export default {render}", "const exported = {render}")

@@ -9,9 +9,9 @@ import pytest
 
 import simcluster
 from simcluster import cli
-from simcluster.evidence.validation.step_studies import RowTask
+from simcluster.evidence.validation.step_studies import StepTask
 from simcluster.results.result import Result
-from simcluster.scenario.advice import OverlapNote, describe_zero_support
+from simcluster.scenario.cost_advice import OverlapNote, describe_zero_support
 from simcluster.scenario.scenario import Scenario
 
 PIPELINE = {"parallel": {"pp": 2, "dp": 4}}
@@ -56,13 +56,13 @@ def test_what_is_off_is_said_and_turning_it_on_helps(case: str) -> None:
     changes, switches = OFF[case]
     before = played(**changes)
     (note,) = (each for each in before.notes() if isinstance(each, OverlapNote))
-    assert dict(note.off.values) == switches
+    assert dict(note.missing_overlap.enabling_keys) == switches
     written = [each for each in before.to_dict()["notes"] if not each["text"].startswith("without effect: ")]
-    assert written == [{"text": note.text, "set": switches, "exposed_fraction": note.exposed}]
+    assert written == [{"text": note.text, "set": switches, "exposed_fraction": note.exposed_fraction}]
     after = played(**changes, **switches)
     assert not after.notes()
     assert after.step_time < before.step_time
-    assert note.exposed > 0.01
+    assert note.exposed_fraction > 0.01
 
 
 def test_the_run_prints_it_in_a_line(capsys: pytest.CaptureFixture[str]) -> None:
@@ -70,7 +70,7 @@ def test_the_run_prints_it_in_a_line(capsys: pytest.CaptureFixture[str]) -> None
     assert cli.main(["run", "tiny_3d", *(word for option in options for word in ("--set", option))]) == 0
     (line,) = [each for each in capsys.readouterr().out.splitlines() if each.startswith("note: ")]
     assert "gradient reduction and parameter gathering do not overlap with compute" in line
-    assert line.endswith("overlap.grad_reduce: true, overlap.param_gather: true (off here, on in PyTorch's FSDP)")
+    assert line.endswith("set overlap.grad_reduce: true, overlap.param_gather: true (the default of PyTorch's FSDP)")
     assert len(line) < 230
 
 
@@ -105,11 +105,11 @@ def test_nothing_is_said_where_nothing_is_off(changes: dict[str, Any]) -> None:
 @pytest.mark.parametrize("pp", [1, 2])
 def test_zero_2_and_3_under_a_pipeline_say_who_launches_them(zero: int, pp: int) -> None:
     result = played(parallel={"pp": pp, "dp": 8 // pp, "zero": zero})
-    said = [text for text in result.to_dict()["warnings"] if "under a pipeline" in text]
+    said = [text for text in result.to_dict()["warnings"] if "with pipeline parallelism" in text]
     assert said == ([describe_zero_support(zero, pp, 8 // pp)] if zero > 1 and pp > 1 else [])
     for text in said:
-        assert text.startswith(f"ZeRO-{zero} under a pipeline: torchtitan launches it")
-        assert "DeepSpeed refuses it" in text
+        assert text.startswith(f"ZeRO-{zero} with pipeline parallelism: torchtitan supports it")
+        assert "DeepSpeed rejects it" in text
         assert f"reshard_after_forward {'always' if zero == 3 else 'never'}" in text
 
 
@@ -117,7 +117,10 @@ def test_a_software_that_cannot_is_named_first() -> None:
     named = {**PIPELINE, "parallel.zero": 2}
     said = played(**named, software="megatron-core").warnings()
     assert any(text.startswith("software megatron-core cannot launch this: ZeRO-2") for text in said)
-    assert any(text.startswith("ZeRO-2 under") for text in played(**named, software="torchtitan").warnings())
+    assert any(
+        text.startswith("ZeRO-2 with pipeline parallelism")
+        for text in played(**named, software="torchtitan").warnings()
+    )
     kept = played(**named | {"parallel.zero": 3, "fsdp.reshard_after_forward": False}).warnings()
     assert any("reshard_after_forward never" in text for text in kept)
     assert describe_zero_support(3, 4, 1) == ""
@@ -126,5 +129,5 @@ def test_a_software_that_cannot_is_named_first() -> None:
 def test_a_run_that_was_measured_was_launched() -> None:
     """A row of a study keeps its other warnings: the program that it measured could."""
     base = simcluster.scenario("tiny_3d").document() | {"parallel": {"pp": 2, "dp": 4, "zero": 2}}
-    row = RowTask(base, Path(), ()).simulate()
-    assert [warning for warning in row.warnings if "DeepSpeed refuses" in warning] == []
+    row = StepTask(base, Path(), ()).simulate()
+    assert [warning for warning in row.warnings if "DeepSpeed rejects" in warning] == []

@@ -13,12 +13,21 @@ import pytest
 import simcluster
 from simcluster.cli import main
 from simcluster.results import attention
-from simcluster.results.numbers import METRICS, NO_TABLES, Metric, SimulatedStep, Table, played, table_metrics, timed
 from simcluster.results.result import Result
-from simcluster.scenario.scenario import Base, Variant
-from simcluster.show.cells import UNKNOWN, column_headings, format_row
+from simcluster.results.step_metrics import (
+    METRICS,
+    NO_TABLES,
+    Metric,
+    SimulatedStep,
+    TableName,
+    simulated_metric,
+    table_metrics,
+    timed_metric,
+)
+from simcluster.scenario.scenario import BaseScenario, ScenarioVariant
+from simcluster.show.table_cells import UNKNOWN_CELL, column_headings, format_row
 from simcluster.studies.search.plan import plan
-from simcluster.studies.sweep.quick_rows import measure_quickly
+from simcluster.studies.sweep.quick_rows import simulate_quickly
 
 SMALL = {"training.global_batch": 8}
 
@@ -30,7 +39,7 @@ def longest_part(step: SimulatedStep) -> float:
 @pytest.fixture
 def registered(monkeypatch: pytest.MonkeyPatch) -> str:
     """A metric that somebody adds: one entry."""
-    monkeypatch.setitem(METRICS, "longest_part_s", played("s", longest_part, "longest part"))
+    monkeypatch.setitem(METRICS, "longest_part_s", simulated_metric("s", longest_part, "longest part"))
     return "longest_part_s"
 
 
@@ -80,15 +89,17 @@ def test_a_saved_result_without_it_says_so(
 ) -> None:
     saved = tmp_path / "saved.json"
     assert main(["run", "tiny_dp", "--json", str(saved)]) == 0
-    monkeypatch.setitem(METRICS, "longest_part_s", played("s", longest_part, "longest part"))
+    monkeypatch.setitem(METRICS, "longest_part_s", simulated_metric("s", longest_part, "longest part"))
     capsys.readouterr()
     assert main(["report", str(saved), "-o", str(tmp_path / "page.html")]) == 2
     assert "longest_part_s is None" in capsys.readouterr().err
 
 
 def test_what_follows_from_the_step_time_is_in_quick_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(METRICS, "seconds_per_sample", timed("s", lambda step: step.step_time / step.facts.samples))
-    row = measure_quickly(Variant(Base("gpt3_175b_64xa100"), (("overlap.interference", "none"),)))
+    monkeypatch.setitem(
+        METRICS, "seconds_per_sample", timed_metric("s", lambda step: step.step_time / step.facts.samples)
+    )
+    row = simulate_quickly(ScenarioVariant(BaseScenario("gpt3_175b_64xa100"), (("overlap.interference", "none"),)))
     assert row["how"] == "quick"
     assert row["seconds_per_sample"] == pytest.approx(1 / row["samples_per_s"])
     assert set(row) - {"status", "error", "how"} == {name for name, metric in METRICS.items() if metric.timed}
@@ -112,17 +123,19 @@ def test_names_end_in_their_units_as_in_the_contract(name: str) -> None:
 
 def test_numbers_are_what_results_are_asked_for(result: Result) -> None:
     values = result.to_dict()
-    assert {name: metric.of(result) for name, metric in METRICS.items()} == {name: values[name] for name in METRICS}
+    assert {name: metric.formula(result) for name, metric in METRICS.items()} == {
+        name: values[name] for name in METRICS
+    }
     assert list(values)[:3] == ["step_time_s", "step_time_likely", "tokens_per_s"]
     assert json.dumps(values, allow_nan=False)
 
 
 @pytest.mark.parametrize("table", ["compare", "sweep", "plan", "report"])
-def test_a_row_has_a_cell_under_every_heading(table: Table, result: Result) -> None:
+def test_a_row_has_a_cell_under_every_heading(table: TableName, result: Result) -> None:
     values: dict[str, Any] = result.to_dict()
     assert len(format_row(table, values)) == len(column_headings(table)) == len(table_metrics(table)) > 0
-    assert UNKNOWN not in format_row(table, values)
-    assert {*format_row(table, {"fits": True})} == {UNKNOWN}
+    assert UNKNOWN_CELL not in format_row(table, values)
+    assert {*format_row(table, {"fits": True})} == {UNKNOWN_CELL}
 
 
 def test_memory_that_does_not_fit_is_marked(result: Result) -> None:
@@ -132,7 +145,7 @@ def test_memory_that_does_not_fit_is_marked(result: Result) -> None:
 
 
 def test_a_metric_without_a_heading_is_in_no_table() -> None:
-    assert timed("s", lambda step: 0.0).columns == NO_TABLES
+    assert timed_metric("s", lambda step: 0.0).columns == NO_TABLES
     assert Metric("s", lambda step: 0.0).columns == NO_TABLES
 
 
@@ -140,8 +153,8 @@ def test_a_block_without_fused_attention_reaches_nothing(monkeypatch: pytest.Mon
     """A layer of another kind has no such kernel, and a run is printed without the line."""
     scenario = simcluster.scenario("tiny_dp")
     assert attention.attention_rates(scenario) is not None
-    bare = attention.kinds_of_layer(scenario.model, 0)[0].block(scenario.model, attention.shape_of(scenario))
+    bare = attention.layer_kinds(scenario.model, 0)[0].block(scenario.model, attention.shape_of(scenario))
     bare = replace(bare, body=replace(bare.body, forward=(), input_grad=()))
     kind = SimpleNamespace(block=lambda model, shape: bare)
-    monkeypatch.setattr(attention, "kinds_of_layer", lambda model, layer: (kind,))
+    monkeypatch.setattr(attention, "layer_kinds", lambda model, layer: (kind,))
     assert attention.attention_rates(scenario) is None

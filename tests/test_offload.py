@@ -17,20 +17,20 @@ from test_same_answer import every_way
 
 from simcluster.base.arrays import Floats
 from simcluster.base.errors import InputError
-from simcluster.planning.job import Job, Offload
-from simcluster.planning.offload import plan_offloads
+from simcluster.planning.job import Job, OffloadOptions
+from simcluster.planning.offload import plan_activation_offloads
 from simcluster.planning.ops import Op, Segment
-from simcluster.planning.segments import Pass
-from simcluster.planning.stages import stage_programs
-from simcluster.planning.works import Compute
-from simcluster.reference.record import Ops
-from simcluster.results.played import Run
+from simcluster.planning.pass_segments import PassLayers
+from simcluster.planning.stage_programs import build_stage_programs
+from simcluster.planning.work_kinds import Compute
+from simcluster.reference.step_record import OpTable
 from simcluster.results.result import Result
-from simcluster.scenario.job import planned_footprints
+from simcluster.results.simulated_run import Run
+from simcluster.scenario.job_conversion import plan_footprints
 from simcluster.scenario.scenario import Scenario
 from simcluster.schedules import SCHEDULES, make_schedule
-from simcluster.step.planned import plan_job
 from simcluster.step.simulate import simulate, simulate_scenario
+from simcluster.step.step_plan import plan_job
 
 TICK = 2.0**-10
 """Seconds: times of the closed forms are whole numbers of it, so that sums are exact."""
@@ -38,16 +38,16 @@ RATE = 2.0**30
 """B/s of the PCIe link of ``ONE_GPU``; no latency."""
 
 
-def exposed_seconds(ops: Ops, end: Floats) -> dict[int, float]:
+def exposed_seconds(ops: OpTable, end: Floats) -> dict[int, float]:
     """Seconds that each rank's main lane waited for copies, and for nothing else, over the whole run."""
     ways = ("h2d", "d2h")
     copies = {op for op, label in enumerate(ops.label.tolist()) if label >= 0 and ops.labels[label].stream in ways}
     found: dict[int, float] = dict.fromkeys(ops.lane_rank.tolist(), 0.0)
-    for lane, rank, name in zip(ops.lanes, ops.lane_rank.tolist(), ops.lane_name, strict=True):
+    for lane, rank, name in zip(ops.ops_of_lanes, ops.lane_rank.tolist(), ops.lane_name, strict=True):
         if name != "main":
             continue
         for before, op in pairwise([-1, *lane.tolist()]):
-            after = ops.waits.op[ops.waits.first[op] : ops.waits.first[op + 1]].tolist()
+            after = ops.dependencies.op[ops.dependencies.offsets[op] : ops.dependencies.offsets[op + 1]].tolist()
             waited = [other for other in after if other in copies]
             others = [other for other in (before, *after) if other >= 0 and other not in copies]
             ready = max((float(end[other]) for other in others), default=0.0)
@@ -68,7 +68,7 @@ class Fixed:
     def __init__(self, forward: float, backward: float) -> None:
         self._forward, self._backward = forward, backward
 
-    def segment(self, kind: str, part: Pass) -> Segment:
+    def segment(self, kind: str, part: PassLayers) -> Segment:
         return self._one(kind, {"F": self._forward, "B": self._backward}.get(kind, self._backward / 2))
 
     @staticmethod
@@ -77,7 +77,7 @@ class Fixed:
         return Segment((Op(Compute(seconds), "compute", name, name),))
 
 
-def fixed_job(scenario: Scenario, forward: float, backward: float, offload: Offload, update: float = 0.0) -> Job:
+def fixed_job(scenario: Scenario, forward: float, backward: float, offload: OffloadOptions, update: float = 0.0) -> Job:
     """The scenario's job with times in ticks; ``update`` ticks a parameter, a norm that takes none."""
     job = plan_job(scenario, scenario.cluster.device)[0]
     data = replace(
@@ -86,12 +86,12 @@ def fixed_job(scenario: Scenario, forward: float, backward: float, offload: Offl
         zero_seconds=lambda parameters: 0.0,
         optimizer_seconds=lambda parameters: update * TICK * parameters,
     )
-    return replace(job, passes=Fixed(forward * TICK, backward * TICK), data_parallel=data, offload=offload)
+    return replace(job, pass_maker=Fixed(forward * TICK, backward * TICK), data_parallel=data, offload=offload)
 
 
 def run_of(job: Job, scenario: Scenario) -> Run:
     cluster = scenario.cluster.built
-    return run_programs(stage_programs(job), job.plan, cluster, steps=job.steps)
+    return run_programs(build_stage_programs(job), job.plan, cluster, steps=job.steps)
 
 
 def alone(tiny: Tiny, microbatches: int, steps: int = 1) -> Scenario:
@@ -104,9 +104,11 @@ def alone(tiny: Tiny, microbatches: int, steps: int = 1) -> Scenario:
     )
 
 
-def activations(copy: float, ahead: int = 1) -> Offload:
+def activations(copy: float, ahead: int = 1) -> OffloadOptions:
     """All of F's bytes, which take ``copy`` ticks each way."""
-    return Offload(activations=1.0, ahead=ahead, kept=lambda layers: copy * TICK * RATE)
+    return OffloadOptions(
+        activations=1.0, prefetch_actions=ahead, kept_bytes_of_layers=lambda layers: copy * TICK * RATE
+    )
 
 
 # --- the way to the host ----------------------------------------------------------------------------------------------
@@ -123,16 +125,18 @@ def activations(copy: float, ahead: int = 1) -> Offload:
 )
 def test_ways_to_the_host(tiny: Tiny, topology: str, way: list[tuple[str, str]]) -> None:
     cluster = tiny(cluster={"topology": topology}, gpus=1).cluster.built
-    assert [cluster.links[link] for link, _ in cluster.host_way(1, "d2h")] == way
-    assert [cluster.links[link] for link, _ in cluster.host_way(1, "h2d")] == [(b, a) for a, b in reversed(way)]
+    assert [cluster.links[link] for link, _ in cluster.host_memory_route(1, "d2h")] == way
+    assert [cluster.links[link] for link, _ in cluster.host_memory_route(1, "h2d")] == [
+        (b, a) for a, b in reversed(way)
+    ]
 
 
 def test_a_grace_shares_its_c2c_between_two_gpus(tiny: Tiny) -> None:
     """NVIDIA GB200 NVL72: 900 GB/s both ways a superchip."""
     cluster = tiny(cluster={"topology": "gb200_nvl72"}, gpus=1).cluster.built
-    links = [link for gpu in (0, 1) for link, _ in cluster.host_way(gpu, "d2h")]
+    links = [link for gpu in (0, 1) for link, _ in cluster.host_memory_route(gpu, "d2h")]
     assert sum(cluster.graph.edges[cluster.links[link]]["line_rate"] for link in links) == 450e9
-    assert [cluster.box_of(gpu) for gpu in (0, 3, 4)] == [(0, 0), (0, 0), (0, 1)]
+    assert [cluster.node_and_tray(gpu) for gpu in (0, 3, 4)] == [(0, 0), (0, 0), (0, 1)]
 
 
 def test_bad_input(tiny: Tiny) -> None:
@@ -183,8 +187,8 @@ def test_backward_waits_for_its_copy(
     scenario = alone(tiny, microbatches)
     run = run_of(fixed_job(scenario, forward, backward, activations(copy, ahead)), scenario)
     end, exposed = expected_step(microbatches, forward, backward, copy, ahead)
-    computed = run.spans.stream == run.spans.code("compute")
-    backward_end = run.spans.end[computed & (run.spans.kind == run.spans.code("backward"))].max()
+    computed = run.spans.stream == run.spans.word_code("compute")
+    backward_end = run.spans.end[computed & (run.spans.kind == run.spans.word_code("backward"))].max()
     assert backward_end == end * TICK
     assert exposed_seconds(run.record.ops, run.record.times.end) == {0: exposed * TICK}
     assert run.times.breakdown["offload"] == exposed * TICK
@@ -206,11 +210,17 @@ def test_no_slowdown_if_copies_fit_beside_computation(tiny: Tiny, copy: int, slo
 def test_what_comes_back_at_once_stays() -> None:
     """1F1B: the last stage's backward follows its forward; nothing is gained by a copy in between."""
     schedule = make_schedule("1f1b", 4, 8)
-    counts = [len(plan_offloads(row, [], 1)) for row in schedule.rows]
+    counts = [len(plan_activation_offloads(row, [], 1)) for row in schedule.rows]
     assert counts == [8, 8, 6, 0]  # stage 2: of the first and the last microbatch too little lies in between
     for row in schedule.rows:
-        for trip in plan_offloads(row, [], 1):
-            assert trip.out == trip.gone < trip.call < trip.use == trip.call + 2
+        for trip in plan_activation_offloads(row, [], 1):
+            assert (
+                trip.producer
+                == trip.copied_out_after
+                < trip.copied_back_after
+                < trip.consumer
+                == trip.copied_back_after + 2
+            )
 
 
 BLOCKING = ("gpipe", "1f1b", "interleaved", "zb-h1", "dualpipe", "chimera")
@@ -256,8 +266,8 @@ def test_the_host_waits_for_the_norm(tiny: Tiny) -> None:
     offload = {"optimizer": "host", "bucket": 100_000, "host_update": "500 GB/s"}
     spans = simulate(dgx(tiny, offload, "1000 GB/s", parallel={"pp": 2, "tp": 2})).spans
     for rank in np.unique(spans.rank):
-        norm = spans.end[(spans.rank == rank) & (spans.name == spans.code("gradient_norm"))].max()
-        assert spans.start[(spans.rank == rank) & (spans.stream == spans.code("host"))].min() >= norm
+        norm = spans.end[(spans.rank == rank) & (spans.name == spans.word_code("gradient_norm"))].max()
+        assert spans.start[(spans.rank == rank) & (spans.stream == spans.word_code("host"))].min() >= norm
 
 
 # --- switches ---------------------------------------------------------------------------------------------------------
@@ -311,7 +321,7 @@ def test_the_plan_knows_the_memory_of_the_run(tiny: Tiny) -> None:
     for fraction in (0.0, 0.25, 0.5, 1.0):
         scenario = dgx(tiny, {"activations": fraction}, "1000 GB/s")
         result = simulate(scenario)
-        planned = max(part.total for part in planned_footprints(scenario))
+        planned = max(part.total for part in plan_footprints(scenario))
         buffers = max(result.memory_timeline.curve(rank)[1]["other"].max() for rank in result.weights)
         assert planned - result.memory.total <= 1e-6 * planned + buffers
         assert result.memory.total - planned <= buffers
@@ -349,7 +359,7 @@ def test_stream(tiny: Tiny, buckets: int, inside: int, update: int, buffers: int
     scenario = alone(tiny, 1, steps)
     parameters = plan_job(scenario, scenario.cluster.device)[1].footprints[0].parameters / 2
     each = parameters / buckets
-    offload = Offload(
+    offload = OffloadOptions(
         optimizer="stream", state_bytes=inside * TICK * RATE / each, bucket=np.nextafter(each, np.inf), buffers=buffers
     )
     run = run_of(fixed_job(scenario, 3, 5, offload, update / each), scenario)
@@ -378,7 +388,7 @@ def test_host_update(tiny: Tiny, buckets: int, down: int, host: int, up: int) ->
     scenario = alone(tiny, 1)
     parameters = plan_job(scenario, scenario.cluster.device)[1].footprints[0].parameters / 2
     each = parameters / buckets
-    offload = Offload(
+    offload = OffloadOptions(
         optimizer="host", bucket=np.nextafter(each, np.inf), state_bytes=12.0,
         gradient_bytes=down * TICK * RATE / each, weight_bytes=up * TICK * RATE / each,
         update_bytes=host * TICK / each, host_rate=1.0,
@@ -408,8 +418,8 @@ def test_gradients_go_down_beside_the_backward(tiny: Tiny) -> None:
     assert beside.host_copies["d2h"]["bytes"] == pytest.approx(behind.host_copies["d2h"]["bytes"])
     assert beside.step_time < behind.step_time
     tied = simulate(scenario(overlap=True, tied=True)).spans
-    summed = tied.end[tied.name == tied.code("embedding_gradients")]
-    down = (tied.name == tied.code("gradients")) & (tied.stream == tied.code("d2h"))
+    summed = tied.end[tied.name == tied.word_code("embedding_gradients")]
+    down = (tied.name == tied.word_code("gradients")) & (tied.stream == tied.word_code("d2h"))
     for rank in (0, 2):
         late = tied.start[down & (tied.rank == rank)] >= summed.min()
         assert late.any()
@@ -421,7 +431,7 @@ def test_gradients_go_down_beside_the_backward(tiny: Tiny) -> None:
 
 def took(result: Result, stream: str, name: str) -> float:
     spans = result.spans
-    own = (spans.stream == spans.code(stream)) & (spans.name == spans.code(name))
+    own = (spans.stream == spans.word_code(stream)) & (spans.name == spans.word_code(name))
     return float((spans.end[own] - spans.start[own]).sum())
 
 
@@ -445,7 +455,7 @@ def test_copies_contend_with_nics_not_with_nvlink(tiny: Tiny, nodes: int, shared
     both = simulate(scenario(dp=2, optimizer="host"))
     reduced = simulate(scenario(dp=2, optimizer="none"))
     reduction = took(both, "dp", "gradients") / took(reduced, "dp", "gradients")
-    down = (both.spans.stream == both.spans.code("d2h")) & (both.spans.rank == 0)
+    down = (both.spans.stream == both.spans.word_code("d2h")) & (both.spans.rank == 0)
     alone_seconds = 1e-6 + both.spans.bytes[down] / (0.82 * 32e9)
     copies = (both.spans.end[down] - both.spans.start[down]).sum() / alone_seconds.sum()
     if shared:
@@ -493,7 +503,7 @@ class ByLayer(Fixed):
         super().__init__(forward, backward)
         self._head = head
 
-    def segment(self, kind: str, part: Pass) -> Segment:
+    def segment(self, kind: str, part: PassLayers) -> Segment:
         each = {"F": self._forward, "B": self._backward}[kind]
         return self._one(kind, each * len(part.layers) + self._head * part.lm_head)
 
@@ -546,13 +556,14 @@ def test_layers_leave_and_return_one_window_after_the_other(
     )  # fmt: skip
     count = min(math.ceil(part * layers - 1e-9), layers - 1)
     each = copy * TICK * RATE / min(1.0, part * layers / count)
-    offload = Offload(activations=part, kept=lambda some: each * len(some))
+    offload = OffloadOptions(activations=part, kept_bytes_of_layers=lambda some: each * len(some))
     job = replace(
-        fixed_job(scenario, forward, backward, offload), passes=ByLayer(forward * TICK, backward * TICK, head * TICK)
+        fixed_job(scenario, forward, backward, offload),
+        pass_maker=ByLayer(forward * TICK, backward * TICK, head * TICK),
     )
     run = run_of(job, scenario)
-    computed = run.spans.stream == run.spans.code("compute")
-    found = run.spans.end[computed & (run.spans.kind == run.spans.code("backward"))].max()
+    computed = run.spans.stream == run.spans.word_code("compute")
+    found = run.spans.end[computed & (run.spans.kind == run.spans.word_code("backward"))].max()
     assert found == pytest.approx(
         microbatches * by_layer_step(layers, count, forward, backward, head, copy) * TICK, rel=1e-9
     )
@@ -608,7 +619,7 @@ def test_every_way_to_simulate_it_gives_the_same_spans(tiny: Tiny, more: dict[st
     every_way(scenario)
     found = simulate(scenario)
     assert simulate(scenario, engine="reference").step_time == found.step_time
-    copies = found.timeline_of(found.simulated_for(scenario.gpus - 1))
+    copies = found.timeline_of(found.representative_of(scenario.gpus - 1))
     assert (copies["kind"] == "copy").any(), "the last stage's B follows its F at once"
 
 
@@ -631,4 +642,4 @@ def test_every_way_to_simulate_it_gives_the_same_spans(tiny: Tiny, more: dict[st
 def test_what_moves_nothing_says_so(tiny: Tiny, more: dict[str, Any], moves: bool) -> None:
     result = simulate(llama(tiny, 0.5, **more))
     assert ("d2h" in result.host_copies) == moves
-    assert any("memory.offload.activations 0.5 moves nothing" in each for each in result.warnings()) != moves
+    assert any("memory.offload.activations 0.5 has no effect" in each for each in result.warnings()) != moves

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 import simcluster
 from simcluster.cli import main
 from simcluster.schedules import SCHEDULES, make_schedule
-from simcluster.schedules.comparison import schedule_bubble
+from simcluster.schedules.comparison import compute_schedule_bubble
 from simcluster.step.simulate import simulate
-from simcluster.studies.bench.given_times import Costs, simulate_costs
+from simcluster.studies.bench.fixed_durations import Costs, simulate_costs
 
 FAULTS: tuple[list[dict[str, Any]], ...] = (
     [],
@@ -68,7 +68,7 @@ def shapes(name: str) -> tuple[int, int, int]:
 @pytest.mark.parametrize("name", SCHEDULES)
 def test_a_pipeline_that_does_nothing_else_has_its_schedules_bubble(name: str) -> None:
     stages, microbatches, chunks = shapes(name)
-    own = schedule_bubble(make_schedule(name, stages, microbatches, chunks))
+    own = compute_schedule_bubble(make_schedule(name, stages, microbatches, chunks))
     costs = Costs(forward=1.0, backward=2.0, weight_grad=1.0)
     run = simulate_costs(costs, stages=stages, microbatches=microbatches, schedule=name, chunks=chunks)
     assert run.times.bubble_fraction == pytest.approx(own.fraction, abs=1e-9)
@@ -82,11 +82,11 @@ def test_formulas_give_what_they_stand_beside(P: int, groups: int, v: int) -> No
     M = groups * P
     for name in ("gpipe", "1f1b", "interleaved", "breadth-first"):
         chunks = v if SCHEDULES[name].takes_chunks else 1
-        own = schedule_bubble(make_schedule(name, P, M, chunks))
+        own = compute_schedule_bubble(make_schedule(name, P, M, chunks))
         assert own.fraction == pytest.approx((P - 1) / (chunks * M + P - 1), rel=1e-12)
         assert own.formula
-    assert schedule_bubble(make_schedule("1f1b", 1, M)) == schedule_bubble(make_schedule("gpipe", 1, M))
-    assert schedule_bubble(make_schedule("1f1b", 1, M)).describe() == "0.0% by the schedule alone"
+    assert compute_schedule_bubble(make_schedule("1f1b", 1, M)) == compute_schedule_bubble(make_schedule("gpipe", 1, M))
+    assert compute_schedule_bubble(make_schedule("1f1b", 1, M)).describe() == "0.0% by the schedule alone"
 
 
 def test_everything_prints_the_same_bubble(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

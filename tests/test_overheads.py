@@ -11,28 +11,28 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simcluster.base.errors import InputError
-from simcluster.devices.device import memory_seconds
-from simcluster.documents.catalogue.models import model_document
+from simcluster.devices.device import memory_kernel_seconds
+from simcluster.documents.catalogue.models import load_model_entry
 from simcluster.model.flops import hardware_flops_per_sequence, layer_flops, model_flops_per_sequence
-from simcluster.model.layer_block import head_working_bytes
+from simcluster.model.layer_block import lm_head_working_bytes
 from simcluster.model.layers import RankShape
-from simcluster.model.memory import activation_parts
+from simcluster.model.memory import activation_bytes
 from simcluster.model.recipes import RECIPES, recipe_named
-from simcluster.model.transformer import Model, padded_vocab
+from simcluster.model.transformer import Model, padded_vocab_size
 from simcluster.planning.footprint import Footprint
-from simcluster.planning.owned_parameters import megatron_te_bytes, nccl_buffer_bytes
-from simcluster.planning.parallel import Plan
-from simcluster.scenario.job import planned_footprints
+from simcluster.planning.owned_parameters import megatron_te_buffer_bytes, nccl_buffer_bytes
+from simcluster.planning.rank_grid import ParallelPlan
+from simcluster.scenario.job_conversion import plan_footprints
 from simcluster.scenario.scenario import from_document
 from simcluster.step.simulate import simulate
 from simcluster.traffic.nccl.platforms import load_platform
 
-LLAMA = Model(**{**model_document("llama3-70b"), "sequence_length": 4096})
+LLAMA = Model(**{**load_model_entry("llama3-70b"), "sequence_length": 4096})
 FOUR: dict[str, Any] = {"cluster": {"topology": "flat", "gpus": 4}, "parallel": {"pp": 2}}
 
 
 def planned(**sections: Any) -> tuple[Footprint, ...]:
-    return planned_footprints(tiny_scenario(**{**FOUR, **sections}))
+    return plan_footprints(tiny_scenario(**{**FOUR, **sections}))
 
 
 def test_nothing_is_added_unless_asked_for() -> None:
@@ -65,10 +65,10 @@ def test_a_run_loses_what_the_plan_does_and_adds_up(tiny: Tiny) -> None:
 def test_nccl_takes_channels_times_buffers_for_both_directions_of_every_group() -> None:
     one_set = 4 * 2**20 + 4_915_200 + 512 * 2**10
     h100 = load_platform("dgx-h100")
-    channels = h100.graphs(2).ring.channels
-    assert nccl_buffer_bytes(Plan(tp=8, dp=2), h100, machines=2) == 2 * 2 * channels * one_set
-    assert nccl_buffer_bytes(Plan(tp=2), None, machines=1) == 2 * 16 * one_set
-    assert nccl_buffer_bytes(Plan(), h100, machines=1) == 0
+    channels = h100.channel_graphs(2).ring.channels
+    assert nccl_buffer_bytes(ParallelPlan(tp=8, dp=2), h100, machines=2) == 2 * 2 * channels * one_set
+    assert nccl_buffer_bytes(ParallelPlan(tp=2), None, machines=1) == 2 * 16 * one_set
+    assert nccl_buffer_bytes(ParallelPlan(), h100, machines=1) == 0
     automatic = planned(memory={"communication_buffers": "auto"})
     assert {each.buffers for each in automatic} == {2 * 2 * 16 * one_set}  # pp 2, dp 2
 
@@ -76,19 +76,19 @@ def test_nccl_takes_channels_times_buffers_for_both_directions_of_every_group() 
 def test_megatron_te_keeps_a_gradient_for_each_shape_of_weight() -> None:
     h, q, kv, f, vocab = 8192, 8192, 1024, 28672, 128256
     layer = 2 * (h * (q + 2 * kv) + q * h + 3 * h * f)
-    assert megatron_te_bytes(LLAMA, RankShape(1), [0, 1], last=False) == layer
-    assert megatron_te_bytes(LLAMA, RankShape(1), [0, 1], last=True) == layer + 2 * vocab * h
+    assert megatron_te_buffer_bytes(LLAMA, RankShape(1), [0, 1], last=False) == layer
+    assert megatron_te_buffer_bytes(LLAMA, RankShape(1), [0, 1], last=True) == layer + 2 * vocab * h
     split = RankShape(1, tp=8, sequence_parallel=True)
-    assert megatron_te_bytes(LLAMA, split, [0], last=False) == layer / 8
+    assert megatron_te_buffer_bytes(LLAMA, split, [0], last=False) == layer / 8
     padded = 126 * 1024
-    assert megatron_te_bytes(LLAMA, split, [0], last=True) == layer / 8 + 2 * padded * h / 8 + 2 * 4096 * h
+    assert megatron_te_buffer_bytes(LLAMA, split, [0], last=True) == layer / 8 + 2 * padded * h / 8 + 2 * 4096 * h
 
 
 def test_a_loss_in_place_keeps_the_16_bit_logits_alone() -> None:
     logits = 4096 * 128256
     usual, fused = RankShape(1), RankShape(1, logits="in-place")
     assert head_activation_bytes(LLAMA, usual) - head_activation_bytes(LLAMA, fused) == 2 * logits
-    assert (head_working_bytes(LLAMA, usual), head_working_bytes(LLAMA, fused)) == (2 * logits, 0)
+    assert (lm_head_working_bytes(LLAMA, usual), lm_head_working_bytes(LLAMA, fused)) == (2 * logits, 0)
 
 
 def test_temporaries_of_a_backward() -> None:
@@ -114,11 +114,13 @@ def test_temporaries_only_add_and_the_run_agrees(recompute: str, tiny: Tiny) -> 
 
 
 def test_fp8_recipes_gather_what_is_the_weight_and_not_its_copies() -> None:
-    gathered = {name: recipe.gathered for name, recipe in RECIPES.items() if name.startswith("fp8")}
+    gathered = {name: recipe.gathered_weight for name, recipe in RECIPES.items() if name.startswith("fp8")}
     assert gathered == {"fp8-20": 2, "fp8-19": 2, "fp8-18": 2, "fp8-params-18": 1, "fp8-params-17": 1,
                         "fp8-params-16": 1, "fp8-aware-14": 2, "fp8-params-14": 1, "fp8-13": 1}  # fmt: skip
-    assert recipe_named("nvfp4-19").gathered == recipe_named("nvfp4-17").gathered == 2
-    assert all(recipe.gathered == recipe.weight for name, recipe in RECIPES.items() if name[:3] not in ("fp8", "nvf"))
+    assert recipe_named("nvfp4-19").gathered_weight == recipe_named("nvfp4-17").gathered_weight == 2
+    assert all(
+        recipe.gathered_weight == recipe.weight for name, recipe in RECIPES.items() if name[:3] not in ("fp8", "nvf")
+    )
     h100 = {"topology": "flat", "gpus": 4, "device": "h100"}
     training = {"global_batch": 4, "precision": "fp8-mixed"}
     kept = [planned(cluster=h100, training={**training, "memory_recipe": name})[0] for name in ("fp8-20", "mixed-18")]
@@ -142,7 +144,7 @@ def test_every_kth_layer_is_recomputed_and_no_other(mode: str, every: int, tiny:
     plain = activation_bytes_per_layer(model, RankShape(1, attention="unfused"))
     less = activation_bytes_per_layer(model, again_shape)
     first = [less if layer in again else plain for layer in (0, 1)]
-    working = sum(activation_parts(model, RankShape(1, attention="unfused")).values()) - less
+    working = sum(activation_bytes(model, RankShape(1, attention="unfused")).values()) - less
     footprint = result.facts.footprints[0]
     assert 2 * sum(first) - working <= footprint.activations <= 2 * sum(first)  # two microbatches in flight
     own = layer_flops(model, 1)
@@ -191,7 +193,7 @@ def test_bad_memory_sections_name_the_key(memory: dict[str, Any], message: str) 
 def test_a_document_with_amounts_reads_back() -> None:
     scenario = tiny_scenario(memory={"communication_buffers": "1 GB", "workspace": "64 MiB", "fragmentation": 1.1})
     assert from_document(scenario.document()) == scenario
-    with pytest.raises(InputError, match="every 0"):
+    with pytest.raises(InputError, match="every = 0 must be at least 1; 1 means every layer"):
         hardware_flops_per_sequence(LLAMA, "full", every=0)
 
 
@@ -200,7 +202,7 @@ def test_gathered_logits_are_whole_on_every_rank() -> None:
     gathered, vocab = RankShape(1, tp=8, sequence_parallel=True, logits="gathered"), 126 * 1024
     more = head_activation_bytes(LLAMA, gathered) - head_activation_bytes(LLAMA, split)
     assert more == 4 * 4096 * (vocab - vocab / 8)
-    assert head_working_bytes(LLAMA, gathered) == 8 * head_working_bytes(LLAMA, split) == 2 * 4096 * vocab
+    assert lm_head_working_bytes(LLAMA, gathered) == 8 * lm_head_working_bytes(LLAMA, split) == 2 * 4096 * vocab
     alone = RankShape(1)
     assert head_activation_bytes(LLAMA, alone) == head_activation_bytes(LLAMA, RankShape(1, logits="gathered"))
 
@@ -210,9 +212,9 @@ def test_gathered_logits_travel_in_place_of_three_sums(tiny: Tiny) -> None:
     gathered = simulate(tiny(**cluster, memory={"logits": "gathered"}))
     calls = {(call["kind"], call["size_bytes"]) for call in gathered.collectives if call["axis"] == "tp"}
     model = gathered.scenario.model
-    assert ("all_gather", 2.0 * model.sequence_length * padded_vocab(model, 4)) in calls
+    assert ("all_gather", 2.0 * model.sequence_length * padded_vocab_size(model, 4)) in calls
     assert not [size for kind, size in calls if kind == "all_reduce" and size == 4.0 * model.sequence_length]
-    assert gathered.fit == "yes"
+    assert gathered.fit_verdict == "yes"
 
 
 # --- gradients set to zero --------------------------------------------------------------------------------------------
@@ -230,6 +232,6 @@ def test_zero_1_clears_the_whole_buffer_and_zero_2_its_shard(tiny: Tiny, dp: int
         )  # fmt: skip
         steps[zero] = simulate(scenario).step_time
     device, parts = scenario.cluster.device, recipe_named(recipe)
-    whole = planned_footprints(scenario)[0].parameters / parts.weight
-    cleared = memory_seconds(device, (1 - 1 / dp) * whole * parts.gradient)
+    whole = plan_footprints(scenario)[0].parameters / parts.weight
+    cleared = memory_kernel_seconds(device, (1 - 1 / dp) * whole * parts.gradient)
     assert steps[1] - steps[2] == pytest.approx(cleared, rel=1e-6)

@@ -14,15 +14,15 @@ from test_fold import documents
 
 import simcluster
 from simcluster.base.clock import round_to_tick
-from simcluster.planning.ops import MAIN, Item, Need, Op, Segment, StageProgram
-from simcluster.planning.parallel import Plan
-from simcluster.planning.works import Compute, FixedCollective
-from simcluster.results.overlap import CommKey, OverlapSeconds
-from simcluster.results.played import Run
+from simcluster.planning.ops import MAIN, Dependency, Op, Segment, StageProgram, WorkItem
+from simcluster.planning.rank_grid import ParallelPlan
+from simcluster.planning.work_kinds import Compute, FixedCollective
+from simcluster.results.overlap import CommunicationKey, OverlapSeconds
 from simcluster.results.result import Result
+from simcluster.results.simulated_run import Run
 from simcluster.results.span_states import EXPOSED
 from simcluster.step.simulate import simulate
-from simcluster.studies.bench.given_times import Costs, simulate_costs
+from simcluster.studies.bench.fixed_durations import Costs, simulate_costs
 from simcluster.topology import parse_topology
 
 Interval = tuple[float, float]
@@ -84,9 +84,11 @@ def test_it_sums_to_the_breakdown(tiny: Tiny, document: dict[str, Any]) -> None:
     for axis in EXPOSED:
         calls = sum(value.counted for key, value in mean.items() if key.axis == axis and key.kind)
         assert calls == pytest.approx(breakdown[f"exposed_{axis}"], **close)
-        assert mean.get(CommKey(axis), OverlapSeconds()).counted == pytest.approx(calls, **close)
-    assert mean[CommKey()].exposed == pytest.approx(sum(breakdown[f"exposed_{axis}"] for axis in EXPOSED), **close)
-    assert mean[CommKey()].wire == pytest.approx(result.times.communication, **close)
+        assert mean.get(CommunicationKey(axis), OverlapSeconds()).counted == pytest.approx(calls, **close)
+    assert mean[CommunicationKey()].exposed == pytest.approx(
+        sum(breakdown[f"exposed_{axis}"] for axis in EXPOSED), **close
+    )
+    assert mean[CommunicationKey()].wire == pytest.approx(result.times.communication, **close)
     assert result.overlap.fraction == pytest.approx(result.times.overlap_fraction, **close)
 
 
@@ -111,15 +113,15 @@ def test_folded_is_unfolded(tiny: Tiny, document: dict[str, Any]) -> None:
 def buckets(n: int, b: float, t: float) -> Run:
     """Two replicas: n backward passes of b seconds, each handing a bucket of t seconds to the dp lane; then the end."""
 
-    def item(lane: str, key: object, op: Op, needs: tuple[Need, ...] = ()) -> Item:
-        return Item(Segment((op,)), key, needs)
+    def item(lane: str, key: object, op: Op, needs: tuple[Dependency, ...] = ()) -> WorkItem:
+        return WorkItem(Segment((op,)), key, needs)
 
     main = [item(MAIN, ("b", i), Op(Compute(b), "compute", "backward", "layer")) for i in range(n)]
     reduce = Op(FixedCollective("dp", t), "dp", "all_reduce", "gradients", lane="dp")
-    beside = [item("dp", ("r", i), reduce, (Need(0, ("b", i)),)) for i in range(n)]
-    done = tuple(Need(0, ("r", i)) for i in range(n))
+    beside = [item("dp", ("r", i), reduce, (Dependency(0, ("b", i)),)) for i in range(n)]
+    done = tuple(Dependency(0, ("r", i)) for i in range(n))
     main.append(item(MAIN, "end", Op(Compute(0.0), "compute", "optimizer", "optimizer"), done))
-    plan = Plan(dp=2)
+    plan = ParallelPlan(dp=2)
     program = StageProgram(0, {MAIN: main, "dp": beside})
     flat = {"kind": "flat", "device": "h100", "gpus": 2, "link": {"line_rate": "1 GB/s"}, "path_latency": "0 s"}
     return run_programs([program], plan, parse_topology(flat).build(), folded=False)
@@ -132,7 +134,7 @@ def test_gradient_buckets(n: int, b: float, t: float) -> None:
     b, t = round_to_tick(b), round_to_tick(t)
     assume(b != t)  # both paths are equally long
     run = buckets(n, b, t)
-    found = run.overlap.mean[CommKey("dp", "all_reduce", "gradients")]
+    found = run.overlap.mean[CommunicationKey("dp", "all_reduce", "gradients")]
     exposed = t + max(0.0, (n - 1) * (t - b))
     assert found.wire == pytest.approx(n * t, rel=1e-9)
     assert found.exposed == found.counted == pytest.approx(exposed, rel=1e-9)
@@ -146,15 +148,15 @@ def test_gradient_buckets(n: int, b: float, t: float) -> None:
 
 def test_24_buckets_of_the_reference() -> None:
     """n = 24, b = 10: t = 7 exposes 7, t = 12 exposes 58."""
-    assert buckets(24, 10.0, 7.0).overlap.mean[CommKey("dp")].exposed == 7
-    assert buckets(24, 10.0, 12.0).overlap.mean[CommKey("dp")].exposed == 58
+    assert buckets(24, 10.0, 7.0).overlap.mean[CommunicationKey("dp")].exposed == 7
+    assert buckets(24, 10.0, 12.0).overlap.mean[CommunicationKey("dp")].exposed == 58
 
 
 def test_waiting_is_apart_from_the_wire() -> None:
     """A replica 1.5 times as slow: the other waits half of its own 30 s, then both reduce for 6."""
     costs = Costs(forward=10, backward=20, grad_reduce=6)
     run = simulate_costs(costs, stages=1, microbatches=1, dp=2, slowness={1: 1.5})
-    key = CommKey("dp", "all_reduce", "gradients")
+    key = CommunicationKey("dp", "all_reduce", "gradients")
     fast, slow, mean = run.overlap.of_rank[0][key], run.overlap.of_rank[1][key], run.overlap.mean[key]
     assert (fast.waiting, fast.wire, fast.exposed) == (15, 6, 6)
     assert (slow.waiting, slow.wire, slow.exposed) == (0, 6, 6)
@@ -178,10 +180,10 @@ def shared_port(tiny: Tiny, *, overlap: bool) -> Result:
 
 def test_contention_is_what_sharing_adds(tiny: Tiny) -> None:
     apart, together = (shared_port(tiny, overlap=overlap).overlap.mean for overlap in (False, True))
-    assert apart[CommKey()].contention == 0
-    assert together[CommKey("tp")].contention > 0 < together[CommKey("dp")].contention
-    free = together[CommKey("tp")].wire - together[CommKey("tp")].contention
-    assert free == pytest.approx(apart[CommKey("tp")].wire, rel=1e-9)  # the same transfers on free links
+    assert apart[CommunicationKey()].contention == 0
+    assert together[CommunicationKey("tp")].contention > 0 < together[CommunicationKey("dp")].contention
+    free = together[CommunicationKey("tp")].wire - together[CommunicationKey("tp")].contention
+    assert free == pytest.approx(apart[CommunicationKey("tp")].wire, rel=1e-9)  # the same transfers on free links
 
 
 def test_groups_that_share_a_nic_contend_with_each_other(tiny: Tiny) -> None:
@@ -200,14 +202,16 @@ def test_free_seconds_of_a_group_drawn_whole() -> None:
     """They are read from classes of links: as many as from the links of the group, one by one."""
     run = simulate(simcluster.scenario("llama3_405b_1024xh100"))
     communicators, classes = run.folding
-    capacity = np.zeros(int(classes.used.max()) + 1)
-    capacity[classes.used] = np.array(run.capacity)[classes.of_link]
-    keys = [key for key in run.called[1] if communicators.seen.of_group[key.communicator] in communicators.seen.apart]
+    capacity = np.zeros(int(classes.used_links.max()) + 1)
+    capacity[classes.used_links] = np.array(run.capacity)[classes.used_link_classes]
+    keys = [
+        key for key in run.span_calls[1] if communicators.seen.of_group[key.communicator] in communicators.seen.apart
+    ]
     assert keys
     for key in keys:
-        usages = communicators.usages(key.communicator)
-        traffics = communicators.traffics(key.communicator, key.kind, key.size, usages)
-        assert run.free_calls.seconds(key) == sum(each.alone_seconds(capacity) for each in traffics)
+        usages = communicators.link_usages(key.communicator)
+        traffics = communicators.traffic_of_call(key.communicator, key.kind, key.size, usages)
+        assert run.uncontended_durations.call_seconds(key) == sum(each.solo_seconds(capacity) for each in traffics)
 
 
 def test_rows_for_json(tiny: Tiny) -> None:

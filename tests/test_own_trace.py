@@ -20,7 +20,7 @@ from simcluster.interop.export.trace_export import write_trace
 from simcluster.interop.kineto.communications import KERNEL_WORKS, CommCall, KernelClassifier, find_described_axis
 from simcluster.interop.trace_comparison.step_accounts import CAUSES
 from simcluster.interop.trace_comparison.trace_difference import TraceDifference, diff_trace, step_timelines
-from simcluster.studies.whatif.difference import Difference
+from simcluster.studies.whatif.difference import RunDifference
 
 ROOT = Path(__file__).parent.parent
 SMALL = {"model__layers": 2, "training__global_batch": 4}
@@ -75,7 +75,7 @@ def test_a_trace_of_the_simulation_does_not_differ_from_it(name: str, tmp_path: 
     settings, kernels = ALIKE[name]
     result = small(**settings)
     found = diff_trace(result, written(result, tmp_path / "profiles", kernels=kernels))
-    assert found.in_words().startswith("No difference: the trace takes")
+    assert found.describe().startswith("No difference: the trace takes")
     assert found.recorded.seconds == pytest.approx(result.step_time, abs=1.1e-9)
     assert {cause: seconds for cause, seconds in found.causes.items() if abs(seconds) > 1e-13} == {}
     for pair in found.calls:
@@ -156,14 +156,14 @@ def test_what_is_no_longer_hidden_is_said_to_be(tmp_path: Path) -> None:
     assert found.causes["exposed_dp"] == pytest.approx(
         other.times.breakdown["exposed_dp"] - base.times.breakdown["exposed_dp"], abs=2e-7
     )
-    assert re.search(r"dp reduce-scatter.* is 100% exposed, simulated \d\d?%", found.in_words())
+    assert re.search(r"dp reduce-scatter.* is 100% exposed, simulated \d\d?%", found.describe())
 
 
 def test_a_host_that_stalls_is_named(tiny: Result, tmp_path: Path) -> None:
     stall = {"kind": "host_stall", "cause": "garbage_collection", "rank": 5, "seconds": "2 ms"}
     other = small(faults=[stall])
     found = diff_trace(tiny, written(other, tmp_path / "profiles"))
-    told = re.match(r"The GPU of rank 5 pauses (1\.\d+) ms longer than those of others", found.sentences()[1])
+    told = re.match(r"The GPU of rank 5 pauses (1\.\d+) ms longer than other GPUs", found.sentences()[1])
     assert told
     assert found.causes["idle"] == pytest.approx(float(told[1]) * 1e-3 / 8, rel=1e-3)
     assert found.recorded.launch_delay == pytest.approx(found.causes["idle"], abs=1e-9)
@@ -178,15 +178,15 @@ def test_several_steps_are_their_mean_with_the_spread(tiny: Result, tmp_path: Pa
     found = diff_trace(tiny, folder)
     assert found.recorded.seconds == pytest.approx(other.step_time, abs=2e-9)
     assert len(found.steps) == 2
-    assert re.search(r"It is the mean of 2 steps, from \d\.\d+ ms to \d\.\d+ ms \(\d\.\d% apart\)\.", found.in_words())
+    assert re.search(r"time is the mean of 2 steps, from \d\.\d+ ms to \d\.\d+ ms \(\d\.\d% apart", found.describe())
     assert diff_trace(tiny, folder, steps=[2]).steps == found.steps[1:]
 
 
 def test_of_some_ranks_waiting_is_communication_on_both_sides(tiny: Result, tmp_path: Path) -> None:
     other = small(faults=[{"kind": "slow_gpu", "rank": 3, "factor": 1.3}])
     found = diff_trace(tiny, written(other, tmp_path / "profiles", ranks=range(1)))
-    assert found.merged
-    assert "1 of 8 ranks was recorded: waiting for others counts as communication" in found.in_words()
+    assert found.waiting_is_communication
+    assert "1 of 8 ranks was recorded: waiting for others counts as communication" in found.describe()
     assert sum(found.causes.values()) == pytest.approx(found.seconds, abs=1e-12)
     assert not [cause for cause, seconds in found.causes.items() if cause.startswith("waiting") and seconds]
 
@@ -194,7 +194,7 @@ def test_of_some_ranks_waiting_is_communication_on_both_sides(tiny: Result, tmp_
 def test_another_job_is_told_before_all(tiny: Result, same: Path) -> None:
     for settings, clause in (
         ({"training__global_batch": 8}, "attention forward: 2 kernels per rank and step, the scenario has 4"),
-        ({"model__layers": 4}, "its ranks have 2 layers, the scenario's 4"),
+        ({"model__layers": 4}, "the trace has 2 layers per rank, the scenario 4"),
         ({"parallel__dp": 1, "cluster__nodes": 2, "training__global_batch": 2}, "8 ranks, the scenario has 4"),
     ):
         first = diff_trace(small(**settings), same).sentences()[0]
@@ -229,13 +229,13 @@ NAMES = {
 
 def test_names_of_real_kernels_are_known() -> None:
     names = KernelClassifier()
-    assert {name: names.kind(name) for name in NAMES} == NAMES
+    assert {name: names.classify(name) for name in NAMES} == NAMES
 
 
 def test_every_kind_has_a_row_with_a_source() -> None:
-    from simcluster.interop.kineto.communications import _builtin_table
+    from simcluster.interop.kineto.communications import _load_builtin_table
 
-    rows = _builtin_table().kernels
+    rows = _load_builtin_table().kernels
     assert {row.kind for row in rows} == set(KERNEL_WORKS)
     assert all(row.of for row in rows)
 
@@ -266,7 +266,7 @@ def test_a_profile_of_one_rank_with_real_names_is_understood(tiny: Result, tmp_p
     for event in kept:
         args = event.get("args", {})
         if event.get("cat") == "kernel" and "Collective name" not in args:
-            event["name"] = REAL[names.kind(event["name"])]
+            event["name"] = REAL[names.classify(event["name"])]
         elif event.get("cat") == "kernel":
             args["Process Group Description"] = MEGATRON.get(args["Process Group Description"], "default_pg")
             args["Process Group Name"] = f"{args['Process Group Name']}_of_torch"
@@ -281,14 +281,14 @@ def test_a_profile_of_one_rank_with_real_names_is_understood(tiny: Result, tmp_p
     }
     counts = {(pair.axis, pair.kind): (pair.simulated.calls, pair.recorded.calls) for pair in found.calls}
     assert all(one == two for one, two in counts.values()), counts
-    assert "Product forward is 1.21 x slower in the trace" in found.in_words()
+    assert "Product forward is 1.21 x slower in the trace" in found.describe()
 
 
 def test_a_table_of_ones_own_comes_first(tmp_path: Path) -> None:
     own = tmp_path / "own.yaml"
     own.write_text("kernels:\n  - {kind: attention, pattern: secret}\n  - {kind: norm, pattern: '^nvjet'}\n")
     names = KernelClassifier(own)
-    assert [names.kind(name) for name in ("my_secret_kernel", "nvjet_x", "ampere_sgemm")] == [
+    assert [names.classify(name) for name in ("my_secret_kernel", "nvjet_x", "ampere_sgemm")] == [
         "attention", "norm", "product",
     ]  # fmt: skip
 
@@ -329,8 +329,8 @@ def export(same: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_an_export_of_the_same_step_does_not_differ(tiny: Result, export: Path) -> None:
     """Groups are not told: waiting counts as communication, and axes are found by the calls that streams make."""
     found = diff_trace(tiny, export)
-    assert "No difference" in found.in_words()
-    assert "does not state which ranks communicate" in found.in_words()
+    assert "No difference" in found.describe()
+    assert "does not state which ranks communicate" in found.describe()
     assert not found.mismatches
     counts = {(pair.axis, pair.kind): (pair.simulated.calls, pair.recorded.calls) for pair in found.calls}
     assert all(one == two for one, two in counts.values()), counts
@@ -342,7 +342,7 @@ def test_an_export_of_the_same_step_does_not_differ(tiny: Result, export: Path) 
 )
 def test_older_exports_are_read_the_same(without: tuple[str, ...], tiny: Result, same: Path, tmp_path: Path) -> None:
     path = exported(same, tmp_path / "old.sqlite", without=without)
-    assert "No difference" in diff_trace(tiny, path).in_words()
+    assert "No difference" in diff_trace(tiny, path).describe()
 
 
 def test_without_calls_of_the_host_there_are_no_phases(tiny: Result, same: Path, tmp_path: Path) -> None:
@@ -365,7 +365,7 @@ def test_names_that_nobody_knows_are_told_with_their_time(tiny: Result, same: Pa
     lost = {each.name: each.seconds for each in found.unmatched}
     assert set(lost) == {"secret::qkv", "secret::qkv_input_grad", "secret::qkv_weight_grad"}
     assert list(lost.values()) == sorted(lost.values(), reverse=True)
-    assert "have no known kind, mostly 'secret::qkv_input_grad'" in found.in_words()
+    assert "have no known kind, mostly 'secret::qkv_input_grad'" in found.describe()
     products = {each.phase: each for each in found.kernels if each.kind == "product"}
     short = sum(products[phase].simulated.seconds - products[phase].recorded.seconds for phase in products)
     assert short == pytest.approx(sum(lost.values()), abs=1e-7)
@@ -390,7 +390,7 @@ def test_what_is_no_export_is_refused_in_words(export: Path, same: Path, tmp_pat
     assert "no such file" in refused(tmp_path / "nothing.sqlite")
     with pytest.raises(InputError, match="pass the scenario first"):
         simcluster.diff(same, "tiny_3d")
-    assert "has no kernels of a GPU" in refused(ROOT / "tests" / "inputs" / "kineto")
+    assert "has no GPU kernels" in refused(ROOT / "tests" / "inputs" / "kineto")
 
 
 def test_the_command_tells_draws_and_writes(same: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -424,7 +424,7 @@ def test_timelines_have_the_ranks_that_were_recorded(slow: TraceDifference) -> N
     ("line", "what"),
     [
         (["{same}", "tiny_3d"], "name the scenario first"),
-        (["tiny_3d", "{same}", "--waterfall", "a.png"], "--gantt draws a trace"),
+        (["tiny_3d", "{same}", "--waterfall", "a.png"], "to draw a trace and its simulation, use --gantt"),
         (["tiny_3d", "{same}", "--ranks", "0"], "--gantt"),
         (["tiny_3d", "{same}", "--steps", "x"], "whole numbers"),
         (["tiny_3d", "{same}", "--steps", "9"], "has no step 9"),
@@ -462,6 +462,6 @@ def test_from_python(same: Path, tiny: Result) -> None:
     found = simcluster.diff("tiny_3d", same)
     assert isinstance(found, TraceDifference)
     assert len(repr(found)) < 200
-    assert isinstance(simcluster.diff(tiny, tiny), Difference)
-    with pytest.raises(InputError, match="kernels= applies to traces"):
+    assert isinstance(simcluster.diff(tiny, tiny), RunDifference)
+    with pytest.raises(InputError, match="kernels= applies only to traces"):
         simcluster.diff(tiny, "tiny_dp", kernels="x.yaml")

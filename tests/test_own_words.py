@@ -13,8 +13,8 @@ import pytest
 import simcluster
 from simcluster import InputError
 from simcluster.cli import main
-from simcluster.documents.own_words import VARIABLE
-from simcluster.scenario.scenario import Base, Scenario
+from simcluster.documents.trusted_text import ALLOW_PYTHON_VARIABLE
+from simcluster.scenario.scenario import BaseScenario, Scenario
 from simcluster.studies.sweep.sweep import load_sweep
 
 SIZE = {"parallel": {"tp": 1, "pp": 2, "dp": 1}, "training": {"global_batch": 2, "micro_batch": 1}}
@@ -42,7 +42,7 @@ def deeper(*counts):
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """One with code beside scenarios; the code leaves a file behind where it runs."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv(VARIABLE, raising=False)
+    monkeypatch.delenv(ALLOW_PYTHON_VARIABLE, raising=False)
     Path("theirs.py").write_text(CODE)
     Path("leaves.py").write_text("import sys\nsys.exit(0)\n")
     Path("theirs.yaml").write_text(json.dumps(DOCUMENT))
@@ -63,7 +63,7 @@ def ran() -> bool:
 def study(**sections: Any) -> None:
     Path("study.yaml").write_text(json.dumps({"scenario": "./plain.yaml", **sections}))
     made = load_sweep("study.yaml", {})
-    made.variant(0).scenario()
+    made.make_variant(0).scenario()
 
 
 def table() -> None:
@@ -76,7 +76,7 @@ def jobs() -> None:
     document = {"cluster": {"topology": "flat", "gpus": 2}, "jobs": [job]}
     Path("jobs.yaml").write_text(json.dumps(document))
     assert main(["share", "jobs.yaml", "-q"]) == 2
-    raise InputError("theirs.py:f is Python code that a file names")
+    raise InputError("theirs.py:f is Python code named in a file")
 
 
 def validation() -> None:
@@ -87,7 +87,7 @@ def validation() -> None:
                 "scenario": PLAIN, "columns": columns, "label": ["S"], "measured": measured}  # fmt: skip
     Path("measured.yaml").write_text(json.dumps(document))
     assert main(["validate", "measured.yaml", "-q"]) in (0, 2)
-    raise InputError("whatever it says of its row, theirs.py:f is Python code that a file names")
+    raise InputError("whatever it says of its row, theirs.py:f is Python code named in a file")
 
 
 def stages() -> None:
@@ -119,7 +119,7 @@ CARRIERS: dict[str, Callable[[], object]] = {
     "validation study": validation,
     "stages of a run": stages,
     "saved result": saved,
-    "variant of other processes": lambda: pickle.loads(pickle.dumps(Base("theirs.yaml"))).scenario(()),
+    "variant of other processes": lambda: pickle.loads(pickle.dumps(BaseScenario("theirs.yaml"))).with_changes(()),
     "override of something else": lambda: simcluster.scenario("theirs.yaml", {"seed": 1}),
 }
 """Ways in which somebody else's words come to a simulation."""
@@ -127,7 +127,7 @@ CARRIERS: dict[str, Callable[[], object]] = {
 
 @pytest.mark.parametrize("carrier", CARRIERS)
 def test_no_file_runs_code(carrier: str) -> None:
-    with pytest.raises(ValueError, match=r"theirs\.py:f is Python code that a file names"):
+    with pytest.raises(ValueError, match=r"theirs\.py:f is Python code named in a file"):
         CARRIERS[carrier]()
     assert not ran()
 
@@ -147,17 +147,17 @@ def test_own_words_run() -> None:
     assert ran()
     simcluster.sweep("plain.yaml", {"pipeline.schedule": ["theirs.py:f"]})
     assert ran()
-    variant = pickle.loads(pickle.dumps(Base.of(simcluster.scenario("plain.yaml", own))))
+    variant = pickle.loads(pickle.dumps(BaseScenario.from_scenario(simcluster.scenario("plain.yaml", own))))
     ran()
-    variant.scenario((("seed", 1),))
+    variant.with_changes((("seed", 1),))
     assert ran()
 
 
 def test_a_process_may_allow_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(VARIABLE, "1")
-    base = Base("theirs.yaml")
-    monkeypatch.delenv(VARIABLE)
-    assert pickle.loads(pickle.dumps(base)).scenario(()).name == "theirs"  # where others play it, it is still allowed
+    monkeypatch.setenv(ALLOW_PYTHON_VARIABLE, "1")
+    base = BaseScenario("theirs.yaml")
+    monkeypatch.delenv(ALLOW_PYTHON_VARIABLE)
+    assert pickle.loads(pickle.dumps(base)).with_changes(()).name == "theirs"  # it is still allowed elsewhere
     assert ran()
 
 

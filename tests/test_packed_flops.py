@@ -11,20 +11,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simcluster.faults import SequenceLengths
-from simcluster.faults.data import pack_sequence
-from simcluster.faults.draws import random_stream
-from simcluster.faults.ranks import mean_attention
-from simcluster.faults.spec import Batch
+from simcluster.faults.fault_spec import BatchSizes
+from simcluster.faults.random_factors import random_stream
+from simcluster.faults.rank_effects import mean_attention_load
+from simcluster.faults.sequence_lengths import pack_sequence
 from simcluster.model.flops import hardware_flops_per_sequence, layer_flops, model_flops_per_sequence
 from simcluster.results.result import Result
 from simcluster.scenario.scenario import load
-from simcluster.step.planned import plan_step
 from simcluster.step.simulate import simulate, simulate_scenario
-from simcluster.studies.search.bound import Bounds
+from simcluster.step.step_plan import plan_step
 from simcluster.studies.search.layout import Layout
-from simcluster.studies.search.plan import searchable_scenario
-from simcluster.studies.sweep.quick import quick_step
-from simcluster.studies.sweep.stage_network import NotQuickError
+from simcluster.studies.search.plan import make_searchable_scenario
+from simcluster.studies.search.step_time_bounds import StepTimeBounds
+from simcluster.studies.sweep.quick_steps import quick_step_time
+from simcluster.studies.sweep.stage_network import NeedsFullRunError
 
 S = 128  # tokens of a sequence of the tiny model
 DRAWN: dict[str, Any] = {"kind": "sequence_lengths", "documents": {"kind": "lognormal", "median": 20, "sigma": 1.2}}
@@ -63,7 +63,7 @@ def test_the_part_is_of_the_documents_that_were_drawn(
 ) -> None:
     """Document by document, over all sequences of all steps, however they are dealt out."""
     fault = SequenceLengths.model_validate(DRAWN)
-    batch = Batch(steps, microbatches, micro_batch, S)
+    batch = BatchSizes(steps, microbatches, micro_batch, S)
     many = microbatches * dp * micro_batch
     squares = [
         float(np.sum(pack_sequence(fault.documents, S, random_stream(seed, "sequence", None, step, number)) ** 2))
@@ -71,9 +71,9 @@ def test_the_part_is_of_the_documents_that_were_drawn(
         for number in range(many)
     ]
     expected = sum(squares) / (steps * many * S**2)
-    assert mean_attention([fault], seed, batch, dp) == pytest.approx(expected, rel=1e-12)
-    assert mean_attention([fault.without()], seed, batch, dp) == pytest.approx(expected, rel=1e-12)
-    assert mean_attention([], seed, batch, dp) == 1
+    assert mean_attention_load([fault], seed, batch, dp) == pytest.approx(expected, rel=1e-12)
+    assert mean_attention_load([fault.replacement_if_removed()], seed, batch, dp) == pytest.approx(expected, rel=1e-12)
+    assert mean_attention_load([], seed, batch, dp) == 1
 
 
 @settings(max_examples=10)
@@ -90,13 +90,13 @@ def test_flops_go_in_a_straight_line_with_the_part(attention: float, tiny: Tiny)
 def test_every_view_says_the_same(tiny: Tiny) -> None:
     scenario = tiny(faults=[DRAWN])
     found = simulate(scenario)
-    words = f"attention within documents: {found.facts.attention:.1%} of that of whole sequences"
+    words = f"attention within documents: {found.facts.attention:.1%} of the FLOPs for whole sequences"
     assert words in str(found)
     assert f"MFU          {found.mfu:.1%}" in str(found)
     assert "the sum of squares of their lengths" in found.to_dict()["mfu_convention"]
     assert "documents" not in simulate(tiny()).to_dict()["mfu_convention"]
-    with pytest.raises(NotQuickError, match="faults"):
-        quick_step(scenario)
+    with pytest.raises(NeedsFullRunError, match="faults"):
+        quick_step_time(scenario)
 
 
 def test_a_plan_that_other_faults_share_counts_each_ones_documents(tiny: Tiny) -> None:
@@ -113,7 +113,7 @@ def test_a_plan_that_other_faults_share_counts_each_ones_documents(tiny: Tiny) -
 def test_the_bound_of_a_search_has_the_documents_attention() -> None:
     """Whole sequences' attention would make a bound above what is played, and a search that leaves the best out."""
     short = {"kind": "sequence_lengths", "documents": {"kind": "histogram", "values": [128]}}
-    scenario = searchable_scenario(load("tiny_3d", {"model.sequence_length": 8192, "faults": [short]}))
+    scenario = make_searchable_scenario(load("tiny_3d", {"model.sequence_length": 8192, "faults": [short]}))
     layout = Layout(8, 2, 2, 2, True, 1, "selective", "1f1b", 1, 1, ("tp", "cp", "dp", "pp"))
-    step = simulate_scenario(layout.on(scenario)).step_time
-    assert 0.5 * step < Bounds(scenario, [layout]).with_schedule(layout) <= step
+    step = simulate_scenario(layout.apply_to(scenario)).step_time
+    assert 0.5 * step < StepTimeBounds(scenario, [layout]).bound_with_schedule(layout) <= step

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from simcluster import cli, simulate
 from simcluster.base.errors import InputError
 from simcluster.faults import SequenceLengths
-from simcluster.faults.data import Packing
-from simcluster.model.packing import PACKING, LognormalLengths, PackingStatistics, deal_documents, mean_of_padded
+from simcluster.faults.sequence_lengths import Packing
+from simcluster.model.packing import PACKING, LognormalLengths, PackingStatistics, assign_documents, mean_padded_tokens
 from simcluster.scenario.scenario import from_document
-from simcluster.studies.packings import compare_packing
+from simcluster.studies.packing_comparison import compare_packing
 
 EXAMPLE = np.array([1200.0, 700, 300, 1900, 100, 2048, 600, 450])
 ENOUGH = 10**6
@@ -24,16 +24,16 @@ each = pytest.mark.parametrize("rule", PACKING.values(), ids=PACKING)
 
 
 def packed(rule: str, documents: np.ndarray, length: int, most: int = ENOUGH) -> PackingStatistics:
-    return PackingStatistics.of_sequences(PACKING[rule](documents, length, most), length)
+    return PackingStatistics.from_sequences(PACKING[rule](documents, length, most), length)
 
 
 def test_a_document_of_many_sequences_fills_the_empty_ones_in_order() -> None:
-    assert deal_documents(np.array([7.0, 30, 5]), 1, 5, 9) == [[[9.0], [9.0], [9.0], [3.0, 5.0], [7.0]]]
-    assert deal_documents(np.array([20.0, 4]), 2, 2, 8) == [[[8.0], [8.0]], [[4.0], [4.0]]]
+    assert assign_documents(np.array([7.0, 30, 5]), 1, 5, 9) == [[[9.0], [9.0], [9.0], [3.0, 5.0], [7.0]]]
+    assert assign_documents(np.array([20.0, 4]), 2, 2, 8) == [[[8.0], [8.0]], [[4.0], [4.0]]]
 
 
 def test_documents_that_take_too_long_to_pack_are_refused() -> None:
-    with pytest.raises(InputError, match=r"1,000,000 of them take about 98 min to pack.*give fewer"):
+    with pytest.raises(InputError, match=r"packing 1,000,000 documents takes about 98 min.*give fewer"):
         compare_packing(np.full(1_000_000, 1000.0), 2048)
 
 
@@ -50,7 +50,7 @@ def test_the_worked_example(rule: str, sequences: int, utilization: float) -> No
 def test_first_fit_decreasing_packs_the_worked_example_as_by_hand() -> None:
     rows = PACKING["first_fit_decreasing"](EXAMPLE, 2048, ENOUGH)
     assert rows == [[2048], [1900, 100], [1200, 700], [600, 450, 300]]
-    assert PackingStatistics.of_sequences(rows, 2048).attention == pytest.approx(0.6197, abs=5e-5)
+    assert PackingStatistics.from_sequences(rows, 2048).attention == pytest.approx(0.6197, abs=5e-5)
 
 
 documents = st.lists(st.integers(1, 300), min_size=1, max_size=40).map(lambda each: np.array(each, dtype=float))
@@ -66,7 +66,7 @@ def test_every_rule_fills_no_sequence_too_full_and_makes_no_token(
     rows = rule(lengths, length, most)
     assert len(rows) <= most
     assert all(0 < sum(row) <= length and min(row) > 0 for row in rows)
-    found, given_tokens = PackingStatistics.of_sequences(rows, length), lengths.sum()
+    found, given_tokens = PackingStatistics.from_sequences(rows, length), lengths.sum()
     assert found.real <= given_tokens
     assert found.squares <= found.filled <= found.sequences * length**2
     if most == ENOUGH and rule is not PACKING["pad"]:
@@ -91,12 +91,12 @@ def test_what_padding_leaves_of_lognormal_documents(
     median: float, sigma: float, length: int, utilization: float
 ) -> None:
     law = LognormalLengths(kind="lognormal", median=median, sigma=sigma)
-    assert mean_of_padded(law, length) / length == pytest.approx(utilization, abs=5e-5)
-    assert sigma != 1.6 or mean_of_padded(law, length) == pytest.approx(2167.0, abs=0.05)
+    assert mean_padded_tokens(law, length) / length == pytest.approx(utilization, abs=5e-5)
+    assert sigma != 1.6 or mean_padded_tokens(law, length) == pytest.approx(2167.0, abs=0.05)
     drawn = law.draw(np.random.default_rng(1), 20_000)
-    found = PackingStatistics.of_sequences(PACKING["pad"](drawn, length, ENOUGH), length)
+    found = PackingStatistics.from_sequences(PACKING["pad"](drawn, length, ENOUGH), length)
     error = np.minimum(drawn, length).std() / np.sqrt(len(drawn)) / length
-    assert abs(found.utilization - mean_of_padded(law, length) / length) < 4 * error
+    assert abs(found.utilization - mean_padded_tokens(law, length) / length) < 4 * error
 
 
 def test_a_run_takes_as_many_steps_as_its_real_tokens_ask_for() -> None:
@@ -152,7 +152,7 @@ def test_data_and_the_fault_play_the_same_documents(packing: str, tiny: Tiny) ->
     assert from_document(scenario.document()) == scenario
     assert scenario.data is not None
     drawn = SequenceLengths.model_validate(fault)
-    tokens = sum(sum(map(sum, drawn.sequences(scenario.seed, step, 8, S))) for step in range(2))
+    tokens = sum(sum(map(sum, drawn.document_lengths(scenario.seed, step, 8, S))) for step in range(2))
     assert found.facts.real == pytest.approx(tokens / (2 * 8 * S), rel=1e-12)
     assert (found.facts.real == 1) == (packing in ("in_order", "balanced", "cut"))
     numbers = found.to_dict()
@@ -180,7 +180,7 @@ def test_words_say_what_is_real(tiny: Tiny) -> None:
 @pytest.mark.parametrize(
     ("section", "training", "words"),
     [
-        ({"packing": "pad"}, {}, "packing has no effect without documents"),
+        ({"packing": "pad"}, {}, "'packing' has no effect without 'documents'"),
         ({"documents": LAW, "packing": "tight"}, {}, "tight"),
         ({"documents": LAW}, {"attention": "unfused"}, "data.documents: unfused attention"),
         ({"unique": "many"}, {}, "data.unique"),

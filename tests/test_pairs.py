@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from simcluster.base.errors import InputError
 from simcluster.planning.ops import MAIN, Op, Segment
-from simcluster.planning.stages import PairPiece, cut_into_pieces, interleave_halves
-from simcluster.planning.works import Collective, Compute
+from simcluster.planning.stage_programs import FusedPairPiece, cut_into_pieces, interleave_halves
+from simcluster.planning.work_kinds import Collective, Compute
 from simcluster.results.result import Result
 from simcluster.scenario.scenario import Scenario
 from simcluster.step.simulate import simulate, simulate_scenario
@@ -102,7 +102,7 @@ def test_turns_end_where_computation_would_wait() -> None:
 
 
 def test_a_half_that_is_left_over_goes_on_alone() -> None:
-    alone: list[PairPiece] = list(cut_into_pieces(segment([1.0, 1.0])))
+    alone: list[FusedPairPiece] = list(cut_into_pieces(segment([1.0, 1.0])))
     assert list(interleave_halves([alone, []])) == [(0, 0), (0, 1), (0, 2)]
 
 

@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simcluster.base.errors import InputError
-from simcluster.planning.parallel import AXES, Plan
+from simcluster.planning.rank_grid import AXES, ParallelPlan
 
 SIZES = st.sampled_from([1, 2, 3, 4])
-PLANS = st.builds(Plan, tp=SIZES, cp=SIZES, dp=SIZES, pp=SIZES, order=st.permutations(AXES).map(tuple))
+PLANS = st.builds(ParallelPlan, tp=SIZES, cp=SIZES, dp=SIZES, pp=SIZES, order=st.permutations(AXES).map(tuple))
 SPANS = {  # communicator -> axes along which its members differ
     "tp": {"tp"},
     "cp": {"cp"},
@@ -25,14 +25,14 @@ SPANS = {  # communicator -> axes along which its members differ
 
 
 @given(plan=PLANS, axis=st.sampled_from(sorted(SPANS)))
-def test_groups_partition_the_ranks(plan: Plan, axis: str) -> None:
+def test_groups_partition_the_ranks(plan: ParallelPlan, axis: str) -> None:
     groups = plan.groups(axis)
     assert sorted(groups.ravel().tolist()) == list(range(plan.num_ranks))
     assert groups.shape[1] == np.prod([getattr(plan, name) for name in SPANS[axis]], dtype=int)
 
 
 @given(plan=PLANS, axis=st.sampled_from(sorted(SPANS)))
-def test_members_of_a_group_differ_along_its_axes_alone(plan: Plan, axis: str) -> None:
+def test_members_of_a_group_differ_along_its_axes_alone(plan: ParallelPlan, axis: str) -> None:
     for group in plan.groups(axis).tolist():
         places = [plan.coordinates(rank) for rank in group]
         for other in set(AXES) - SPANS[axis]:
@@ -40,13 +40,13 @@ def test_members_of_a_group_differ_along_its_axes_alone(plan: Plan, axis: str) -
 
 
 @given(plan=PLANS, axis=st.sampled_from(["tp", "cp", "pp"]))
-def test_a_group_lists_its_ranks_along_the_axis(plan: Plan, axis: str) -> None:
+def test_a_group_lists_its_ranks_along_the_axis(plan: ParallelPlan, axis: str) -> None:
     for group in plan.groups(axis).tolist():
         assert [plan.coordinates(rank)[axis] for rank in group] == list(range(getattr(plan, axis)))
 
 
 @given(plan=PLANS)
-def test_groups_come_by_their_first_rank_and_wide_ones_in_placement_order(plan: Plan) -> None:
+def test_groups_come_by_their_first_rank_and_wide_ones_in_placement_order(plan: ParallelPlan) -> None:
     for axis in (*SPANS, "embedding"):
         first = plan.groups(axis)[:, 0].tolist()
         assert first == sorted(first)
@@ -56,7 +56,7 @@ def test_groups_come_by_their_first_rank_and_wide_ones_in_placement_order(plan: 
 
 
 @given(plan=PLANS)
-def test_a_rank_is_the_mixed_radix_number_of_its_coordinates(plan: Plan) -> None:
+def test_a_rank_is_the_mixed_radix_number_of_its_coordinates(plan: ParallelPlan) -> None:
     """``order`` lists the digits of the rank's number, fastest first."""
     for rank in range(plan.num_ranks):
         place, number, weight = plan.coordinates(rank), 0, 1
@@ -67,30 +67,32 @@ def test_a_rank_is_the_mixed_radix_number_of_its_coordinates(plan: Plan) -> None
 
 
 @given(plan=PLANS)
-def test_stages_and_grid_agree(plan: Plan) -> None:
-    stages = plan.stages().tolist()
+def test_stages_and_grid_agree(plan: ParallelPlan) -> None:
+    stages = plan.stage_of_every_rank().tolist()
     assert stages == [plan.coordinates(rank)["pp"] for rank in range(plan.num_ranks)]
 
 
 @given(plan=PLANS)
-def test_peers_share_their_place_on_every_other_axis(plan: Plan) -> None:
+def test_peers_share_their_place_on_every_other_axis(plan: ParallelPlan) -> None:
     for stage, other in itertools.product(range(plan.pp), repeat=2):
-        ranks, peers = plan.peers(stage, other)
-        assert sorted(ranks.tolist()) == [rank for rank, at in enumerate(plan.stages().tolist()) if at == stage]
+        ranks, peers = plan.paired_stage_ranks(stage, other)
+        assert sorted(ranks.tolist()) == [
+            rank for rank, at in enumerate(plan.stage_of_every_rank().tolist()) if at == stage
+        ]
         for rank, peer in zip(ranks.tolist(), peers.tolist(), strict=True):
             assert plan.coordinates(peer) == {**plan.coordinates(rank), "pp": other}
 
 
 @given(plan=PLANS.filter(lambda plan: plan.pp > 1))
-def test_the_embedding_is_shared_by_first_and_last_stage(plan: Plan) -> None:
-    ranks, peers = plan.peers(0, plan.pp - 1)
+def test_the_embedding_is_shared_by_first_and_last_stage(plan: ParallelPlan) -> None:
+    ranks, peers = plan.paired_stage_ranks(0, plan.pp - 1)
     pairs = sorted(zip(ranks.tolist(), peers.tolist(), strict=True))
     assert plan.groups("embedding").tolist() == [list(pair) for pair in pairs]
 
 
 def test_megatron_order() -> None:
     """tp neighbours are consecutive, then dp, and stages are farthest apart (Megatron-LM, parallel_state)."""
-    plan = Plan(tp=2, dp=2, pp=2)
+    plan = ParallelPlan(tp=2, dp=2, pp=2)
     assert plan.groups("tp").tolist() == [[0, 1], [2, 3], [4, 5], [6, 7]]
     assert plan.groups("dp").tolist() == [[0, 2], [1, 3], [4, 6], [5, 7]]
     assert plan.groups("pp").tolist() == [[0, 4], [1, 5], [2, 6], [3, 7]]
@@ -99,7 +101,7 @@ def test_megatron_order() -> None:
 
 
 def test_stages_inside_and_replicas_outside() -> None:
-    plan = Plan(tp=2, dp=2, pp=2, order=("tp", "cp", "pp", "dp"))
+    plan = ParallelPlan(tp=2, dp=2, pp=2, order=("tp", "cp", "pp", "dp"))
     assert plan.groups("tp").tolist() == [[0, 1], [2, 3], [4, 5], [6, 7]]
     assert plan.groups("pp").tolist() == [[0, 2], [1, 3], [4, 6], [5, 7]]
     assert plan.groups("dp").tolist() == [[0, 4], [1, 5], [2, 6], [3, 7]]
@@ -108,4 +110,4 @@ def test_stages_inside_and_replicas_outside() -> None:
 @pytest.mark.parametrize("sizes", [{"tp": 0}, {"dp": -1}, {"tp": 2, "pp": 0}])
 def test_a_size_below_one(sizes: dict[str, int]) -> None:
     with pytest.raises(InputError, match="must be at least 1"):
-        Plan(**sizes)
+        ParallelPlan(**sizes)

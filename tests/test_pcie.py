@@ -6,8 +6,8 @@ import pytest
 
 from simcluster.base.units import parse_bytes_per_second
 from simcluster.cli import main
-from simcluster.documents.catalogue.links import link_document
-from simcluster.scenario.files import load_cluster
+from simcluster.documents.catalogue.links import load_link_entry
+from simcluster.scenario.document_resolution import load_cluster
 
 CODING = 128 / 130
 PACKET = 24
@@ -24,7 +24,7 @@ LINKS = {
 @pytest.mark.parametrize("name", LINKS)
 def test_a_copy_gets_what_packets_leave_and_what_was_measured(name: str) -> None:
     payload, low, high = LINKS[name]
-    link = link_document(name)
+    link = load_link_entry(name)
     line_rate = parse_bytes_per_second(link["line_rate"])
     packets_alone = CODING * payload / (payload + PACKET)
     assert packets_alone == pytest.approx({128: 0.8291, 256: 0.9002}[payload], abs=5e-5)  # by hand

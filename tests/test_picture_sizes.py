@@ -16,11 +16,11 @@ from test_gantt import Made, lab
 from simcluster import plots
 from simcluster.base.errors import InputError
 from simcluster.cli import COMMANDS, main, make_parser
-from simcluster.show import link_pictures, palette
+from simcluster.show import link_plots, palette
+from simcluster.show.figure_files import save_figure
 from simcluster.show.heatmaps import straggler_heatmap
-from simcluster.show.link_pictures import plot_link_rows
-from simcluster.show.saving import save_figure
-from simcluster.show.sizes import SIZES, PictureSize, parse_picture_size
+from simcluster.show.link_plots import plot_link_rows
+from simcluster.show.picture_sizes import SIZES, PictureSize, parse_picture_size
 from simcluster.show.topology_parts import NODES
 
 
@@ -73,7 +73,7 @@ def test_lanes_are_as_high_as_a_picture_lets_them_be() -> None:
     assert [figure.get_figheight() for figure in (low, high)] == [3.0, 6.0]
     shares = [figure.axes[0].get_position().height * figure.get_figheight() for figure in (low, high)]
     assert shares[1] - shares[0] == pytest.approx(3.0, abs=0.2)
-    with pytest.raises(InputError, match="do not fit into 2 inches; give it at least"):
+    with pytest.raises(InputError, match="do not fit into 2 inches; make the height at least"):
         plots.gantt(Made(8, 4, tp=4).timeline(), ranks=range(32), height=2.0)
 
 
@@ -138,12 +138,12 @@ def test_links_of_a_few_percent_are_far_from_idle_and_the_scale_says_where_it_en
 
 def test_no_load_has_the_colour_of_a_kind_of_node() -> None:
     boxes = {
-        kind: palette.mix_with_white(look.colour, link_pictures._BOX_TINT)
+        kind: palette.tint_colour(look.colour, link_plots._BOX_TINT)
         for kind, look in NODES.items()
         if kind != "machine"
     }
     for load in (0.01, 0.05, 0.2, 0.5, 1.0):
-        colour = lab(link_pictures._LEVEL_FILL(link_pictures._NORM(load))[:3], np.eye(3))
+        colour = lab(link_plots._LEVEL_FILL(link_plots._NORM(load))[:3], np.eye(3))
         for kind, box in boxes.items():
             assert np.linalg.norm(colour - lab(box, np.eye(3))) > 15, (load, kind)
 

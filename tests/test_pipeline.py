@@ -14,15 +14,15 @@ from hypothesis import strategies as st
 import simcluster
 from simcluster.base.errors import InputError
 from simcluster.cli import main
-from simcluster.planning.stages import stage_programs
-from simcluster.planning.works import Collective
+from simcluster.planning.stage_programs import build_stage_programs
+from simcluster.planning.work_kinds import Collective
 from simcluster.scenario.scenario import from_document, load
 from simcluster.scenario.schedule_plan import schedule_of
 from simcluster.schedules import SCHEDULES, Schedule, make_schedule, peak_in_flight, schedule_entry
-from simcluster.schedules.specs import Rows
+from simcluster.schedules.specs import RowsSpec
 from simcluster.schedules.torch_csv import to_csv
-from simcluster.step.planned import plan_job
 from simcluster.step.simulate import simulate, simulate_scenario
+from simcluster.step.step_plan import plan_job
 
 DGX = {"topology": "dgx_a100", "nodes": 2, "gpus_per_node": 4}
 PIPE: dict[str, Any] = {"cluster": DGX, "gpus": 4, "parallel": {"pp": 4}, "training": {"global_batch": 8}}
@@ -61,8 +61,8 @@ def order(scenario: Any) -> Schedule:
 @pytest.mark.parametrize(("stages", "microbatches"), [(2, 4), (4, 8)])
 def test_rows_are_the_schedule(name: str, stages: int, microbatches: int) -> None:
     schedule = make_schedule(name, stages, microbatches, 2 if SCHEDULES[name].takes_chunks else 1)
-    document = json.loads(json.dumps(Rows.of(schedule).model_dump(mode="json", exclude_none=True)))
-    assert Rows.model_validate(document).function()(stages, microbatches) == schedule
+    document = json.loads(json.dumps(RowsSpec.from_schedule(schedule).model_dump(mode="json", exclude_none=True)))
+    assert RowsSpec.model_validate(document).schedule_function()(stages, microbatches) == schedule
 
 
 def test_rows_in_a_scenario_play_as_the_name_does(tiny: Tiny) -> None:
@@ -152,7 +152,7 @@ def test_paths_of_overrides_are_relative_to_where_one_is(tmp_path: Path, monkeyp
         ("nowhere.csv", ["run.yaml:7:3: pipeline.schedule", "nowhere.csv: no such file"]),
         ("bad.csv", ["run.yaml:7:3: pipeline.schedule", "line 1, cell 2: '0X1' is not an action"]),
         ("late.csv", ["pipeline.schedule", "deadlocks", "<-- here"]),
-        ("other.csv", ["pipeline.schedule", "is for 4 stages and 4 microbatches; the job has 4 and 8"]),
+        ("other.csv", ["pipeline.schedule", "is for 4 stages and 4 microbatches, but the job has 4 and 8"]),
         ("mine.py:nothing", ["pipeline.schedule", "has no function 'nothing'"]),
         ("mine.py:fails", ["pipeline.schedule", "mine.py:fails failed: ZeroDivisionError"]),
         ("mine.py:wrong", ["pipeline.schedule", "returned str; it must return a simcluster.schedules.Schedule"]),
@@ -275,7 +275,7 @@ def test_how_layers_are_cut(pipeline: dict[str, Any], expected: tuple[int, ...] 
     ("pipeline", "words"),
     [
         ({"layers_per_stage": [4, 4]}, ["lists 2 numbers; there must be 4, one per stage"]),
-        ({"layers_per_stage": [3, 3, 3, 3]}, ["is 12 layers, but model.layers is 8"]),
+        ({"layers_per_stage": [3, 3, 3, 3]}, ["adds up to 12 layers, but model.layers is 8"]),
         ({"layers_per_stage": [4, 0, 2, 2]}, ["slice 1 of 4 has no layer", "only the first"]),
         ({"schedule": "zb-h1", "layers_per_stage": [0, 4, 2, 2]}, ["zb-h1 splits the backward"]),
         ({"layers_per_stage": "some"}, ["must be even, auto or a list", "'some'"]),
@@ -371,7 +371,7 @@ def test_gradients_of_copies_are_summed_over_both_stages(tiny: Tiny) -> None:
     assert sum(each.parameters for each in facts.footprints) == 2 * sum(each.parameters for each in alone.footprints)
     sums: dict[str, float] = {}
     for name, made in (("twice", job), ("once", single)):
-        for program in stage_programs(made):
+        for program in build_stage_programs(made):
             for lane in program.lanes.values():
                 for item in lane:
                     for op in item.segment.ops:
@@ -398,7 +398,7 @@ def test_copies_sum_the_same_parts_in_the_same_order(overlap: bool, tiny: Tiny) 
             for op in item.segment.ops
             if isinstance(op.work, Collective) and op.work.axis == "dp"
         ]
-        for program in stage_programs(job)
+        for program in build_stage_programs(job)
     ]
     assert len({size for _, _, size in travels[0]}) > 1
     assert travels[0] == travels[3]
@@ -413,6 +413,6 @@ def test_copies_with_what_they_cannot_have(tiny: Tiny) -> None:
         "routes": ["0.0 1.0 2.0", "1.1 2.1 0.1"],
         "route_of": [0, 1],
     }
-    with pytest.raises(InputError, match="copies on stages"):
+    with pytest.raises(InputError, match=r"slices of stage 0 have copies on different stages, \(0, 1\) and \(0, 2\)"):
         tiny(cluster=DGX, gpus=3, model={"layers": 3}, parallel={"pp": 3}, training={"global_batch": 2},
              pipeline={"schedule": apart})  # fmt: skip

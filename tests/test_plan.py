@@ -15,22 +15,22 @@ from simcluster.base.errors import InputError
 from simcluster.base.units import format_seconds
 from simcluster.scenario.memory_plan import HEADROOM
 from simcluster.scenario.scenario import Scenario
-from simcluster.show.blocks import blocks_text
+from simcluster.show.output_blocks import render_as_text
 from simcluster.show.plan_answer import (
+    describe_memory_by_layout,
     describe_own_layout,
     describe_plan,
+    explain_winner,
     layout_table,
-    memory_by_layout,
-    name_of,
-    winner_reasons,
+    ranked_layout_name,
 )
 from simcluster.step.simulate import simulate_scenario
 from simcluster.studies.search.evaluation import SearchState
 from simcluster.studies.search.layout import Layout, layout_of_scenario
-from simcluster.studies.search.memory import LayoutMemory
-from simcluster.studies.search.own import memory_ladder
-from simcluster.studies.search.plan import MAX_LISTED, Found, Ranked, plan, searchable_scenario
-from simcluster.studies.search.space import find_broken_keys, make_space
+from simcluster.studies.search.layout_memory import LayoutMemory
+from simcluster.studies.search.layout_space import find_broken_keys, make_layout_space
+from simcluster.studies.search.own_layout import make_memory_ladder
+from simcluster.studies.search.plan import MAX_LISTED, PlanResult, RankedLayout, make_searchable_scenario, plan
 
 SMALL = {
     "training.micro_batch": (1, 2),
@@ -50,12 +50,12 @@ def score_of(played: tuple[float, Layout]) -> float:
 
 
 @pytest.fixture(scope="module")
-def found() -> Found:
+def found() -> PlanResult:
     return plan(tiny(), 8, top=5, vary=SMALL)
 
 
 @pytest.fixture(scope="module")
-def found_few() -> Found:
+def found_few() -> PlanResult:
     return plan(tiny(), 8, top=7, vary=FEW)
 
 
@@ -69,7 +69,7 @@ def found_few() -> Found:
     ],
 )
 def test_it_finds_what_playing_everything_finds(changes: dict[str, Any], gigabytes: float) -> None:
-    base = searchable_scenario(tiny(**changes))
+    base = make_searchable_scenario(tiny(**changes))
     vary = {**SMALL, "training.recompute": ("none",), "pipeline.schedule": ("1f1b", "zb-v")}
     if changes:
         vary["training.micro_batch"] = (1,)
@@ -80,16 +80,16 @@ def test_it_finds_what_playing_everything_finds(changes: dict[str, Any], gigabyt
     if gigabytes < 80:
         vary["training.recompute"] = ("none", "full")
     memory, steps, tight = LayoutMemory(base), [], 0
-    for layout in make_space(base, 8, vary).found[0]:
-        if find_broken_keys(layout.on(base)):
+    for layout in make_layout_space(base, 8, vary).layouts_and_counts[0]:
+        if find_broken_keys(layout.apply_to(base)):
             continue
-        if memory.most(layout) > gigabytes * 1e9:
+        if memory.planned_bytes(layout) > gigabytes * 1e9:
             tight += 1
             continue
-        steps.append((simulate_scenario(layout.on(base)).step_time, layout._replace(order=())))
+        steps.append((simulate_scenario(layout.apply_to(base)).step_time, layout._replace(order=())))
     best = plan(base, 8, top=7, vary=vary, max_memory=gigabytes * 1e9)
     assert [each.score for each in best.best] == [step for step, _ in sorted(dict.fromkeys(steps), key=score_of)[:7]]
-    assert best.played < len(steps), "nothing was pruned"
+    assert best.num_simulated < len(steps), "nothing was pruned"
     assert tight or gigabytes == 80.0
 
 
@@ -101,20 +101,24 @@ MOST_FREE = 0.995
 @pytest.fixture(scope="module")
 def few() -> list[tuple[float, float, Layout]]:
     """Step, bytes and layout of all that is legal among the few."""
-    base = searchable_scenario(tiny())
+    base = make_searchable_scenario(tiny())
     memory = LayoutMemory(base)
-    legal = [each for each in make_space(base, 8, FEW).found[0] if not find_broken_keys(each.on(base))]
-    return [(simulate_scenario(each.on(base)).step_time, memory.most(each), each) for each in legal]
+    legal = [
+        each
+        for each in make_layout_space(base, 8, FEW).layouts_and_counts[0]
+        if not find_broken_keys(each.apply_to(base))
+    ]
+    return [(simulate_scenario(each.apply_to(base)).step_time, memory.planned_bytes(each), each) for each in legal]
 
 
 @pytest.fixture(scope="module")
-def found_tight() -> Found:
+def found_tight() -> PlanResult:
     return plan(tiny(), 8, top=3, vary=FEW, headroom=MOST_FREE, near_misses=True)
 
 
 @pytest.mark.parametrize("headroom", [MOST_FREE, 0.99])
 def test_the_winner_leaves_the_headroom_and_what_beats_it_is_marked(
-    headroom: float, few: list[tuple[float, float, Layout]], found_tight: Found
+    headroom: float, few: list[tuple[float, float, Layout]], found_tight: PlanResult
 ) -> None:
     """As all of them played: the best of those below the limit, and the best of the others that are faster."""
     limit = (1 - headroom) * 80e9
@@ -124,24 +128,24 @@ def test_the_winner_leaves_the_headroom_and_what_beats_it_is_marked(
     best = plan(tiny(), 8, top=3, vary=FEW, headroom=headroom, near_misses=True) if other else found_tight
     assert best.best[0].score == below[0]
     assert best.capacity == limit
-    assert all(each.memory <= limit for each in (*best.best, *best.others))
+    assert all(each.memory <= limit for each in (*best.best, *best.other_layouts))
     assert [each.score for each in best.tight] == sorted(step for step, _ in dict.fromkeys(above))[:3]
     assert all(limit < each.memory <= 80e9 for each in best.tight)
-    assert sum(best.counts.values()) + best.played == best.total
+    assert sum(best.counts.values()) + best.num_simulated == best.num_combinations
     if headroom == MOST_FREE:
         assert best.tight, "the limit excludes nothing that is faster"
 
 
-def test_by_default_a_tenth_is_left_free_and_a_size_is_the_limit_itself(found: Found) -> None:
-    assert (found.capacity, found.limit.headroom) == (0.9 * 80e9, HEADROOM)
+def test_by_default_a_tenth_is_left_free_and_a_size_is_the_limit_itself(found: PlanResult) -> None:
+    assert (found.capacity, found.memory_limit.headroom) == (0.9 * 80e9, HEADROOM)
     one = {**FEW, "parallel.tp": (2,), "parallel.zero": (1,), "training.recompute": ("none",)}
     named = plan(tiny(), 8, top=1, vary=one, max_memory="72 GB")
-    assert (named.capacity, named.limit.headroom) == (72e9, 0.0)
+    assert (named.capacity, named.memory_limit.headroom) == (72e9, 0.0)
     both = plan(tiny(), 8, top=1, vary=one, max_memory="40 GB", headroom="5%")
     assert both.capacity == pytest.approx(38e9)
 
 
-def test_orders_that_are_one_program_are_one_row(found_few: Found, few: list[tuple[float, float, Layout]]) -> None:
+def test_orders_that_are_one_program_are_one_row(found_few: PlanResult, few: list[tuple[float, float, Layout]]) -> None:
     """Every layout of the best has the others beside it that take as long to the bit and differ in order alone."""
     best = found_few.best
     assert len({(each.layout._replace(order=()), each.score) for each in best}) == 7
@@ -149,39 +153,41 @@ def test_orders_that_are_one_program_are_one_row(found_few: Found, few: list[tup
     for each in best[:-1]:
         alike = {layout for step, _, layout in few if step == each.score}
         alike = {layout for layout in alike if layout._replace(order=()) == each.layout._replace(order=())}
-        assert alike == {each.layout, *each.same}
-        assert ("dp and pp in either order" in name_of(each)) == bool(each.same)
-        twins += len(each.same)
+        assert alike == {each.layout, *each.same_program_layouts}
+        assert ("dp and pp in either order" in ranked_layout_name(each)) == bool(each.same_program_layouts)
+        twins += len(each.same_program_layouts)
     assert twins, "no layout has a twin"
 
 
-def test_zero_2_and_3_under_a_pipeline_have_a_note(found: Found) -> None:
+def test_zero_2_and_3_under_a_pipeline_have_a_note(found: PlanResult) -> None:
     def note(zero: int, pp: int) -> str:
         layout = Layout(8, 2, pp, 4 // pp, True, 1, "none", "1f1b", 1, zero, ("tp", "cp", "dp", "pp"))
-        return Ranked(0.0, layout, 0.0, {}).note(found.base)
+        return RankedLayout(0.0, layout, 0.0, {}).note(found.base)
 
-    assert "torchtitan launches it" in note(3, 2)
+    assert "torchtitan supports it" in note(3, 2)
     assert [note(3, 1), note(1, 2), note(0, 2)] == [""] * 3
 
 
-def test_every_combination_is_counted_once(found: Found) -> None:
-    assert sum(found.counts.values()) + found.played == found.total
+def test_every_combination_is_counted_once(found: PlanResult) -> None:
+    assert sum(found.counts.values()) + found.num_simulated == found.num_combinations
     assert min(found.counts.values()) > 0
 
 
-def test_the_winner_is_a_scenario_that_takes_what_was_said(found: Found) -> None:
+def test_the_winner_is_a_scenario_that_takes_what_was_said(found: PlanResult) -> None:
     winner = found.best[0]
     assert simulate_scenario(found.scenario).step_time == winner.step_time
     assert winner.row["account"]
     assert simulate_scenario(found.scenario).memory.total <= winner.memory
 
 
-def test_processes_threads_and_this_process_find_the_same(found: Found, found_few: Found, found_tight: Found) -> None:
+def test_processes_threads_and_this_process_find_the_same(
+    found: PlanResult, found_few: PlanResult, found_tight: PlanResult
+) -> None:
     with ThreadPoolExecutor(3) as pool:
         threads = plan(tiny(), 8, top=7, vary=FEW, executor=pool)
     assert threads.to_dict() == found_few.to_dict()
     assert threads.table.equals(found_few.table)
-    assert winner_reasons(threads) == winner_reasons(found_few)
+    assert explain_winner(threads) == explain_winner(found_few)
     assert not found.tight
     assert found_tight.tight
     again = plan(tiny(), 8, top=3, vary=FEW, headroom=MOST_FREE, near_misses=True, executor=2)
@@ -189,22 +195,22 @@ def test_processes_threads_and_this_process_find_the_same(found: Found, found_fe
 
 
 def test_one_is_proven_unless_more_are_asked_for_and_the_next_that_had_to_be_played_stand_behind_it(
-    found: Found, found_few: Found
+    found: PlanResult, found_few: PlanResult
 ) -> None:
     one = plan(tiny(), 8, vary=FEW)
     behind = [found, found_few, one, plan(tiny(), 8, vary=SMALL)]
     with ThreadPoolExecutor(3) as pool:
         assert plan(tiny(), 8, vary=FEW, executor=pool).to_dict() == one.to_dict()
     assert [each.layout for each in one.best] == [found_few.best[0].layout]
-    assert one.played <= found_few.played
-    assert any(each.behind for each in behind)
+    assert one.num_simulated <= found_few.num_simulated
+    assert any(each.runners_up for each in behind)
     for each in behind:
-        listed = (*each.best, *each.behind)
+        listed = (*each.best, *each.runners_up)
         assert len(listed) <= MAX_LISTED
         assert [one.score for one in listed] == sorted(one.score for one in listed)
         programs = {(one.score, one.layout._replace(order=())) for one in listed}
         assert len(programs) == len(listed), "an order of the same program is listed by itself"
-        assert {one.layout for one in each.behind} <= {one.layout for one in each.others}
+        assert {one.layout for one in each.runners_up} <= {one.layout for one in each.other_layouts}
         places = [row[0].rstrip("*") for row in layout_table(each).rows[len(each.tight) :]]
         count = len(each.best)
         assert places == [f"{place}" if place <= count else f"({place})" for place in range(1, len(listed) + 1)]
@@ -225,15 +231,17 @@ def test_cost_weighs_several_numbers_of_gpus() -> None:
 
 def test_equal_programs_are_one_layout() -> None:
     """Without replicas ZeRO has nothing to share, and with one stage the order of dp and pp says nothing."""
-    legal, counts = make_space(searchable_scenario(tiny()), 8, {"parallel.zero": (0, 1, 2, 3)}).found
+    legal, counts = make_layout_space(
+        make_searchable_scenario(tiny()), 8, {"parallel.zero": (0, 1, 2, 3)}
+    ).layouts_and_counts
     assert {layout.zero for layout in legal if layout.dp == 1} == {0}
     assert len({layout.order for layout in legal if layout.pp == 1}) == 1
     assert counts["the same program as another layout"]
 
 
-def test_words_say_why(found: Found) -> None:
-    text = "\n".join(winner_reasons(found))
-    assert f"Against the second ({name_of(found.best[1])})" in text or "Against the second and" in text
+def test_words_say_why(found: PlanResult) -> None:
+    text = "\n".join(explain_winner(found))
+    assert f"Against the second ({ranked_layout_name(found.best[1])})" in text or "Against the second and" in text
     assert "the best with another" in text
     assert "the winner" in text
 
@@ -260,7 +268,7 @@ def test_the_command_prints_the_best_and_writes_what_is_asked(
     text = capsys.readouterr().out
     for word in (
         "combinations",
-        "reason, or simulated",
+        "outcome",
         "tokens/s/GPU",
         "Against the second",
         "the winner: --parallel.tp",
@@ -279,28 +287,30 @@ def test_the_command_prints_the_best_and_writes_what_is_asked(
     assert json.loads(Path("run.json").read_text())["step_time_s"] == step
 
 
-def test_the_table_has_a_column_for_each_value_that_differs_and_says_once_what_all_share(found: Found) -> None:
+def test_the_table_has_a_column_for_each_value_that_differs_and_says_once_what_all_share(found: PlanResult) -> None:
     table = layout_table(found)
     values = {"micro": "micro_batch", "ZeRO": "zero", "recompute": "recompute", "sp": "sequence_parallel"}
     for heading, name in values.items():
-        differ = len({getattr(each.layout, name) for each in (*found.best, *found.behind)}) > 1
+        differ = len({getattr(each.layout, name) for each in (*found.best, *found.runners_up)}) > 1
         assert (heading in table.header) == differ, heading
-    assert len(table.rows) == len(found.best) + len(found.behind)
-    assert table.share == f"all: 8 GPUs, micro batch {found.best[0].layout.micro_batch}"
-    assert not any(each.layout.sequence_parallel for each in (*found.best, *found.behind)), "of which nothing is said"
+    assert len(table.rows) == len(found.best) + len(found.runners_up)
+    assert table.shared_settings == f"all layouts: 8 GPUs, micro batch {found.best[0].layout.micro_batch}"
+    assert not any(each.layout.sequence_parallel for each in (*found.best, *found.runners_up)), (
+        "of which nothing is said"
+    )
     zero = table.header.index("ZeRO")
-    assert [row[zero] for row in table.rows] == [str(each.layout.zero) for each in (*found.best, *found.behind)]
+    assert [row[zero] for row in table.rows] == [str(each.layout.zero) for each in (*found.best, *found.runners_up)]
 
 
-def test_the_table_fits_a_terminal_of_80_columns(found: Found) -> None:
+def test_the_table_fits_a_terminal_of_80_columns(found: PlanResult) -> None:
     whole, narrow = layout_table(found), layout_table(found, 80)
     assert 80 < whole.width <= 120
     assert layout_table(found, 120) == whole
     assert narrow.width <= 80
     assert {"tp", "pp", "dp", "step", "MFU", "memory"} <= set(narrow.header) < set(whole.header)
-    lines = blocks_text(describe_plan(found, 80)).partition("memory: at most")[0].splitlines()
+    lines = render_as_text(describe_plan(found, 80)).partition("memory: at most")[0].splitlines()
     assert max(map(len, lines)) <= 80
-    assert "exposed: " not in blocks_text(describe_plan(found, 40)), "what has no column has no place in the key"
+    assert "exposed: " not in render_as_text(describe_plan(found, 40)), "what has no column has no place in the key"
 
 
 PLAIN = ["--vary", "pipeline.schedule=1f1b", "--vary", "training.recompute=none", "--vary", "training.micro_batch=1"]
@@ -309,23 +319,26 @@ PLAIN = ["--vary", "pipeline.schedule=1f1b", "--vary", "training.recompute=none"
 @pytest.mark.parametrize(
     ("argv", "words"),
     [
-        (["--gpus", "16"], "16 GPUs: the cluster has 8"),
-        (["--gpus", "0"], "0 GPUs: the cluster has 8"),
-        (["--gpus", "5"], "5 GPUs are not a multiple of the 2 per node; use 4 or 6"),
+        (["--gpus", "16"], "16 GPUs requested: the cluster has 8"),
+        (["--gpus", "0"], "0 GPUs requested: the cluster has 8"),
+        (["--gpus", "5"], "5 GPUs are not a multiple of the 2 GPUs per node; use 4 or 6"),
         (["--gpus", "many"], "--gpus 'many' must be a whole number, or several with commas"),
         (["--objective", "step"], "unknown objective 'step'"),
-        (["--objective", "cost"], "the objective cost needs a price"),
-        (["--objective", "cost", "--price", "-1"], "must be positive: dollars per GPU and hour"),
+        (["--objective", "cost"], "the objective 'cost' needs a price"),
+        (["--objective", "cost", "--price", "-1"], "must be positive; give dollars per GPU and hour"),
         (["--max-memory", "100 GB"], "max memory 100.0 GB: a"),
         (["--max-memory", "72"], "'72' is not a quantity"),
-        (["--headroom", "100%"], "headroom '100%' must be the share of GPU memory that is left free"),
-        (["--headroom", "some"], "headroom 'some' must be the share"),
+        (["--headroom", "100%"], "headroom must be the share of GPU memory left free"),
+        (
+            ["--headroom", "some"],
+            "share of GPU memory left free, at least 0 and below 1, as in \"10%\" or 0.1; got 'some'",
+        ),
         (["--headroom", "99.99%", *PLAIN], "fits in 80.0 GB per GPU with 99.99 % of it kept free; the closest needs"),
-        (["--headroom", "99.99%", *PLAIN], "; it fits with headroom 0 (--headroom 0)"),
-        (["--top", "0"], "top 0 must be at least 1"),
+        (["--headroom", "99.99%", *PLAIN], "; this layout fits with headroom 0 (--headroom 0)"),
+        (["--top", "0"], "top is 0; it must be at least 1 layout"),
         (["--vary", "model.layers=4"], "model.layers is not an axis of a plan"),
         (["--vary", "pipeline.schedule=1f1bb"], "did you mean '1f1b'"),
-        (["--vary", "parallel.tp=3"], "no valid layout for 8 GPUs: tp x pp x cp does not divide the GPUs"),
+        (["--vary", "parallel.tp=3"], "no valid layout for 8 GPUs: tp x pp x cp does not divide the number of GPUs"),
         (["--vary", "parallel.tp=0"], "parallel.tp: 0 is not a valid value; give a whole number from 1"),
         (["--vary", "parallel.tp=[[1]]"], "parallel.tp: a list of 1 item is not a valid value"),
         (["--vary", "parallel.pp=true"], "parallel.pp: true is not a valid value"),
@@ -364,7 +377,7 @@ def test_the_command_marks_what_is_faster_and_leaves_too_little(capsys: pytest.C
     assert rows[len(marked)].startswith("1 ")
     assert "bounds say enough:" not in text  # a marked one may have such a size
     assert "memory: at most 0.4 GB per GPU, 99.5 % of 80.0 GB left free (--headroom)" in text
-    assert "~ ahead of the winner, but leaves less free: not recommended" in text
+    assert "~ faster than the winner, but leaves too little memory free: not recommended" in text
 
 
 def test_what_would_make_the_closest_fit() -> None:
@@ -378,13 +391,13 @@ def test_what_would_make_the_closest_fit() -> None:
         plan(big, 8)
 
 
-def test_ones_own_layout_stands_beside_the_winner_with_the_reason(found: Found) -> None:
-    own, seconds = found.own, simulate_scenario(searchable_scenario(tiny())).step_time
+def test_ones_own_layout_stands_beside_the_winner_with_the_reason(found: PlanResult) -> None:
+    own, seconds = found.own_layout, simulate_scenario(make_searchable_scenario(tiny())).step_time
     assert own is not None
     assert own.step_time == own.score == seconds
     told = describe_own_layout(found)[0]
     longer = seconds - found.best[0].step_time
-    assert told.startswith("Yours (tp 2 (sequence parallel), pp 2 (1f1b), dp 2 (ZeRO-1)): it takes")
+    assert told.startswith("Your layout (tp 2 (sequence parallel), pp 2 (1f1b), dp 2 (ZeRO-1)): it takes")
     assert f"{format_seconds(longer)} ({longer / found.best[0].step_time:.1%}) longer than the winner" in told
     assert found.to_dict()["own"]["over_winner"] == pytest.approx(seconds / found.best[0].step_time - 1, rel=1e-12)
 
@@ -395,39 +408,43 @@ def test_ones_own_layout_is_simulated_first_and_may_win_with_values_that_no_axis
     own = tiny().with_({"pipeline.schedule": "gpipe"})
     found = plan(own, 8, vary=vary, progress=states.append)
     layout = layout_of_scenario(found.base)
-    assert layout not in make_space(found.base, 4, vary).found[0]
-    assert next((state.own, state.layout) for state in states if state.played) == (True, layout)
-    assert found.own is not None
-    assert found.own.step_time == simcluster.simulate(searchable_scenario(own)).step_time >= found.best[0].step_time
+    assert layout not in make_layout_space(found.base, 4, vary).layouts_and_counts[0]
+    assert next((state.is_own_layout, state.layout) for state in states if state.num_simulated) == (True, layout)
+    assert found.own_layout is not None
+    assert (
+        found.own_layout.step_time
+        == simcluster.simulate(make_searchable_scenario(own)).step_time
+        >= found.best[0].step_time
+    )
     alone_in_space = plan(own, 8, vary={**vary, "parallel.pp": (2,), "pipeline.chunks": (4,)})
     assert layout not in {each.layout for each in alone_in_space.best}, "an axis that is named is kept to"
 
 
-def test_the_winner_as_ones_own_is_as_fast_and_other_numbers_of_gpus_have_none(found: Found) -> None:
+def test_the_winner_as_ones_own_is_as_fast_and_other_numbers_of_gpus_have_none(found: PlanResult) -> None:
     sizes = {"parallel.tp": (2,), "parallel.pp": (2,), "training.micro_batch": (1,), "pipeline.schedule": ("1f1b",),
              "training.recompute": ("none",), "parallel.sequence_parallel": (True,), "parallel.zero": (1,)}  # fmt: skip
     same = plan(tiny(), 8, vary=sizes)
     assert describe_own_layout(same)[0].endswith(f", {format_seconds(same.best[0].step_time)} per step, is the winner.")
     other = plan(tiny(), 4, vary={**sizes, "parallel.pp": (1,)})
-    assert other.own is None
-    assert describe_own_layout(other)[0] == "Yours is on 8 GPUs, which were not asked for."
+    assert other.own_layout is None
+    assert describe_own_layout(other)[0] == "Your layout uses 8 GPUs; the search is over other numbers of GPUs."
 
 
 def test_the_second_stage_of_zero_keeps_no_whole_gradients() -> None:
     """A job that reduces gradients at the end would: its ladder reduces them as they come."""
-    held = {rung.words: rung.memory or 0.0 for rung in memory_ladder(simcluster.scenario("gpt3_175b_64xa100"))}
+    held = {rung.words: rung.memory or 0.0 for rung in make_memory_ladder(simcluster.scenario("gpt3_175b_64xa100"))}
     gone = held["dp 64, ZeRO 1"] - held["dp 64, ZeRO 2"]
     assert gone == pytest.approx(4 * 174.6e9, rel=0.06)  # 4 bytes a parameter, but for shards and a unit under way
 
 
-def test_the_ladder_goes_from_one_gpu_up(found: Found) -> None:
-    held = {rung.words: rung.memory for rung in found.ladder}
+def test_the_ladder_goes_from_one_gpu_up(found: PlanResult) -> None:
+    held = {rung.words: rung.memory for rung in found.memory_ladder}
     assert list(held)[:4] == ["one GPU", "dp 8, ZeRO 1", "dp 8, ZeRO 2", "dp 8, ZeRO 3"]
     assert all(size is not None for size in held.values())
-    for rung in found.ladder:
+    for rung in found.memory_ladder:
         alike = simcluster.scenario("tiny_3d", {"model.sequence_length": 256, **rung.changes})
         total = simcluster.simulate(alike).memory.total
         assert rung.memory is not None
         assert rung.memory >= total  # at the most: what waits between stages, units gathered ahead
         assert rung.memory == total or alike.parallel.pp > 1 or alike.parallel.zero == 3
-    assert "  one GPU                    1.6 GB  fits" in memory_by_layout(found)
+    assert "  one GPU                    1.6 GB  fits" in describe_memory_by_layout(found)

@@ -16,18 +16,18 @@ import pytest
 import simcluster
 from simcluster import cli
 from simcluster.base.errors import InputError
-from simcluster.base.time_limit import Deadline, TimeUp, raise_after
+from simcluster.base.time_limit import Deadline, TimeLimitExpired, limit_time
 from simcluster.base.units import format_seconds
 from simcluster.cli import plan as plan_command
 from simcluster.cli import terminal
-from simcluster.scenario import contents
+from simcluster.scenario import file_digests
 from simcluster.scenario.scenario import Scenario
-from simcluster.show.plan_answer import describe_own_layout, describe_proof, layout_name, winner_reasons
+from simcluster.show.plan_answer import describe_own_layout, describe_proof, explain_winner, layout_name
 from simcluster.step.simulate import simulate_scenario
 from simcluster.studies.search import evaluation
-from simcluster.studies.search.evaluation import LayoutPlayer, SearchState
+from simcluster.studies.search.evaluation import SearchState, SimulatedLayouts
 from simcluster.studies.search.layout import Layout
-from simcluster.studies.search.plan import Found, plan, searchable_scenario
+from simcluster.studies.search.plan import PlanResult, make_searchable_scenario, plan
 
 FEW = {
     "training.micro_batch": (1,),
@@ -60,16 +60,16 @@ class Stops(Executor):
         return future
 
 
-def stopped(after: int, error: type[BaseException] = TimeUp, **asked: Any) -> Found:
+def stopped(after: int, error: type[BaseException] = TimeLimitExpired, **asked: Any) -> PlanResult:
     return plan(tiny(), 8, top=5, vary=FEW, executor=Stops(after, error), **asked)
 
 
 @pytest.fixture(scope="module")
-def whole() -> Found:
+def whole() -> PlanResult:
     return plan(tiny(), 8, top=5, vary=FEW)
 
 
-def test_a_stopped_search_proves_a_gap_that_holds_and_only_shrinks(whole: Found) -> None:
+def test_a_stopped_search_proves_a_gap_that_holds_and_only_shrinks(whole: PlanResult) -> None:
     before = 1.0
     for after in (1, 2, 3, 4):
         found = stopped(after)
@@ -80,23 +80,23 @@ def test_a_stopped_search_proves_a_gap_that_holds_and_only_shrinks(whole: Found)
         assert gap < 1 or after < 3
         assert found.best[0].score * (1 - gap) <= whole.best[0].score <= found.best[0].score
         assert found.left != 0
-        assert found.total == whole.total == sum(found.counts.values()) + found.played
-        assert found.counts["not reached: the search was stopped"] > 0
+        assert found.num_combinations == whole.num_combinations == sum(found.counts.values()) + found.num_simulated
+        assert found.counts["not simulated: the search was stopped"] > 0
         before = gap
     assert (whole.proven, whole.gap, whole.left, whole.stopped) == (True, 0.0, 0, "")
 
 
-def test_what_was_stopped_says_so_everywhere(whole: Found) -> None:
+def test_what_was_stopped_says_so_everywhere(whole: PlanResult) -> None:
     found = stopped(2, KeyboardInterrupt)
     (said,) = describe_proof(found)
-    assert said.startswith(f"Not proven: gap {found.gap:.1%} (stopped by an interrupt after ")
+    assert said.startswith("Not proven (stopped by an interrupt after ")
     document = json.loads(json.dumps(found.to_dict()))
     assert (document["proven"], document["gap"], document["stopped"]) == (False, found.gap, "interrupt")
     assert set(document) == set(whole.to_dict())
     assert set(document["best"][0]) == set(whole.to_dict()["best"][0])
-    assert found.own is not None, "one's own layout is among the first"
-    assert describe_own_layout(found)[0].startswith("Yours (tp 2")
-    assert "the winner" not in "".join((*describe_own_layout(found), *winner_reasons(found)))
+    assert found.own_layout is not None, "one's own layout is among the first"
+    assert describe_own_layout(found)[0].startswith("Your layout (tp 2")
+    assert "the winner" not in "".join((*describe_own_layout(found), *explain_winner(found)))
     assert describe_proof(whole) == []
     assert "longer than the winner" in describe_own_layout(whole)[0]
 
@@ -117,17 +117,17 @@ def test_the_first_layout_is_the_own_one_with_more_recomputation_where_that_fits
     own, less = (tiny().with_({"training.recompute": each}) for each in ("none", "full"))
     needs = [simulate_scenario(each).memory.total for each in (own, less)]
     found = plan(own, 8, max_memory=sum(needs) / 2, executor=Stops(1))
-    assert (found.played, found.stopped, found.proven) == (1, "interrupt", False)
-    assert found.best[0].layout.on(found.base).parallel == own.parallel
+    assert (found.num_simulated, found.stopped, found.proven) == (1, "interrupt", False)
+    assert found.best[0].layout.apply_to(found.base).parallel == own.parallel
     assert found.best[0].layout.recompute != "none"
     assert found.best[0].memory <= sum(needs) / 2
 
 
 def test_a_search_that_was_stopped_goes_on_to_the_same_bytes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, whole: Found
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, whole: PlanResult
 ) -> None:
     store, times = tmp_path / "rows", 0
-    for error in (KeyboardInterrupt, TimeUp):
+    for error in (KeyboardInterrupt, TimeLimitExpired):
         first = Stops(2, error)
         assert not plan(tiny(), 8, top=5, vary=FEW, store=store, executor=first).proven
         times += first.played
@@ -136,21 +136,21 @@ def test_a_search_that_was_stopped_goes_on_to_the_same_bytes(
     for found in (again, plan(tiny(), 8, top=5, vary=FEW, executor=at_once)):
         assert json.dumps(found.to_dict()) == json.dumps(whole.to_dict())
         assert found.table.to_csv() == whole.table.to_csv()
-        assert (winner_reasons(found), describe_own_layout(found)) == (
-            winner_reasons(whole),
+        assert (explain_winner(found), describe_own_layout(found)) == (
+            explain_winner(whole),
             describe_own_layout(whole),
         )
     assert rest.played == at_once.played - times
     none = Stops()
     plan(tiny(), 8, top=5, vary=FEW, store=store, executor=none)
     assert none.played == 0
-    monkeypatch.setattr(contents, "sources_digest", lambda: "another simulator")
+    monkeypatch.setattr(file_digests, "sources_digest", lambda: "another simulator")
     plan(tiny(), 8, top=5, vary=FEW, store=store, executor=none)
     assert none.played == at_once.played
 
 
-def test_rows_of_a_table_are_those_that_had_to_be_played(whole: Found) -> None:
-    assert len(whole.table) >= whole.played
+def test_rows_of_a_table_are_those_that_had_to_be_played(whole: PlanResult) -> None:
+    assert len(whole.table) >= whole.num_simulated
     assert list(whole.table["score"]) == sorted(whole.table["score"])
 
 
@@ -162,19 +162,19 @@ def busy(seconds: float) -> None:
 
 def test_an_alarm_stops_what_never_looks_and_is_gone_afterwards() -> None:
     def work() -> None:
-        with raise_after(0.02):
+        with limit_time(0.02):
             busy(5.0)
 
-    with pytest.raises(TimeUp):
+    with pytest.raises(TimeLimitExpired):
         work()
-    with raise_after(60.0) as deadline:
+    with limit_time(60.0) as deadline:
         assert 0 < deadline.seconds_left <= 60
     assert signal.getitimer(signal.ITIMER_REAL)[0] == 0
     assert signal.getsignal(signal.SIGALRM) is signal.SIG_DFL
-    with raise_after(None) as none:
+    with limit_time(None) as none:
         assert none.seconds_left == float("inf")
-    with pytest.raises(TimeUp):
-        Deadline(0.0).check()
+    with pytest.raises(TimeLimitExpired):
+        Deadline(0.0).raise_if_expired()
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
@@ -184,11 +184,11 @@ def test_an_alarm_that_is_lost_rings_again() -> None:
             busy(0.2)
 
     def work() -> None:
-        with raise_after(0.02):
+        with limit_time(0.02):
             Slow()
             busy(5.0)
 
-    with pytest.raises(TimeUp):
+    with pytest.raises(TimeLimitExpired):
         work()
 
 
@@ -197,14 +197,14 @@ def test_alarms_do_not_interrupt_cleanup() -> None:
 
     def work() -> None:
         nonlocal cleaned
-        with raise_after(0.02):
+        with limit_time(0.02):
             try:
                 busy(5.0)
             finally:
                 busy(0.3)
                 cleaned = True
 
-    with pytest.raises(TimeUp):
+    with pytest.raises(TimeLimitExpired):
         work()
     assert cleaned
     time.sleep(0.1)  # and none rings afterwards
@@ -220,20 +220,20 @@ PLAN = ["plan", "tiny_3d", "--model.sequence_length", "256", "--executor", "1", 
 def test_signals_print_the_best_so_far(
     number: int, status: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    keep, kept = LayoutPlayer.keep, []
+    keep, kept = SimulatedLayouts.store_row, []
 
-    def and_signal(player: LayoutPlayer, layout: Layout | None, row: dict[str, Any]) -> None:
+    def and_signal(player: SimulatedLayouts, layout: Layout | None, row: dict[str, Any]) -> None:
         keep(player, layout, row)
         kept.append(layout)
         if len(kept) == 4:
             os.kill(os.getpid(), number)
 
-    monkeypatch.setattr(LayoutPlayer, "keep", and_signal)
+    monkeypatch.setattr(SimulatedLayouts, "store_row", and_signal)
     before = signal.getsignal(number)
     assert cli.main([*PLAN, "--json", str(tmp_path / "found.json"), "-o", str(tmp_path / "rows.csv")]) == status
     assert signal.getsignal(number) is before
     text = capsys.readouterr().out
-    assert "Not proven: gap" in text
+    assert "Not proven (" in text
     assert "the best so far: --parallel.tp" in text
     assert json.loads((tmp_path / "found.json").read_text())["proven"] is False
     assert len(kept) == 4
@@ -243,14 +243,14 @@ def test_signals_print_the_best_so_far(
 def test_a_time_limit_of_the_command_is_no_failure(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    keep = LayoutPlayer.keep
+    keep = SimulatedLayouts.store_row
 
-    def until(player: LayoutPlayer, layout: Layout | None, row: dict[str, Any]) -> None:
+    def until(player: SimulatedLayouts, layout: Layout | None, row: dict[str, Any]) -> None:
         keep(player, layout, row)
         if len(player.rows) == 2:
-            raise TimeUp
+            raise TimeLimitExpired
 
-    monkeypatch.setattr(LayoutPlayer, "keep", until)
+    monkeypatch.setattr(SimulatedLayouts, "store_row", until)
     assert cli.main([*PLAN, "--time-limit", "60s", "--json", "-"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert (found["proven"], found["stopped"]) == (False, "time limit")
@@ -261,7 +261,7 @@ def test_time_is_up_in_the_midst_of_work_beside_a_clock_that_ticks_on() -> None:
     before = signal.signal(signal.SIGALRM, lambda number, _: ticks.append(number))
     signal.setitimer(signal.ITIMER_REAL, 0.01, 0.01)
     try:
-        with pytest.raises(TimeUp), raise_after(0.1):
+        with pytest.raises(TimeLimitExpired), limit_time(0.1):
             for _ in range(10**9):  # asks nobody whether time is up
                 pass
         assert ticks
@@ -277,11 +277,11 @@ def test_time_is_up_in_the_midst_of_work_beside_a_clock_that_ticks_on() -> None:
 
 
 def test_without_a_terminal_it_is_told_now_and_then(
-    whole: Found, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    whole: PlanResult, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     clock = [100.0]
     monkeypatch.setattr(plan_command.time, "monotonic", lambda: clock[0])
-    told = plan_command.SearchProgress()
+    told = plan_command.SearchProgressReporter()
     state = SearchState("layouts", whole.best[1].layout, 1.5, 0.032, 3, 40, 0.0, 130.0)
     said = []
     for clock[0], layout in ((100.5, 1), (101.5, 1), (105.0, 1), (111.6, 1), (112.0, 0), (112.7, 0), (122.8, 0)):
@@ -294,36 +294,36 @@ def test_without_a_terminal_it_is_told_now_and_then(
         "simulating layouts, best so far 1.500 s, proven gap 3.2%, 3 simulated, at most 40 left, about "
     )
     assert words.rpartition(": ")[2] == layout_name(whole.best[0].layout)
-    endless = plan_command.progress_text(state._replace(seconds_left=1.2e6, own=True))
+    endless = plan_command.progress_text(state._replace(seconds_left=1.2e6, is_own_layout=True))
     assert endless.startswith("simulating layouts, best found 1.500 s (yours), within 3.2% of the bound, 3 simulated")
     assert " h left" not in endless
     clock[0] = 124.0
     told.report(state._replace(gap=0.0))
-    proven = "simulating the next best, the best 1.500 s, proven, 3 simulated, at most 40 left"
+    proven = "simulating the next-best layouts, the best 1.500 s, proven, 3 simulated, at most 40 left"
     assert proven in capsys.readouterr().err, "that it is proven is told at once"
 
 
 def test_the_layout_that_practice_would_try_is_told_with_its_bound_before_it_is_played() -> None:
     states: list[SearchState] = []
     found = plan(tiny(), 8, vary=FEW, progress=states.append)
-    before = [state for state in states if state.layout is None and state.first is not None]
+    before = [state for state in states if state.layout is None and state.first_layout is not None]
     assert before, "it is told only once it was played"
-    assert all(state.played == 0 for state in before)
-    first = before[0].first
+    assert all(state.num_simulated == 0 for state in before)
+    first = before[0].first_layout
     assert first is not None
-    assert 0 < before[0].first_time <= simulate_scenario(first.on(found.base)).step_time
+    assert 0 < before[0].first_layout_bound <= simulate_scenario(first.apply_to(found.base)).step_time
     told = plan_command.progress_text(before[0])
-    assert f"the first takes at least {format_seconds(before[0].first_time)}, 0 simulated" in told
+    assert f"the first layout takes at least {format_seconds(before[0].first_layout_bound)}, 0 simulated" in told
     assert told.endswith(layout_name(first))
 
 
 def test_a_line_of_a_search_has_the_name_and_the_time_of_its_command_once(
-    whole: Found, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    whole: PlanResult, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     clock = [100.0]
     monkeypatch.setattr(plan_command.time, "monotonic", lambda: clock[0])
     with terminal.track_progress("plan"):
-        told = plan_command.SearchProgress()
+        told = plan_command.SearchProgressReporter()
         state = SearchState("layouts", whole.best[0].layout, 1.5, 0.032, 3, 40, 0.0, 130.0)
         clock[0] = 117.0
         told.report(state)
@@ -331,16 +331,16 @@ def test_a_line_of_a_search_has_the_name_and_the_time_of_its_command_once(
 
 
 def test_what_is_played_in_full_for_the_best_is_not_played_again_for_its_account() -> None:
-    scenario = searchable_scenario(tiny()).with_({"parallel.zero": 3, "pipeline.schedule": "1f1b"})
+    scenario = make_searchable_scenario(tiny()).with_({"parallel.zero": 3, "pipeline.schedule": "1f1b"})
     text = json.dumps(scenario.document())
-    row = evaluation.measure_layout(text, None, math.inf)
+    row = evaluation.simulate_layout(text, None, math.inf)
     step = row["step_time_s"]
-    assert row == evaluation.measure_with_account(text, None)
-    slower = evaluation.measure_layout(text, None, 0.99 * step)
+    assert row == evaluation.simulate_with_breakdown(text, None)
+    slower = evaluation.simulate_layout(text, None, 0.99 * step)
     assert "account" not in slower
     assert slower["step_time_s"] == step
 
 
 def test_a_limit_may_be_longer_than_the_system_sets_an_alarm_for() -> None:
-    with raise_after(1e300) as deadline:
+    with limit_time(1e300) as deadline:
         assert deadline.seconds_left > 1e299

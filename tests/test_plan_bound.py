@@ -12,28 +12,28 @@ from hypothesis import strategies as st
 import simcluster
 from simcluster.base.errors import InputError
 from simcluster.planning.ops import Op, Segment
-from simcluster.planning.works import Collective, Compute
-from simcluster.scenario.fits import peak_bytes
+from simcluster.planning.work_kinds import Collective, Compute
+from simcluster.scenario.memory_remedies import peak_memory_bytes
 from simcluster.scenario.scenario import Scenario
 from simcluster.schedules import SCHEDULES
 from simcluster.step.simulate import simulate_scenario
-from simcluster.studies.search.bound import Bounds
 from simcluster.studies.search.layout import Layout, layout_of_scenario
-from simcluster.studies.search.memory import LayoutMemory
+from simcluster.studies.search.layout_memory import LayoutMemory
+from simcluster.studies.search.layout_space import find_broken_keys, make_layout_space
 from simcluster.studies.search.pass_times import least_segment_seconds
-from simcluster.studies.search.plan import searchable_scenario
-from simcluster.studies.search.space import find_broken_keys, make_space
+from simcluster.studies.search.plan import make_searchable_scenario
+from simcluster.studies.search.step_time_bounds import StepTimeBounds
 
 ENDS = 1e-12
 
 
 def base(**changes: Any) -> Scenario:
     values = {path.replace("__", "."): value for path, value in changes.items()}
-    return searchable_scenario(simcluster.scenario("tiny_3d", {"model.sequence_length": 256, **values}))
+    return make_searchable_scenario(simcluster.scenario("tiny_3d", {"model.sequence_length": 256, **values}))
 
 
 def step_of(scenario: Scenario, layout: Layout) -> float:
-    return simulate_scenario(layout.on(scenario)).step_time
+    return simulate_scenario(layout.apply_to(scenario)).step_time
 
 
 FLAGS = st.fixed_dictionaries(
@@ -73,11 +73,11 @@ def test_no_bound_is_above_what_is_played(flags: dict[str, Any], data: st.DataOb
     if flags["training.recompute_every"] > 1:
         values["training.recompute"] = "full"
     scenario = base(**{path.replace(".", "__"): value for path, value in {**flags, **values}.items()})
-    layouts = make_space(scenario, 8, vary).found[0]
+    layouts = make_layout_space(scenario, 8, vary).layouts_and_counts[0]
     if not layouts:
         return
     layout = data.draw(st.sampled_from(layouts))
-    if find_broken_keys(layout.on(scenario)):
+    if find_broken_keys(layout.apply_to(scenario)):
         return
     try:
         step = step_of(scenario, layout)
@@ -88,8 +88,8 @@ def test_no_bound_is_above_what_is_played(flags: dict[str, Any], data: st.DataOb
 
 def assert_bounds(scenario: Scenario, layout: Layout, layouts: list[Layout], step: float) -> None:
     """Each at most the step, and from cheap to tight."""
-    bounds = Bounds(scenario, layouts)
-    steps = [way(layout) for way in (bounds.outline, bounds.with_ends, bounds.with_schedule)]
+    bounds = StepTimeBounds(scenario, layouts)
+    steps = [way(layout) for way in (bounds.outline_bound, bounds.bound_with_ends, bounds.bound_with_schedule)]
     assert 0 < steps[0] <= steps[1] * (1 + ENDS)
     assert steps[1] <= steps[2] * (1 + ENDS)
     assert steps[2] <= step
@@ -128,9 +128,9 @@ def test_no_bound_is_above_what_is_played_with_cp_and_experts(
     vary: dict[str, Any] = {"parallel.cp": (1, 2) if experts else (2, 4), "parallel.zero": (zero,),
                             "parallel.cp_comm": ("ring", "all_gather", "all_to_all"),
                             "pipeline.schedule": ("1f1b", "interleaved", "zb-v")}  # fmt: skip
-    layouts = make_space(scenario, 8, vary).found[0]
+    layouts = make_layout_space(scenario, 8, vary).layouts_and_counts[0]
     layout = data.draw(st.sampled_from(layouts))
-    if not find_broken_keys(layout.on(scenario)):
+    if not find_broken_keys(layout.apply_to(scenario)):
         assert_bounds(scenario, layout, [layout], step_of(scenario, layout))
 
 
@@ -145,10 +145,12 @@ def test_a_segment_takes_its_longest_path() -> None:
 def test_a_stage_sends_its_gradient_on_before_it_reduces_its_own_under_zero_2() -> None:
     """The stage before goes on meanwhile: its backward does not wait for the reduction."""
     scenario = base(parallel__zero=1, parallel__dp=2, overlap__grad_reduce=False, cluster__nodes=4)
-    layouts = make_space(scenario, 8, {"parallel.zero": (2,), "pipeline.schedule": ("1f1b",)}).found[0]
+    layouts = make_layout_space(
+        scenario, 8, {"parallel.zero": (2,), "pipeline.schedule": ("1f1b",)}
+    ).layouts_and_counts[0]
     layout = next(each for each in layouts if each.pp == 2 and each.tp == 1 and each.micro_batch == 2)
-    bounds = Bounds(scenario, layouts)
-    assert bounds.with_ends(layout) <= bounds.with_schedule(layout) <= step_of(scenario, layout)
+    bounds = StepTimeBounds(scenario, layouts)
+    assert bounds.bound_with_ends(layout) <= bounds.bound_with_schedule(layout) <= step_of(scenario, layout)
 
 
 def test_a_stage_reduces_its_gradients_while_the_stages_before_it_drain() -> None:
@@ -156,20 +158,20 @@ def test_a_stage_reduces_its_gradients_while_the_stages_before_it_drain() -> Non
                     parallel={"tp": 2, "pp": 2, "dp": 2}, training__global_batch=4)  # fmt: skip
     layout = layout_of_scenario(scenario)
     assert layout is not None
-    bounds = Bounds(scenario, [layout])
-    for bound in (bounds.outline, bounds.with_ends, bounds.with_schedule):
+    bounds = StepTimeBounds(scenario, [layout])
+    for bound in (bounds.outline_bound, bounds.bound_with_ends, bounds.bound_with_schedule):
         assert bound(layout) <= step_of(scenario, layout)
-    assert bounds.with_schedule(layout) >= 0.99 * step_of(scenario, layout)
+    assert bounds.bound_with_schedule(layout) >= 0.99 * step_of(scenario, layout)
 
 
 def test_a_bound_of_slices_without_layers_is_no_error_under_zero_2() -> None:
     """Eight layers of a stage in nine chunks: one is empty and reduces nothing.  Who plays it is told so."""
     changes = {"cluster.nodes": 64, "gpus": 512, "parallel.dp": 4, "training.global_batch": 512,
                "overlap.grad_reduce": False, "overlap.param_gather": False}  # fmt: skip
-    scenario = searchable_scenario(simcluster.scenario("llama3_405b_16384xh100", changes))
+    scenario = make_searchable_scenario(simcluster.scenario("llama3_405b_16384xh100", changes))
     layout = Layout(512, 1, 16, 32, False, 1, "selective", "interleaved", 9, 2, ("tp", "cp", "dp", "pp"))
-    bounds = Bounds(scenario, [layout])
-    assert 0 < bounds.outline(layout) < bounds.with_ends(layout)
+    bounds = StepTimeBounds(scenario, [layout])
+    assert 0 < bounds.outline_bound(layout) < bounds.bound_with_ends(layout)
 
 
 def test_a_schedule_made_for_the_times_of_the_run_is_not_bounded_by_another() -> None:
@@ -177,9 +179,9 @@ def test_a_schedule_made_for_the_times_of_the_run_is_not_bounded_by_another() ->
     for layers, tp, pp, dp in ((4, 2, 4, 1), (4, 1, 4, 2), (8, 2, 4, 1)):
         scenario = base(model__layers=layers, model__vocab_size=1000, parallel__zero=0)
         layout = Layout(8, tp, pp, dp, False, 1, "none", "zb-auto", 1, 0, ("tp", "cp", "dp", "pp"))
-        bounds = Bounds(scenario, [layout])
+        bounds = StepTimeBounds(scenario, [layout])
         step = step_of(scenario, layout)
-        steps = [way(layout) for way in (bounds.outline, bounds.with_ends, bounds.with_schedule)]
+        steps = [way(layout) for way in (bounds.outline_bound, bounds.bound_with_ends, bounds.bound_with_schedule)]
         assert steps == sorted(steps)
         assert 0.8 * step < steps[-1] <= step
 
@@ -190,9 +192,9 @@ def test_a_schedule_made_for_the_times_of_the_run_is_not_bounded_by_another() ->
      ("gpt3_175b_64xa100_full_recompute", 0.98), ("packing_16", 0.9)],
 )  # fmt: skip
 def test_no_bound_is_above_what_shipped_scenarios_take(name: str, share: float) -> None:
-    scenario = searchable_scenario(simcluster.scenario(name))
+    scenario = make_searchable_scenario(simcluster.scenario(name))
     layout = layout_of(scenario)
-    step, bound = step_of(scenario, layout), Bounds(scenario, [layout]).with_schedule(layout)
+    step, bound = step_of(scenario, layout), StepTimeBounds(scenario, [layout]).bound_with_schedule(layout)
     assert share * step <= bound <= step, "above it is none; far below it prunes nothing"
 
 
@@ -209,7 +211,7 @@ def test_without_disturbance_the_bound_is_the_step() -> None:
     """1F1B on one tp rank without replicas: nothing shares a link, nothing is hidden, so nothing is left to bound."""
     scenario = base(overlap__interference="none", overlap__tensor=False, gpus=4, parallel__dp=1, parallel__zero=0)
     layout = Layout(4, 1, 4, 1, False, 1, "none", "1f1b", 1, 0, ("tp", "cp", "dp", "pp"))
-    step, bound = step_of(scenario, layout), Bounds(scenario, [layout]).with_schedule(layout)
+    step, bound = step_of(scenario, layout), StepTimeBounds(scenario, [layout]).bound_with_schedule(layout)
     assert bound <= step < 1.02 * bound  # tied embeddings are summed, which is not counted
 
 
@@ -223,7 +225,7 @@ def test_a_ring_of_copies_overlaps_from_its_first_copy_on(pieces: int) -> None:
     )  # fmt: skip
     layout = layout_of_scenario(scenario)
     assert layout is not None
-    step, bound = step_of(scenario, layout), Bounds(scenario, [layout]).with_schedule(layout)
+    step, bound = step_of(scenario, layout), StepTimeBounds(scenario, [layout]).bound_with_schedule(layout)
     assert bound <= step < 1.002 * bound
 
 
@@ -236,17 +238,17 @@ def test_the_space_is_what_the_rules_say(changes: dict[str, Any]) -> None:
         "parallel.tp": (1, 2, 3, 4),
         "pipeline.schedule": ("1f1b", "interleaved", "zb-v"),
     }
-    space = make_space(scenario, 8, vary)
-    legal, counts = space.found
-    tried = space.tried
+    space = make_layout_space(scenario, 8, vary)
+    legal, counts = space.layouts_and_counts
+    tried = space.values_by_path
     total = 1
     for path in tried:
         total *= len(tried[path]) if path not in ("pipeline.schedule", "pipeline.chunks") else 1
-    assert len(legal) + sum(counts.values()) == total * len(space.pairs)
+    assert len(legal) + sum(counts.values()) == total * len(space.schedules_with_chunks)
     found = {layout._replace(order=()) for layout in legal}
     for tp, pp, sequence, micro, recompute, (schedule, chunks), zero in product(
         *(tried[f"parallel.{name}"] for name in ("tp", "pp", "sequence_parallel")), tried["training.micro_batch"],
-        tried["training.recompute"], space.pairs, tried["parallel.zero"],
+        tried["training.recompute"], space.schedules_with_chunks, tried["parallel.zero"],
     ):  # fmt: skip
         if 8 % (tp * pp) or (pp == 1 and schedule != "1f1b"):
             continue
@@ -256,17 +258,17 @@ def test_the_space_is_what_the_rules_say(changes: dict[str, Any]) -> None:
         twin = (layout.dp == 1 and zero > min(tried["parallel.zero"])) or (
             recompute == "selective" and scenario.training.attention == "fused"
         )
-        if not twin and not find_broken_keys(layout.on(scenario)):
+        if not twin and not find_broken_keys(layout.apply_to(scenario)):
             assert layout._replace(order=()) in found, layout
 
 
 def test_memory_is_between_its_floor_and_its_most() -> None:
     scenario = base(training__attention="unfused")
-    layouts = make_space(scenario, 8, {}).found[0]
+    layouts = make_layout_space(scenario, 8, {}).layouts_and_counts[0]
     memory = LayoutMemory(scenario)
     for layout in layouts[:: max(1, len(layouts) // 60)]:
-        most = memory.most(layout)
-        assert memory.floor(layout) <= most * (1 + ENDS)
-        assert most == pytest.approx(peak_bytes(layout.on(scenario)), rel=1e-9)
+        most = memory.planned_bytes(layout)
+        assert memory.least_bytes(layout) <= most * (1 + ENDS)
+        assert most == pytest.approx(peak_memory_bytes(layout.apply_to(scenario)), rel=1e-9)
     for layout in layouts[:: max(1, len(layouts) // 12)]:
-        assert simulate_scenario(layout.on(scenario)).memory.total <= memory.most(layout) * (1 + ENDS)
+        assert simulate_scenario(layout.apply_to(scenario)).memory.total <= memory.planned_bytes(layout) * (1 + ENDS)

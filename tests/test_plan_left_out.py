@@ -82,4 +82,4 @@ def test_documents_and_faults_that_are_left_out_are_named_in_text_and_json(
     assert cli.main(["plan", str(path), "--executor", "1", *options, "--json", "-"]) == 0
     assert json.loads(capsys.readouterr().out)["faults_left_out"] == ["sequence_lengths"]
     again = from_document(document)
-    assert simcluster.plan(again, vary=VARY).left_out.faults == ("sequence_lengths",)
+    assert simcluster.plan(again, vary=VARY).ignored_parts.faults == ("sequence_lengths",)

@@ -13,23 +13,23 @@ import pytest
 import simcluster
 from simcluster.base.units import format_seconds
 from simcluster.cli import main
-from simcluster.scenario.fits import apply_changes
+from simcluster.scenario.memory_remedies import try_changes
 from simcluster.step.simulate import simulate
-from simcluster.studies.whatif.preflight import make_checklist, preflight, worst_verdict
-from simcluster.studies.whatif.preflight_points import CHECKS, Point, _check_contention
-from simcluster.studies.whatif.remedies import Remedy, exposure_remedies, format_changes
+from simcluster.studies.whatif.checklist_points import CHECKS, ChecklistPoint, _check_contention
+from simcluster.studies.whatif.launch_checklist import check_launch, make_checklist, worst_verdict
+from simcluster.studies.whatif.remedies import Remedy, format_changes, list_exposure_remedies
 
 GPT = "gpt3_175b_64xa100"
 SLOW = ("slow_gpu", "model.layers=8", "training.global_batch=16")
 
 
 @cache
-def points(name: str, *overrides: str) -> dict[str, Point]:
-    return {point.name: point for point in preflight(simulate(simcluster.scenario(name, overrides)))}
+def points(name: str, *overrides: str) -> dict[str, ChecklistPoint]:
+    return {point.name: point for point in check_launch(simulate(simcluster.scenario(name, overrides)))}
 
 
 @cache
-def looked_at(*overrides: str) -> dict[str, Point]:
+def looked_at(*overrides: str) -> dict[str, ChecklistPoint]:
     """The points of a tiny job before anything is tried."""
     result = simulate(simcluster.scenario("tiny_3d", ["training.global_batch=8", *overrides]))
     return {point.name: point for point in (check(result) for check in CHECKS)}
@@ -79,7 +79,7 @@ def test_a_remedy_is_what_its_scenario_gives() -> None:
     assert found.verdict != "pass"
     assert found.remedy is not None
     scenario = simcluster.scenario(SLOW[0], SLOW[1:])
-    changed = apply_changes(scenario, found.remedy.values)
+    changed = try_changes(scenario, found.remedy.values)
     assert changed is not None
     assert simulate(changed).step_time == found.remedy.step_time < simulate(scenario).step_time
     by_hand = simcluster.scenario(SLOW[0], [*SLOW[1:], *format_changes(found.remedy.values)])
@@ -149,9 +149,9 @@ def test_a_remedy_says_what_its_point_says_then() -> None:
         times = [remedy.step_time for remedy in remedies]
         for remedy in remedies:
             again = check(simulate(simcluster.scenario("tiny_3d", [*overrides, *format_changes(remedy.values)])))
-            assert remedy.then == (again.verdict, again.found)
+            assert remedy.point_result == (again.verdict, again.found)
             assert remedy.before == base.step_time
-        if remedies and point.for_time:
+        if remedies and point.must_shorten_step:
             assert times == sorted(times)
             assert times[0] < base.step_time
 
@@ -173,11 +173,11 @@ def test_gradients_reduced_in_every_microbatch_are_named_and_ended() -> None:
     found = {point.name: point for point in (check(base) for check in CHECKS)}
     assert "gradients are reduced in each of 32 microbatches" in found["ZeRO under the pipeline"].found
     assert found["pipeline bubble"].verdict == "pass"
-    first = exposure_remedies(base)[:6]
+    first = list_exposure_remedies(base)[:6]
     tried = ({"parallel.zero": 1}, 13.58, -0.291), ({"fsdp.sync_every_microbatch": False}, 14.04, -0.267)
     for values, seconds, gain in tried:
         assert values in first
-        changed = apply_changes(base.scenario, values)
+        changed = try_changes(base.scenario, values)
         assert changed is not None
         step = simulate(changed).step_time
         assert step == pytest.approx(seconds, abs=5e-3)
@@ -191,7 +191,7 @@ def test_a_rules_fix_that_is_slower_says_so(capsys: pytest.CaptureFixture[str]) 
     assert found.verdict == "fail"
     slower = [each for each in found.remedies if each.change > 0]
     assert slower
-    assert all(each.then is not None and each.then[0] == "pass" for each in slower)
+    assert all(each.point_result is not None and each.point_result[0] == "pass" for each in slower)
     assert main(["check", "tiny_3d", *(f"--set={text}" for text in overrides)]) == 0
     assert f"({slower[0].change:+.1%}: it meets the rule, but is slower)" in capsys.readouterr().out
 
@@ -215,8 +215,8 @@ def test_a_gpu_that_is_nearly_full_has_remedies_too(capsys: pytest.CaptureFixtur
     full = points("tiny_3d", scale)["memory headroom"]
     assert full.verdict == "warn"
     assert full.remedy is not None
-    assert full.remedy.then is not None
-    assert full.remedy.then[0] == "pass"
+    assert full.remedy.point_result is not None
+    assert full.remedy.point_result[0] == "pass"
     assert main(["check", "tiny_3d", "--set", scale]) == 0
     assert ", tight: 0.5 of 0.5 GB" in capsys.readouterr().out
 
@@ -229,15 +229,20 @@ def test_changes_that_help_each_other_are_put_together() -> None:
     assert times == sorted(times)
     assert times[0] < min(each.step_time for point in found.points for each in point.remedies)
     for remedy in found.fastest:
-        changed = apply_changes(result.scenario, remedy.values)
+        changed = try_changes(result.scenario, remedy.values)
         assert changed is not None
         assert simulate(changed).step_time == remedy.step_time
 
 
 def test_options_are_quoted_for_a_shell() -> None:
     remedy = Remedy({"parallel.order": ("tp", "dp"), "training.micro_batch": 2}, 1.0, 2.0, 0.0)
-    assert remedy.options() == "--set 'parallel.order=[tp, dp]' --set training.micro_batch=2"
-    assert shlex.split(remedy.options()) == ["--set", "parallel.order=[tp, dp]", "--set", "training.micro_batch=2"]
+    assert remedy.shell_options() == "--set 'parallel.order=[tp, dp]' --set training.micro_batch=2"
+    assert shlex.split(remedy.shell_options()) == [
+        "--set",
+        "parallel.order=[tp, dp]",
+        "--set",
+        "training.micro_batch=2",
+    ]
 
 
 def test_the_command(capsys: pytest.CaptureFixture[str]) -> None:

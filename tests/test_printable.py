@@ -14,10 +14,10 @@ import pytest
 from matplotlib.figure import Figure
 
 from simcluster import cli
-from simcluster.base.texts import escape_controls, escape_for_cell
+from simcluster.base.texts import escape_controls, escape_table_cell
 from simcluster.cli.common import format_table
-from simcluster.cli.terminal import EscapingStream, style_code
-from simcluster.show.saving import save_figure
+from simcluster.cli.terminal import EscapingStream, mark_style_code
+from simcluster.show.figure_files import save_figure
 
 EVIL = "\x1b[31m\x07\u202e\x9b2J\x7f\r\u2066"
 RAW = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]")
@@ -86,7 +86,7 @@ def test_no_control_character_of_a_name_reaches_the_terminal(
 def test_columns_stand_under_each_other_whatever_names_hold() -> None:
     lines = format_table(["name", "n"], [["a\x1b\nb", "1"], ["plain", "22"]]).splitlines()
     assert lines == ["name             n", "a\\u001b\\u000ab   1", "plain           22"]
-    assert (escape_controls("a\tb\nc"), escape_for_cell("a\tb")) == ("a\tb\nc", "a\\u0009b")
+    assert (escape_controls("a\tb\nc"), escape_table_cell("a\tb")) == ("a\tb\nc", "a\\u0009b")
 
 
 @pytest.mark.parametrize("command", ["run", "run --explain", "check", "memory", "compare", "stragglers", "diff"])
@@ -108,7 +108,7 @@ def test_escapes_are_those_of_json() -> None:
 
 def test_own_codes_pass_and_nobody_elses() -> None:
     stream = EscapingStream(shown := io.StringIO())
-    print(style_code("1") + "bold" + style_code("0"), "\x1b[1mnot", file=stream)
+    print(mark_style_code("1") + "bold" + mark_style_code("0"), "\x1b[1mnot", file=stream)
     assert shown.getvalue() == "\x1b[1mbold\x1b[0m \\u001b[1mnot\n"
     assert cli.main(["run", "missing"]) == 2
     assert not isinstance(sys.stdout, EscapingStream)

@@ -20,7 +20,7 @@ from simcluster.base.clock import (
     slowed_duration,
 )
 from simcluster.base.errors import DeadlockError
-from simcluster.engine.explicit import ExplicitProgram
+from simcluster.engine.explicit_program import ExplicitProgram
 
 quarters = st.integers(0, 40).map(lambda number: number / 4)
 
@@ -117,7 +117,7 @@ def arrivals(profile: Profile, sizes: list[float], starts: list[float]) -> list[
     for start, size in zip(starts, sizes, strict=True):
         lane = made.add_lane(0)
         made.add_op(lane, start)
-        made.add_op(lane, meeting=transfer(made, 0, size))
+        made.add_op(lane, rendezvous=transfer(made, 0, size))
     found: list[float] = times_of(made, capacities={0: profile}).end[1::2].tolist()
     return found
 
@@ -151,8 +151,8 @@ def test_a_deadlock_is_found_while_links_flap() -> None:
     """One of two parties never comes: the run ends and says so, whatever changes for ever."""
     made = ExplicitProgram()
     lane = made.add_lane(0)
-    made.add_op(lane, meeting=transfer(made, 0, 2.0))
-    made.add_op(lane, meeting=transfer(made, 0, 1.0))
+    made.add_op(lane, rendezvous=transfer(made, 0, 2.0))
+    made.add_op(lane, rendezvous=transfer(made, 0, 1.0))
     made.meetings[1] = made.meetings[1]._replace(parties=2)
     with pytest.raises(DeadlockError, match="1 of 2 have arrived"):
         times_of(made, capacities={0: WindowProfile(0.5, 0.0, math.inf, 1.0, 0.5)})

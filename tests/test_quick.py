@@ -18,17 +18,17 @@ from hypothesis import strategies as st
 from simcluster import InputError, simulate
 from simcluster.base.arrays import Floats
 from simcluster.cli import main
-from simcluster.documents.shipped import builtin_names
+from simcluster.documents.builtin_documents import builtin_names
 from simcluster.engine.run import simulate_tables
-from simcluster.engine.tables import Tables
-from simcluster.results.numbers import METRICS
-from simcluster.scenario.job import facts_of
-from simcluster.scenario.scenario import Base, Scenario, Variant, load
+from simcluster.engine.tables import EngineTables
+from simcluster.results.step_metrics import METRICS
+from simcluster.scenario.job_conversion import job_facts_of
+from simcluster.scenario.scenario import BaseScenario, Scenario, ScenarioVariant, load
 from simcluster.schedules import SCHEDULES
 from simcluster.studies.sweep import step_tables
-from simcluster.studies.sweep.quick import quick_numbers, quick_step
-from simcluster.studies.sweep.quick_rows import make_changed_scenario, measure_quickly
-from simcluster.studies.sweep.stage_network import NotQuickError
+from simcluster.studies.sweep.quick_rows import make_variant_scenario, simulate_quickly
+from simcluster.studies.sweep.quick_steps import quick_step_numbers, quick_step_time
+from simcluster.studies.sweep.stage_network import NeedsFullRunError
 from simcluster.traffic.traffic import Traffic
 
 SMALL = {
@@ -83,8 +83,8 @@ def scenarios(draw: st.DrawFn) -> Scenario:
 @settings(max_examples=30, deadline=None)
 def test_quick_is_exact_or_says_that_it_is_not(made: Scenario) -> None:
     try:
-        step_time = quick_step(made)
-    except NotQuickError:
+        step_time = quick_step_time(made)
+    except NeedsFullRunError:
         pass
     else:
         assert step_time == simulate(made).step_time
@@ -112,26 +112,26 @@ def test_transfers_that_share_links(case: tuple[Any, ...], monkeypatch: pytest.M
             "pipeline.chunks": chunks, "training.global_batch": 192, "training.micro_batch": 1}  # fmt: skip
     made = scenario(**{**SMALL, **base})
     expected = simulate(made).step_time
-    assert quick_step(made) == expected
-    simulated: list[Tables] = []
+    assert quick_step_time(made) == expected
+    simulated: list[EngineTables] = []
     ended = SimpleNamespace(lane_end=np.ones(1))
     monkeypatch.setattr(step_tables, "simulate_tables", lambda tables, *_, **__: simulated.append(tables) or ended)
-    quick_step(made)
+    quick_step_time(made)
     shared, alone = op_ends(simulated[0]), op_ends(on_own_links(simulated[0]))
     assert (shared >= alone).all()
     assert (shared > alone).any()
 
 
-def op_ends(tables: Tables) -> Floats:
+def op_ends(tables: EngineTables) -> Floats:
     times = simulate_tables(tables, str, keeps_times=True).times
     assert times is not None
     return times.end
 
 
-def on_own_links(tables: Tables) -> Tables:
+def on_own_links(tables: EngineTables) -> EngineTables:
     """The tables with no link shared."""
     capacity = tables.capacity.tolist()
-    alone = [Traffic((), 0.0, 1, traffic.alone_seconds(capacity)) for traffic in tables.traffics]
+    alone = [Traffic((), 0.0, 1, traffic.solo_seconds(capacity)) for traffic in tables.traffics]
     return tables._replace(traffics=tuple(alone))
 
 
@@ -150,7 +150,7 @@ def test_sends_that_interfere_with_computation(interference: Any, tp: int, overl
                "training.global_batch": 32, "overlap.pipeline": True, "overlap.tensor": overlap_tensor}  # fmt: skip
     without = scenario(**{**SMALL, **changes, "overlap.interference": "none"})
     made = scenario(**{**SMALL, **changes, "overlap.interference": interference})
-    assert quick_step(made) == simulate(made).step_time > simulate(without).step_time
+    assert quick_step_time(made) == simulate(made).step_time > simulate(without).step_time
 
 
 @pytest.mark.parametrize("interference", ["none", INTERFERENCE[1]])
@@ -160,11 +160,11 @@ def test_tensor_parallel_groups_that_share_links_with_sends(schedule: str, inter
                "parallel.pp": 4, "parallel.dp": 1, "pipeline.schedule": schedule, "pipeline.chunks": 1,
                "training.global_batch": 16, "overlap.tensor": True, "overlap.interference": interference}  # fmt: skip
     made = scenario(**{**SMALL, **changes})
-    assert quick_step(made) == simulate(made).step_time
+    assert quick_step_time(made) == simulate(made).step_time
 
 
 @pytest.mark.parametrize("overlap", [False, True])
-@pytest.mark.parametrize("schedule", [name for name in SCHEDULES if not SCHEDULES[name].made_for_times])
+@pytest.mark.parametrize("schedule", [name for name in SCHEDULES if not SCHEDULES[name].depends_on_times])
 def test_every_schedule(schedule: str, overlap: bool) -> None:
     """Fused pairs and models held more than once included."""
     changes = {"cluster.nodes": 1, "gpus": 8, "parallel.tp": 1, "parallel.pp": 4, "parallel.dp": 2,
@@ -172,7 +172,7 @@ def test_every_schedule(schedule: str, overlap: bool) -> None:
                "training.micro_batch": 1, "training.global_batch": 32, "parallel.sequence_parallel": False,
                "overlap.pipeline": overlap}  # fmt: skip
     made = scenario(**{**SMALL, **changes})
-    assert quick_step(made) == simulate(made).step_time
+    assert quick_step_time(made) == simulate(made).step_time
 
 
 @pytest.mark.parametrize("many", [1, 2, 3, 5, 16])
@@ -184,7 +184,7 @@ def test_any_number_of_layers(many: int, recompute: str, parallel: bool) -> None
                "training.recompute": recompute, "parallel.sequence_parallel": parallel,
                "overlap.interference": "none"}  # fmt: skip
     made = scenario(**{**SMALL, **changes})
-    assert quick_step(made) == simulate(made).step_time
+    assert quick_step_time(made) == simulate(made).step_time
 
 
 def test_most_of_what_is_drawn_is_quick() -> None:
@@ -196,7 +196,7 @@ def test_most_of_what_is_drawn_is_quick() -> None:
         for tp, pp in [(8, 2), (8, 1), (4, 2), (1, 1)]
     ]
     made = [scenario(**SMALL, **base, **split) for split in splits]
-    assert all(quick_step(each) > 0 for each in made)
+    assert all(quick_step_time(each) > 0 for each in made)
 
 
 @pytest.mark.parametrize(
@@ -214,19 +214,19 @@ def test_most_of_what_is_drawn_is_quick() -> None:
             "copies of stages",
         ),
         ({"parallel.zero": 3, "pipeline.schedule": "1f1b", "pipeline.chunks": 1}, "ZeRO 3"),
-        ({"pipeline.p2p": "rendezvous"}, "rendezvous"),
+        ({"pipeline.p2p": "rendezvous"}, "sends wait for receives"),
         ({"steps": 2}, "several steps"),
         ({"collectives.detail": "steps"}, "step by step"),
         ({"pipeline.schedule": "zb-auto", "pipeline.chunks": 1}, "optimized for simulated times"),
         ({"faults": [{"kind": "slow_gpu", "rank": 1, "factor": 1.5}]}, "faults"),
-        ({"engine": "simpy", "overlap.interference": "none"}, "engine: reference or simpy"),
+        ({"engine": "simpy", "overlap.interference": "none"}, "the engine is reference or simpy"),
     ],
 )
 def test_a_scenario_out_of_scope_says_why(change: dict[str, Any], why: str) -> None:
     base = {"cluster.nodes": 2, "gpus": 16, "parallel.tp": 4, "parallel.pp": 2, "parallel.dp": 2, "pipeline.chunks": 2,
             "training.global_batch": 16}  # fmt: skip
-    with pytest.raises(NotQuickError, match=why):
-        quick_step(scenario(**{**SMALL, **base, **change}))
+    with pytest.raises(NeedsFullRunError, match=why):
+        quick_step_time(scenario(**{**SMALL, **base, **change}))
 
 
 def test_an_algorithm_that_the_scenario_does_not_use_refuses_nothing() -> None:
@@ -235,11 +235,11 @@ def test_an_algorithm_that_the_scenario_does_not_use_refuses_nothing() -> None:
             "pipeline.schedule": "1f1b", "training.global_batch": 6, "training.micro_batch": 1,
             "collectives.reduce_scatter": "halving_doubling", "collectives.nccl": "none",
             "parallel.sequence_parallel": False}  # fmt: skip
-    made = Variant(Base("gpt3_175b_64xa100"), tuple({**SMALL, **base, "parallel.zero": 0}.items()))
-    row = measure_quickly(made)
+    made = ScenarioVariant(BaseScenario("gpt3_175b_64xa100"), tuple({**SMALL, **base, "parallel.zero": 0}.items()))
+    row = simulate_quickly(made)
     assert (row["status"], row["step_time_s"]) == ("ok", simulate(made.scenario()).step_time)
-    sharded = Variant(made.base, (*made.changes, ("parallel.zero", 1)))
-    assert "needs a power of two of ranks" in measure_quickly(sharded)["error"]
+    sharded = ScenarioVariant(made.base, (*made.changes, ("parallel.zero", 1)))
+    assert "needs a power-of-two number of ranks" in simulate_quickly(sharded)["error"]
 
 
 def test_more_clusters_than_are_kept() -> None:
@@ -250,7 +250,7 @@ def test_more_clusters_than_are_kept() -> None:
             made = scenario(
                 **{**SMALL, **base, "cluster.nodes": nodes, "cluster.nvlink.efficiency": 0.5 + 0.04 * nodes}
             )
-            assert quick_step(made) == simulate(made).step_time
+            assert quick_step_time(made) == simulate(made).step_time
 
 
 # --- rows -------------------------------------------------------------------------------------------------------------
@@ -266,8 +266,8 @@ CHANGES = [
 
 @pytest.mark.parametrize("change", CHANGES)
 def test_changed_sections_are_the_scenario_as_read(change: dict[str, Any]) -> None:
-    variant = Variant(Base("gpt3_175b_64xa100"), tuple(change.items()))
-    assert make_changed_scenario(variant) == variant.scenario()
+    variant = ScenarioVariant(BaseScenario("gpt3_175b_64xa100"), tuple(change.items()))
+    assert make_variant_scenario(variant) == variant.scenario()
 
 
 @pytest.mark.parametrize("name", builtin_names("scenarios"))
@@ -276,23 +276,27 @@ def test_a_shipped_base_is_read_once_for_all_variants(name: str, monkeypatch: py
     base = load(name)
     kept = {"parallel.tp": base.parallel.tp, "pipeline.p2p": base.pipeline.p2p,
             "overlap.pipeline": base.overlap.pipeline, "training.micro_batch": base.training.micro_batch}  # fmt: skip
-    variant = Variant(Base(name), tuple(kept.items()))
+    variant = ScenarioVariant(BaseScenario(name), tuple(kept.items()))
     expected = variant.scenario()
-    monkeypatch.setattr(Variant, "scenario", lambda self: pytest.fail(f"{self.base.what} is read for each variant"))
-    assert make_changed_scenario(variant) == expected
-    assert make_changed_scenario(variant).cluster is make_changed_scenario(variant).cluster
+    monkeypatch.setattr(
+        ScenarioVariant, "scenario", lambda self: pytest.fail(f"{self.base.source} is read for each variant")
+    )
+    assert make_variant_scenario(variant) == expected
+    assert make_variant_scenario(variant).cluster is make_variant_scenario(variant).cluster
 
 
 def test_a_variant_that_cannot_be_says_what_the_full_one_says() -> None:
-    variant = Variant(Base("gpt3_175b_64xa100"), (("parallel.tp", 7),))
+    variant = ScenarioVariant(BaseScenario("gpt3_175b_64xa100"), (("parallel.tp", 7),))
     with pytest.raises(InputError) as plain:
         variant.scenario()
-    assert measure_quickly(variant) == {"status": "refused", "error": str(plain.value)}
+    assert simulate_quickly(variant) == {"status": "refused", "error": str(plain.value)}
 
 
 def test_numbers_are_those_of_the_result() -> None:
-    variant = Variant(Base("gpt3_175b_64xa100"), (("training.global_batch", 16), ("overlap.interference", "none")))
-    row = measure_quickly(variant)
+    variant = ScenarioVariant(
+        BaseScenario("gpt3_175b_64xa100"), (("training.global_batch", 16), ("overlap.interference", "none"))
+    )
+    row = simulate_quickly(variant)
     full = simulate(variant.scenario()).to_dict()
     assert row["how"] == "quick"
     numbers = {name: value for name, value in row.items() if name not in ("status", "error", "how")}
@@ -337,10 +341,10 @@ def test_bad_way(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
 def test_facts_are_kept_by_all_that_real_tokens_follow_from() -> None:
     """Variants of one cluster that differ in how documents are packed, or in the draw, share no facts."""
     data = {"documents": {"kind": "lognormal", "median": 400, "sigma": 1.5}, "packing": "pad", "mask": "none"}
-    first = Variant(Base("tiny_3d"), (("data", data),)).scenario()
+    first = ScenarioVariant(BaseScenario("tiny_3d"), (("data", data),)).scenario()
     assert first.data is not None
     cut = first.model_copy(update={"data": first.data.model_copy(update={"packing": "cut"})})
     for each in (first, cut, first.model_copy(update={"seed": 5})):
         assert each.cluster is first.cluster
-        found = quick_numbers(each, quick_step(each))
-        assert found["real_token_fraction"] == facts_of(each, each.cluster.device).real
+        found = quick_step_numbers(each, quick_step_time(each))
+        assert found["real_token_fraction"] == job_facts_of(each, each.cluster.device).real

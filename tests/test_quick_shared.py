@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from typing import Any, Literal, get_args, get_origin
 
 from simcluster import InputError
+from simcluster.scenario.fast_path import _FIELDS
 from simcluster.scenario.scenario import Scenario, load
-from simcluster.scenario.scope import _FIELDS
-from simcluster.studies.sweep.quick import QuickSteps
-from simcluster.studies.sweep.stage_network import NotQuickError
+from simcluster.studies.sweep.quick_steps import QuickStepCalculator
+from simcluster.studies.sweep.stage_network import NeedsFullRunError
 
 BASE: dict[str, Any] = {
     "cluster.nodes": 2, "gpus": 16, "model.layers": 6, "model.hidden_size": 1024, "model.heads": 16,
@@ -54,7 +54,7 @@ def words(annotation: Any) -> tuple[Any, ...]:
 def one_by_one() -> Iterator[tuple[str, Scenario, float]]:
     """Of every field the first value with which there is a quick step of another length, played by itself."""
     base = load("gpt3_175b_64xa100", BASE)
-    before = QuickSteps().step(base)
+    before = QuickStepCalculator().step_time(base)
     yield "", base, before
     for path, field in _FIELDS.items():
         if path.startswith(ASIDE):
@@ -76,8 +76,8 @@ def variant(base: Scenario, changes: dict[str, Any]) -> tuple[Scenario, float] |
         made = load("gpt3_175b_64xa100", BASE | changes)
         if made.cluster == base.cluster:
             made = made.model_copy(update={"cluster": base.cluster})
-        return made, QuickSteps().step(made)
-    except (InputError, NotQuickError):
+        return made, QuickStepCalculator().step_time(made)
+    except (InputError, NeedsFullRunError):
         return None
 
 
@@ -86,6 +86,6 @@ def test_variants_that_differ_in_one_field_share_nothing_that_it_changes() -> No
     alone = list(one_by_one())
     assert {path for path, _, _ in alone} >= TOLD_APART
     for order in (alone, alone[::-1]):
-        way = QuickSteps()
+        way = QuickStepCalculator()
         for path, made, expected in order:
-            assert way.step(made) == expected, path
+            assert way.step_time(made) == expected, path

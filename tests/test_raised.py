@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 
 import simcluster
 from simcluster.cli import main
-from simcluster.results.contention import Call, list_link_calls
-from simcluster.results.raised import LinkUpgrade, UpgradeLimit, find_limit
+from simcluster.results.contention import EqualCalls, list_link_calls
+from simcluster.results.link_upgrade import LinkUpgrade, UpgradeLimit, find_upgrade_limit
 from simcluster.results.result import Result
-from simcluster.scenario.files import load_cluster
+from simcluster.scenario.document_resolution import load_cluster
 from simcluster.step.simulate import simulate_scenario
 from simcluster.traffic.traffic import Traffic, sum_usage
 
@@ -60,17 +60,17 @@ def test_neither_alone_pays_and_both_do() -> None:
 def test_what_a_run_says() -> None:
     network, pcie = step(network=2.0).warnings(), step(pcie=2.0).warnings()
     assert network == [
-        "cluster.scale.network 2: no gain for dp: bound by gpu - nic (PCIe) at 48 GB/s, in series with nic - leaf "
+        "cluster.scale.network 2: no gain for dp: limited by gpu - nic (PCIe) at 48 GB/s, in series with nic - leaf "
         "(now 96 GB/s); raise both: --cluster.scale.between_machines 2"
     ]
     assert pcie == [
-        "cluster.scale.pcie 2: no gain for dp: bound by nic - leaf at 48 GB/s, in series with gpu - nic (PCIe) "
+        "cluster.scale.pcie 2: no gain for dp: limited by nic - leaf at 48 GB/s, in series with gpu - nic (PCIe) "
         "(now 96 GB/s); raise both: --cluster.scale.between_machines 2"
     ]
     assert step(between_machines=2.0).warnings() == []
     assert step(network=0.5).warnings() == []
     assert step(nvlink=2.0).warnings() == [
-        "cluster.scale.nvlink 2: no gain: no communication of this job uses these links"
+        "cluster.scale.nvlink 2: no gain: this job does not communicate over these links"
     ]
     assert played({"cluster.scale.pcie": 2.0}).warnings() == [
         "cluster.scale.pcie 2: no gain: the cluster has no such links"
@@ -88,41 +88,41 @@ def test_a_machine_as_shipped_gets_what_its_pcie_has_left() -> None:
     """55.04 over 48 GB/s: a network twice as fast makes messages 1.147 times as fast."""
     shipped = {**TIE, "cluster": {"topology": "dgx_h100", "nodes": 4, "gpus_per_node": 1}}
     (text,) = played({**shipped, "cluster.scale.network": 2.0}).warnings()
-    assert "x2 gives x1.147 for dp: bound by gpu - nic (PCIe) at 55.04 GB/s" in text
+    assert "x2 link rate gives x1.147 for dp: limited by gpu - nic (PCIe) at 55.04 GB/s" in text
     assert played({**shipped, "cluster.scale.network": 1.1}).warnings() == []
 
 
 def test_nccls_own_pace_is_named_where_it_holds() -> None:
     job = {"cluster": {"topology": "dgx_h100", "nodes": 4, "gpus_per_node": 1}, "cluster.scale.pcie": 2.0}
     (text,) = played(job).warnings()
-    assert text.startswith("cluster.scale.pcie 2: no gain for dp: bound by NCCL's pace at ")
+    assert text.startswith("cluster.scale.pcie 2: no gain for dp: limited by NCCL's pace at ")
     before = {"cluster": job["cluster"]}
     found = simcluster.diff(played(before), played({**before, "cluster.nic.line_rate": "800 Gbit/s"}))
-    assert found.held is not None
-    assert found.held.remedy.endswith("--collectives.nccl none only the links limit")
+    assert found.limiting_links is not None
+    assert found.limiting_links.remedy.endswith("--collectives.nccl none, only the links limit")
 
 
 def test_compare_and_diff_say_it(capsys: pytest.CaptureFixture[str]) -> None:
     vary = "cluster.nic.line_rate=400 Gbit/s,800 Gbit/s"
     assert main(["compare", "tiny_dp", *SETS, "--vary", vary]) == 0
     last = capsys.readouterr().out.splitlines()[-1]
-    assert last.startswith("  line_rate 800 Gbit/s: no gain for dp: bound by gpu - nic (PCIe) at 48 GB/s")
+    assert last.startswith("  line_rate 800 Gbit/s: no gain for dp: limited by gpu - nic (PCIe) at 48 GB/s")
     assert last.endswith("raise both: --cluster.scale.pcie 2 as well")  # a factor on the network would come on top
     assert main(["compare", "tiny_dp", *SETS, "--vary", vary, "--json", "-"]) == 0
     rows = json.loads(capsys.readouterr().out)
     assert [row["held_back"] and row["held_back"]["by"] for row in rows] == [None, "gpu - nic"]
     found = simcluster.diff(step(), step(network=2.0))
-    assert found.held is not None
+    assert found.limiting_links is not None
     assert found.to_dict()["held_back"]["rate"] == 48e9
-    assert simcluster.diff(step(network=2.0), step()).held is None
+    assert simcluster.diff(step(network=2.0), step()).limiting_links is None
 
 
 # --- the cause, on links ----------------------------------------------------------------------------------------------
 
 
-def between(flows: int = 1, bound: float = math.inf) -> Call:
+def between(flows: int = 1, bound: float = math.inf) -> EqualCalls:
     """Messages from GPU 0 to the other machine's GPU 2, so many at a time."""
-    return Call("pp", 1.0, (Traffic(sum_usage([(float(flows), PAIR.spread(0, 2))]), 1.0, 1, 0.0, bound),))
+    return EqualCalls("pp", 1.0, (Traffic(sum_usage([(float(flows), PAIR.spread_route(0, 2))]), 1.0, 1, 0.0, bound),))
 
 
 def raised(network: float = 1.0, pcie: float = 1.0) -> LinkUpgrade:
@@ -132,48 +132,54 @@ def raised(network: float = 1.0, pcie: float = 1.0) -> LinkUpgrade:
 
 
 def test_what_holds_by_hand() -> None:
-    assert find_limit([between()], raised(network=2.0)) is None  # 11.85 to 23.7 GB/s: all of it
-    held = find_limit([between()], raised(network=3.0))
+    assert find_upgrade_limit([between()], raised(network=2.0)) is None  # 11.85 to 23.7 GB/s: all of it
+    held = find_upgrade_limit([between()], raised(network=3.0))
     assert held is not None
     assert (held.by, held.resource, held.rate) == ("gpu - nic", "pcie", 0.82 * 32e9)
     assert (held.links, held.links_rate, held.factor) == ("nic - leaf", 3 * 0.948 * 12.5e9, 3.0)
     assert held.gain == pytest.approx(0.82 * 32 / (0.948 * 12.5))
-    four = find_limit([between(flows=4)], raised(network=3.0))
+    four = find_upgrade_limit([between(flows=4)], raised(network=3.0))
     assert four == replace(held, flows=4.0, links_flows=4.0)  # four of them share all links alike
     assert four is not None
-    assert four.in_words() == held.in_words()
+    assert four.describe() == held.describe()
 
 
 def test_links_that_messages_share_say_how_many() -> None:
     """Two GPUs of a PCIe switch send out by a NIC each; both cross the switch's one link to the host bridge."""
     boxes = load_cluster("pcie_ethernet", [("nodes", 2)])
-    usage = sum_usage((1.0, boxes.spread(source, source + 8)) for source in (0, 1))
+    usage = sum_usage((1.0, boxes.spread_route(source, source + 8)) for source in (0, 1))
     media = [boxes.graph[a][b]["medium"] for a, b in boxes.links]
     faster = boxes.capacity * np.array([8.0 if medium == "ethernet" else 1.0 for medium in media])
-    held = find_limit([Call("dp", 1.0, (Traffic(usage, 1.0, 1, 0.0),))], LinkUpgrade(boxes, boxes.capacity, faster))
+    held = find_upgrade_limit(
+        [EqualCalls("dp", 1.0, (Traffic(usage, 1.0, 1, 0.0),))], LinkUpgrade(boxes, boxes.capacity, faster)
+    )
     assert held is not None
     assert (held.by, held.resource, held.flows) == ("pcie - host", "pcie", 2.0)
     assert held.gain == pytest.approx((0.82 * 32 / 2) / (0.948 * 12.5))
-    assert "at 26.24 GB/s for 2 messages at a time, in series with nic - leaf (now 94.8 GB/s for 1)" in held.in_words()
+    assert (
+        "at 26.24 GB/s shared by 2 messages, in series with nic - leaf (now 94.8 GB/s shared by 1)" in held.describe()
+    )
 
 
 def test_nothing_to_say() -> None:
-    assert find_limit([between()], raised()) is None
-    assert find_limit([between()], raised(network=0.5)) is None
-    assert find_limit([], raised(network=2.0)) == UpgradeLimit(2.0, 1.0)
-    assert UpgradeLimit(2.0, 1.0).in_words() == "no gain: no communication of this job uses these links"
+    assert find_upgrade_limit([between()], raised()) is None
+    assert find_upgrade_limit([between()], raised(network=0.5)) is None
+    assert find_upgrade_limit([], raised(network=2.0)) == UpgradeLimit(2.0, 1.0)
+    assert UpgradeLimit(2.0, 1.0).describe() == "no gain: this job does not communicate over these links"
 
 
 def test_most_seconds_decide() -> None:
     """A large call that is held outweighs a small one that is not, and the other way round."""
     traffic = between().traffics
     slow = (Traffic(traffic[0].usage, 1.0, 1, 0.0, 5e9),)  # its protocol reaches no more
-    calls_of = [Call("pp", 1.0, traffic), Call("dp", 3.0, slow)]
-    held = find_limit(calls_of, raised(network=2.0))
+    calls_of = [EqualCalls("pp", 1.0, traffic), EqualCalls("dp", 3.0, slow)]
+    held = find_upgrade_limit(calls_of, raised(network=2.0))
     assert held is not None
     assert (held.by, held.axes) == ("NCCL's pace", ("dp",))
     assert held.gain == pytest.approx((2.0 + 3 * 1.0) / 4)
-    assert find_limit([Call("pp", 4.0, traffic), Call("dp", 3.0, slow)], raised(network=2.0)) is None
+    assert (
+        find_upgrade_limit([EqualCalls("pp", 4.0, traffic), EqualCalls("dp", 3.0, slow)], raised(network=2.0)) is None
+    )
 
 
 @given(st.floats(1.001, 50.0), st.floats(1.0, 50.0), st.integers(1, 8))
@@ -181,16 +187,16 @@ def test_gain_is_what_the_narrowest_leaves(network: float, pcie: float, flows: i
     change = raised(network, pcie)
     usage = between(flows).traffics[0].usage
     rates = [min(capacity[link] / n for link, n in usage) for capacity in (change.before, change.after)]
-    held = find_limit([between(flows)], change)
+    held = find_upgrade_limit([between(flows)], change)
     if held is not None:
         assert held.gain == pytest.approx(rates[1] / rates[0])
         assert 1.0 <= held.gain < held.factor
-    both = find_limit([between(flows)], raised(network, network))
+    both = find_upgrade_limit([between(flows)], raised(network, network))
     assert both is None  # all links in series by one factor: nothing holds
 
 
-def calls_of(result: Result) -> Iterator[Call]:
-    return list_link_calls(result.folding.communicators, result.called, result.spans, result.weights)
+def calls_of(result: Result) -> Iterator[EqualCalls]:
+    return list_link_calls(result.folding.communicators, result.span_calls, result.spans, result.weights)
 
 
 def test_calls_of_uneven_experts_are_seen() -> None:
@@ -274,7 +280,7 @@ def test_a_run_warns_of_a_rate_beyond_nccls_pace() -> None:
     fast = {"cluster.nic.line_rate": "800 Gbit/s"}
     (warning,) = simulate_scenario(simcluster.scenario("tiny_3d", fast)).warnings()
     assert warning.startswith("cluster.nic.line_rate: almost no gain for dp")
-    assert "bound by NCCL's pace at 44.83 GB/s" in warning
-    assert "with --collectives.nccl none only the links limit" in warning
+    assert "limited by NCCL's pace at 44.83 GB/s" in warning
+    assert "with --collectives.nccl none, only the links limit" in warning
     for other in ({"cluster.nic.line_rate": "200 Gbit/s"}, {"cluster.name": "mine"}):
         assert simulate_scenario(simcluster.scenario("tiny_3d", other)).warnings() == []

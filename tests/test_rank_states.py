@@ -11,8 +11,8 @@ import pytest
 from ops_by_hand import ranks_of_spans
 from test_metrics import Row, only, spans
 
-from simcluster.results.metrics import BREAKDOWN, RankTime
 from simcluster.results.rank_states import RankStates
+from simcluster.results.rank_time import BREAKDOWN, RankBreakdown
 from simcluster.results.span_states import make_span_bits
 
 BARRIER = "barrier"  # in place of a kind: a checkpoint's span of that name
@@ -24,19 +24,19 @@ def of_rank(
     stage_ends: Sequence[float] = (),
     worked: float = np.inf,
     steps: Sequence[int] = (),
-) -> RankTime:
+) -> RankBreakdown:
     """Time of one rank of stage 0, from (stream, kind, ready, start, end); all stages end at ``total`` unless given."""
     full: list[Row] = [(0, stream, kind, 0, *times) for stream, kind, *times in rows]
     table = spans(full, steps)
     if BARRIER in table.words:
-        barriers = table.kind == table.code(BARRIER)
-        names = np.where(barriers, table.code(BARRIER), -1)
-        kinds = np.where(barriers, table.code("checkpoint"), table.kind)
+        barriers = table.kind == table.word_code(BARRIER)
+        names = np.where(barriers, table.word_code(BARRIER), -1)
+        kinds = np.where(barriers, table.word_code("checkpoint"), table.kind)
         table = replace(table, name=names, kind=kinds)
     ends = dict(enumerate(stage_ends or (total, total)))
     ((_, _, ops, times),) = ranks_of_spans(table)
     measure = RankStates(make_span_bits(ops), 1 + max(steps, default=0)).measure
-    found = RankTime.of_seconds(measure(*times[:3], total, ends[0], min(worked, total), len(ends) == 1))
+    found = RankBreakdown.from_seconds(measure(*times[:3], total, ends[0], min(worked, total), len(ends) == 1))
     assert tuple(found.states) == BREAKDOWN
     return found
 

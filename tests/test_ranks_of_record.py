@@ -36,13 +36,13 @@ def compiled(scenario: str, changes: dict[str, Any]) -> Result:
 def test_ranks_of_tables_are_those_of_all_ops(scenario: str, changes: dict[str, Any]) -> None:
     found = compiled(scenario, changes)
     whole = replace(found, record=replace(found.record, make_ranks=None))
-    for ours, theirs in zip(found.record.ranks(), whole.record.ranks(), strict=True):
+    for ours, theirs in zip(found.record.iterate_ranks(), whole.record.iterate_ranks(), strict=True):
         assert (ours.rank, ours.stage) == (theirs.rank, theirs.stage)
         many = len(ours.ops)
         for mine, other in zip(ours.times, theirs.times, strict=True):
             assert np.array_equal(mine[:many], other[:many])
             assert sorted(mine[many:]) == sorted(other[many:])  # messages come in another order
-        for name in ("step", "chunk", "microbatch", "pair", "on_main", "before"):
+        for name in ("step", "chunk", "microbatch", "pair", "on_main", "previous_ops"):
             assert np.array_equal(getattr(ours.ops, name), getattr(theirs.ops, name))
     assert found.times == whole.times
     assert found.times.of_rank == whole.times.of_rank

@@ -155,9 +155,9 @@ def test_every_example_is_tried_and_explained() -> None:
 
 
 def test_an_example_that_has_something_wrong_shows_it() -> None:
-    from simcluster.interop.replay import load_trace, measure
+    from simcluster.interop.replay import load_recorded_job, measure_stragglers
 
-    found = measure(load_trace(ROOT / "examples" / "trace.parquet"))
+    found = measure_stragglers(load_recorded_job(ROOT / "examples" / "trace.parquet"))
     assert found.slowdown > 1.1
     assert "much slower than it should be" in played.run_here(HEALTH)
 

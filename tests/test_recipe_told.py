@@ -12,8 +12,8 @@ import simcluster
 from simcluster import cli
 from simcluster.model.layers import stage_parameters_per_tp_rank
 from simcluster.model.recipes import RECIPES
-from simcluster.scenario.memory_plan import describe_change, describe_recipe
-from simcluster.studies.whatif.difference import diff
+from simcluster.scenario.memory_plan import describe_recipe, describe_recipe_change
+from simcluster.studies.whatif.difference import explain_difference
 
 PLAIN: dict[str, Any] = {"gpus": 1, "parallel": {"dp": 1}, "training.global_batch": 4, "overlap": {}}
 
@@ -51,31 +51,33 @@ def test_the_run_says_it_in_a_line(capsys: pytest.CaptureFixture[str]) -> None:
 def test_another_precision_is_another_width_of_gradients(tmp_path: Path) -> None:
     """tiny_dp with fp16-mixed is faster because its recipe has gradients of 2 B: the recipe alone does as much."""
     sides = [simcluster.scenario("tiny_dp"), simcluster.scenario("tiny_dp", {"training.precision": "fp16-mixed"})]
-    found = diff(*sides)
+    found = explain_difference(*sides)
     assert found.recipe is not None
-    assert found.recipe.alone is not None
+    assert found.recipe.step_time_change is not None
     alone = simcluster.simulate(simcluster.scenario("tiny_dp", {"training.memory_recipe": "mixed-16"})).step_time
-    assert found.recipe.alone == alone - found.base.step_time
-    assert abs(found.seconds - found.recipe.alone) < 0.03 * abs(found.seconds)
-    assert (
-        "mixed-16 for mixed-18, which follows from the precision: gradients 4 -> 2 B per parameter" in found.in_words()
-    )
-    assert "That alone takes 3.884 ms less." in found.in_words()
+    assert found.recipe.step_time_change == alone - found.base.step_time
+    assert abs(found.seconds - found.recipe.step_time_change) < 0.03 * abs(found.seconds)
+    why = "from mixed-18 to mixed-16, which follows from the precision: gradients 4 -> 2 B per parameter"
+    assert f"The memory recipe changes {why}" in found.describe()
+    assert "This alone makes a step 3.884 ms shorter." in found.describe()
     assert found.to_dict()["recipe"] == {
-        "before": "mixed-18", "after": "mixed-16", "default": True, "alone_s": found.recipe.alone,
+        "before": "mixed-18", "after": "mixed-16", "default": True, "alone_s": found.recipe.step_time_change,
     }  # fmt: skip
     saved = [tmp_path / f"{name}.json" for name in ("before", "after")]
     for path, side in zip(saved, sides, strict=True):
         path.write_text(json.dumps(simcluster.simulate(side).to_dict()))
-    assert diff(*saved).recipe == found.recipe
+    assert explain_difference(*saved).recipe == found.recipe
 
 
 def test_a_recipe_that_is_all_that_differs_is_not_played_again() -> None:
-    found = diff("tiny_dp", simcluster.scenario("tiny_dp", {"training.memory_recipe": "mixed-16"}))
+    found = explain_difference("tiny_dp", simcluster.scenario("tiny_dp", {"training.memory_recipe": "mixed-16"}))
     assert found.recipe is not None
-    assert (found.recipe.alone, found.recipe.default) == (None, False)
-    assert "Another recipe, mixed-16 for mixed-18: gradients" in found.in_words()
-    assert diff("tiny_dp", simcluster.scenario("tiny_dp", {"training.memory_recipe": "mixed-18"})).recipe is None
+    assert (found.recipe.step_time_change, found.recipe.follows_precision) == (None, False)
+    assert "The memory recipe changes from mixed-18 to mixed-16: gradients" in found.describe()
+    assert (
+        explain_difference("tiny_dp", simcluster.scenario("tiny_dp", {"training.memory_recipe": "mixed-18"})).recipe
+        is None
+    )
 
 
 def test_compare_names_it(capsys: pytest.CaptureFixture[str]) -> None:
@@ -90,6 +92,6 @@ def test_every_change_of_recipe_has_words() -> None:
         for after in RECIPES.values():
             parts = ("weight", "gradient", "optimizer")
             changed = sum(getattr(before, part) != getattr(after, part) for part in parts)
-            words = describe_change(before, after)
+            words = describe_recipe_change(before, after)
             assert words.count(" -> ") == changed
             assert words

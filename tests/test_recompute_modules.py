@@ -9,15 +9,15 @@ from typing import Any
 import pytest
 
 from simcluster import InputError, simulate
-from simcluster.model.choices import RECOMPUTE_MODULES, RecomputeModule
 from simcluster.model.flops import hardware_flops_per_sequence, model_flops_per_sequence
+from simcluster.model.kernel_choices import RECOMPUTE_MODULES, RecomputeModule
 from simcluster.model.layers import RankShape
-from simcluster.model.memory import activation_parts
+from simcluster.model.memory import activation_bytes
 from simcluster.model.transformer import Model
-from simcluster.planning.segments import Pass, Passes
-from simcluster.planning.works import Collective
+from simcluster.planning.pass_segments import CachedPassSegmentMaker, PassLayers
+from simcluster.planning.work_kinds import Collective
 from simcluster.results.result import Result
-from simcluster.scenario.job import planned_footprints
+from simcluster.scenario.job_conversion import plan_footprints
 from simcluster.scenario.memory_plan import offload_of, shape_of
 from simcluster.scenario.scenario import load
 
@@ -62,7 +62,7 @@ def played(modules: tuple[str, ...] | str, **fields: Any) -> Result:
 @pytest.mark.parametrize("module", RECOMPUTE_MODULES)
 @pytest.mark.parametrize("layer", [DENSE, MIXED])
 def test_a_module_frees_its_tensors_alone(module: RecomputeModule, layer: int) -> None:
-    before, after = (activation_parts(MODEL, shape, layer) for shape in (PLAIN, selective(module)))
+    before, after = (activation_bytes(MODEL, shape, layer) for shape in (PLAIN, selective(module)))
     assert set(before) - set(after) == FREED[module][layer]
     assert all(before[name] == size for name, size in after.items())
 
@@ -70,7 +70,7 @@ def test_a_module_frees_its_tensors_alone(module: RecomputeModule, layer: int) -
 @pytest.mark.parametrize("module", RECOMPUTE_MODULES)
 def test_a_run_holds_what_was_counted_and_pays_for_what_it_freed(module: RecomputeModule) -> None:
     plain, again = played("none"), played((module,))
-    (counted,) = planned_footprints(again.scenario)
+    (counted,) = plan_footprints(again.scenario)
     assert again.memory.total == pytest.approx(counted.total, rel=1e-12)
     assert again.memory.total <= plain.memory.total
     assert again.step_time > plain.step_time
@@ -80,9 +80,11 @@ def test_a_run_holds_what_was_counted_and_pays_for_what_it_freed(module: Recompu
 @pytest.mark.parametrize("module", RECOMPUTE_MODULES)
 def test_flops_count_the_products_that_run_again(module: RecomputeModule) -> None:
     counted = hardware_flops_per_sequence(MODEL, "selective", modules=(module,)) - model_flops_per_sequence(MODEL)
-    passes = Passes(MODEL, selective(module), lambda kernels: sum(kernel.flops for kernel in kernels),
+    passes = CachedPassSegmentMaker(MODEL, selective(module), lambda kernels: sum(kernel.flops for kernel in kernels),
                     overlap_tensor=False)  # fmt: skip
-    ops = [op for part in (DENSE, MIXED) for op in passes.segment("B", Pass((part,))).ops if op.kind == "recompute"]
+    ops = [
+        op for part in (DENSE, MIXED) for op in passes.segment("B", PassLayers((part,))).ops if op.kind == "recompute"
+    ]
     flops = sum(op.work.seconds for op in ops if not isinstance(op.work, Collective))  # type: ignore[union-attr]
     router = 2 * 128 * 512 * 8 if module == "moe" else 0  # Megatron-LM does not count it
     assert flops == pytest.approx(counted + router, rel=1e-9)
@@ -92,8 +94,8 @@ def test_a_whole_mixture_that_runs_again_sends_its_rows_again() -> None:
     """Two all-to-alls forward and two backward; with the module two more, and shared experts gather again."""
 
     def calls(shape: RankShape) -> dict[str, int]:
-        passes = Passes(MODEL, shape, lambda kernels: 0.0, overlap_tensor=False)
-        ops = [op for op in passes.segment("B", Pass((MIXED,))).ops if isinstance(op.work, Collective)]
+        passes = CachedPassSegmentMaker(MODEL, shape, lambda kernels: 0.0, overlap_tensor=False)
+        ops = [op for op in passes.segment("B", PassLayers((MIXED,))).ops if isinstance(op.work, Collective)]
         return {name: sum(op.name == name for op in ops) for name in ("dispatch", "combine", "shared_again")}
 
     split = {"tp": 2, "sequence_parallel": True}
@@ -135,7 +137,7 @@ def test_what_is_not_there_is_told(changes: dict[str, Any], words: list[str]) ->
 
 def test_probabilities_in_the_activation_keep_no_output_of_experts() -> None:
     inside = replace(PLAIN, probabilities="activation")
-    before, after = (activation_parts(MODEL, shape, MIXED) for shape in (PLAIN, inside))
+    before, after = (activation_bytes(MODEL, shape, MIXED) for shape in (PLAIN, inside))
     assert before.keys() - after.keys() == {"experts_output"}
     assert before["experts_output"] == 2 * 128 * 2 * 512
 
@@ -143,7 +145,7 @@ def test_probabilities_in_the_activation_keep_no_output_of_experts() -> None:
 def test_inputs_of_activation_functions_in_fp8_are_half() -> None:
     small = replace(PLAIN, activation_input="fp8")
     for layer, names in ((DENSE, {"gate", "up"}), (MIXED, {"experts_gate", "experts_up", "shared_gate", "shared_up"})):
-        before, after = (activation_parts(MODEL, shape, layer) for shape in (PLAIN, small))
+        before, after = (activation_bytes(MODEL, shape, layer) for shape in (PLAIN, small))
         assert {name for name in before if after[name] != before[name]} == names
         assert all(after[name] == before[name] / 2 for name in names)
 
@@ -164,7 +166,7 @@ def test_inputs_of_modules_go_to_the_host(modules: list[str], names: list[str]) 
         made = load(
             {**base, "training": {"global_batch": 16, **training}, "memory": {"offload": {"modules": modules}}}
         )  # fmt: skip
-        parts = activation_parts(made.model, shape_of(made), MIXED)
+        parts = activation_bytes(made.model, shape_of(made), MIXED)
         offload = offload_of(made)
         assert offload.activations == 1
-        assert offload.kept([MIXED]) == sum(parts.get(name, 0.0) for name in names)
+        assert offload.kept_bytes_of_layers([MIXED]) == sum(parts.get(name, 0.0) for name in names)

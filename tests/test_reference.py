@@ -13,7 +13,7 @@ import pytest
 from conftest import Tiny, tiny_scenario
 
 from simcluster.base.errors import InputError
-from simcluster.reference.fair import Demand, fair_rates
+from simcluster.reference.fair_rates import BandwidthDemand, fair_rates
 from simcluster.results.timeline import COLUMNS
 from simcluster.scenario.scenario import Scenario
 from simcluster.step.simulate import simulate, simulate_scenario
@@ -67,7 +67,7 @@ def test_experts_inside_a_tensor_parallel_group_with_a_slow_gpu(tp: int, ep: int
 @pytest.mark.parametrize("engine", ["auto", "reference"])
 def test_collectives_without_rounds_are_refused_in_steps(engine: str) -> None:
     document = {**MIXTURE, "collectives": {"all_reduce": "tree", "detail": "steps"}, "engine": engine}
-    with pytest.raises(InputError, match="detail: steps simulates algorithms that go round by round"):
+    with pytest.raises(InputError, match="detail: steps simulates only algorithms with rounds"):
         simulate_scenario(tiny_scenario(**document))
 
 
@@ -75,7 +75,7 @@ ACCELERATORS = ("symmetry", "programs", "engine", "step", "results", "studies", 
 
 
 def test_the_reference_stands_on_no_accelerator() -> None:
-    code = "import sys, simcluster.reference.plain; print(*sys.modules)"
+    code = "import sys, simcluster.reference.step_simulation; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     loaded = [name for name in done.stdout.split() if name.startswith("simcluster.")]
     assert [name for name in loaded if name.split(".")[1] in ACCELERATORS] == []
@@ -92,14 +92,17 @@ def test_a_run_by_the_reference_says_so_and_can_be_measured(tiny: Tiny) -> None:
 @pytest.mark.parametrize(
     ("demands", "rates"),
     [
-        ([Demand(((0, 1.0),)), Demand(((0, 1.0),))], [5.0, 5.0]),
-        ([Demand(((0, 1.0),), 2.0), Demand(((0, 1.0),))], [2.0, 8.0]),
-        ([Demand(((0, 1.0), (1, 1.0))), Demand(((0, 1.0),)), Demand(((1, 1.0),))], [2.0, 8.0, 2.0]),
-        ([Demand(((0, 3.0),)), Demand(((0, 1.0),))], [2.5, 2.5]),  # an activity of three flows
-        ([Demand(())], [float("inf")]),
+        ([BandwidthDemand(((0, 1.0),)), BandwidthDemand(((0, 1.0),))], [5.0, 5.0]),
+        ([BandwidthDemand(((0, 1.0),), 2.0), BandwidthDemand(((0, 1.0),))], [2.0, 8.0]),
+        (
+            [BandwidthDemand(((0, 1.0), (1, 1.0))), BandwidthDemand(((0, 1.0),)), BandwidthDemand(((1, 1.0),))],
+            [2.0, 8.0, 2.0],
+        ),
+        ([BandwidthDemand(((0, 3.0),)), BandwidthDemand(((0, 1.0),))], [2.5, 2.5]),  # an activity of three flows
+        ([BandwidthDemand(())], [float("inf")]),
     ],
 )
-def test_rates_are_fair(demands: list[Demand], rates: list[float]) -> None:
+def test_rates_are_fair(demands: list[BandwidthDemand], rates: list[float]) -> None:
     assert fair_rates(demands, {0: 10.0, 1: 4.0}) == rates
 
 

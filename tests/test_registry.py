@@ -11,19 +11,19 @@ from simcluster import cli
 from simcluster.base.errors import InputError
 from simcluster.devices.device import load_device
 from simcluster.devices.software import Software, load_software
+from simcluster.documents.builtin_documents import builtin_folder
 from simcluster.documents.catalogue import load_presets
-from simcluster.documents.catalogue.models import model_document
-from simcluster.documents.reading import parse_document, read_document
-from simcluster.documents.shipped import builtin_folder
+from simcluster.documents.catalogue.models import load_model_entry
+from simcluster.documents.yaml_documents import parse_document, read_document
 from simcluster.faults import FAULTS
-from simcluster.longrun.launch.first import first_scenario
+from simcluster.longrun.launch.first_scenario import first_scenario
 from simcluster.model.layers import parameters
 from simcluster.model.transformer import Model
-from simcluster.scenario.files import load_topology
-from simcluster.scenario.keys import scenario_keys
+from simcluster.scenario.document_resolution import load_topology
 from simcluster.scenario.scenario import from_document, load, load_text
+from simcluster.scenario.scenario_keys import list_scenario_keys
+from simcluster.show.registry.entry_texts import entry_text, find_kind_of_entry
 from simcluster.show.registry.kinds import KINDS, first_sentence, list_entries, list_names
-from simcluster.show.registry.shown import entry_text, find_kind
 from simcluster.step.simulate import simulate
 
 EVERY = [(kind, name) for kind in KINDS for name in list_names(kind)]
@@ -34,8 +34,8 @@ def test_a_list_has_a_line_for_each(kind: str) -> None:
     entries = list_entries(kind)
     assert [entry.name for entry in entries] == list_names(kind) == list(dict.fromkeys(list_names(kind)))
     for entry in entries:
-        assert entry.what, entry.name
-        assert not any(mark in entry.what for mark in ("\n", "``", ">>>", "{"))
+        assert entry.description, entry.name
+        assert not any(mark in entry.description for mark in ("\n", "``", ">>>", "{"))
         assert "\n" not in entry.source
     assert list_names(kind.upper().replace("-", " ")) == list_names(kind)
 
@@ -66,7 +66,7 @@ def test_a_scenario_is_printed_and_read_back(name: str) -> None:
 def test_catalogues_are_printed_and_read_back() -> None:
     for name in list_names("models")[::5]:
         section = parse_document(entry_text(name, "models")).data["model"]
-        assert Model.model_validate({"name": name, **section}) == Model.model_validate(model_document(name))
+        assert Model.model_validate({"name": name, **section}) == Model.model_validate(load_model_entry(name))
     for name in list_names("devices"):
         assert load_device({"name": name, **parse_document(entry_text(name, "devices")).data}) == load_device(name)
     for name in ("flat", "dgx_h100", "mixed_nics"):
@@ -89,13 +89,13 @@ def test_changes_are_printed_too() -> None:
     [
         ("llama3", None, "choose one: --kind failures or --kind laws"),
         ("lama3-8b", None, "did you mean 'llama3-8b'"),
-        ("llama3-8b", "devices", "'llama3-8b' is in another list: write --kind models"),
+        ("llama3-8b", "devices", "'llama3-8b' is not in this list; write --kind models"),
         ("llama3-8b", "modls", "did you mean 'models'"),
     ],
 )
 def test_a_name_that_is_not_there(name: str, kind: str | None, words: str) -> None:
     with pytest.raises(InputError, match=words):
-        find_kind(name, kind)
+        find_kind_of_entry(name, kind)
 
 
 def test_the_commands(capsys: pytest.CaptureFixture[str]) -> None:
@@ -127,12 +127,12 @@ def test_a_first_sentence_ends_where_one_does() -> None:
 
 @pytest.mark.parametrize("model", list_names("models"))
 def test_a_first_scenario_of_every_model_fits(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("simcluster.longrun.launch.layouts._seconds_per_sequence", lambda scenario: 0.0)
-    gpus = 1024 if parameters(Model.model_validate(model_document(model))).total > 80e9 else 64
+    monkeypatch.setattr("simcluster.longrun.launch.first_layout._seconds_per_sequence", lambda scenario: 0.0)
+    gpus = 1024 if parameters(Model.model_validate(load_model_entry(model))).total > 80e9 else 64
     found = first_scenario(model, "dgx_h100", gpus)
     written = load_text(found.text())
     assert (written.gpus, written.model.name) == (gpus, model)
-    assert found.layout.held <= 0.9 * written.cluster.device.memory
+    assert found.layout.peak_bytes <= 0.9 * written.cluster.device.memory
     assert written.dp == found.layout.values["parallel.dp"]
     least = max(4 * 2**20, 30_720 * gpus if written.model.moe else 0)
     assert least <= written.tokens_per_step < 2 * least
@@ -196,7 +196,7 @@ def test_a_first_scenario_of_a_batch_of_ones_own() -> None:
 @pytest.mark.parametrize(
     ("model", "cluster", "gpus", "words"),
     [
-        ("llama3-70b", "dgx_h100", 8, "the closest holds .* GB of 80.0: use more GPUs"),
+        ("llama3-70b", "dgx_h100", 8, "the closest uses .* GB of 80.0 GB: use more GPUs"),
         ("llama3-8", "dgx_h100", 8, "did you mean 'llama3-8b'"),
         ("llama3-8b", "dgx_h10", 8, "did you mean 'dgx_h100'"),
         ("llama3-8b", "two_nodes_explicit", 8, "a fixed number of nodes"),
@@ -223,11 +223,11 @@ def test_new_writes_a_file_that_runs(tmp_path: Path, capsys: pytest.CaptureFixtu
 
 
 def test_keys_are_all_of_a_scenario() -> None:
-    keys = {key.path: key for key in scenario_keys()}
+    keys = {key.path: key for key in list_scenario_keys()}
     assert keys["parallel.tp"].default_text == "1"
     assert keys["software.launch"].default_text == "0 s"
     assert keys["faults.*[slow_gpu].start"].unit == "seconds"
-    assert keys["training.recompute"].words == ("none", "selective", "operators", "full")
+    assert keys["training.recompute"].choices == ("none", "selective", "operators", "full")
     assert keys["cluster[dgx].nodes"].required
     assert from_document(load("tiny_3d").document()) == load("tiny_3d")
 

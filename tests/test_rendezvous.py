@@ -11,16 +11,16 @@ from hypothesis import strategies as st
 
 from simcluster.base.errors import DeadlockError
 from simcluster.model.transformer import Model
-from simcluster.planning.job import DataParallel, Job, Slices
+from simcluster.planning.job import DataParallelOptions, Job, ModelSlices
 from simcluster.planning.ops import Op, Segment
-from simcluster.planning.parallel import Plan
-from simcluster.planning.segments import Pass
-from simcluster.planning.stages import stage_programs
-from simcluster.planning.works import Compute
-from simcluster.results.played import Run
+from simcluster.planning.pass_segments import PassLayers
+from simcluster.planning.rank_grid import ParallelPlan
+from simcluster.planning.stage_programs import build_stage_programs
+from simcluster.planning.work_kinds import Compute
+from simcluster.results.simulated_run import Run
 from simcluster.schedules import SCHEDULES, Schedule, make_schedule, schedule_entry
 from simcluster.step.simulate import simulate, simulate_scenario
-from simcluster.topology.uniform import FlatSpec
+from simcluster.topology.textbook_networks import FlatSpec
 
 MODEL = Model(
     layers=48,
@@ -44,15 +44,15 @@ class Given:
     def __init__(self, **seconds: float) -> None:
         self._seconds = seconds
 
-    def segment(self, kind: str, part: Pass) -> Segment:
+    def segment(self, kind: str, part: PassLayers) -> Segment:
         name = {"F": "forward", "B": "backward", "I": "input_grad", "W": "weight_grad"}[kind]
         return Segment((Op(Compute(self._seconds[kind]), "compute", name, name),))
 
 
 def played(schedule: Schedule, *, latency: float, rendezvous: bool = True, **seconds: float) -> tuple[Run, float]:
     """The run, and when the pipeline's last pass ends; a message takes the latency and nothing else."""
-    plan = Plan(pp=schedule.num_stages)
-    free = DataParallel(
+    plan = ParallelPlan(pp=schedule.num_stages)
+    free = DataParallelOptions(
         zero=0,
         overlap_reduce=False,
         overlap_gather=False,
@@ -66,8 +66,8 @@ def played(schedule: Schedule, *, latency: float, rendezvous: bool = True, **sec
         model=MODEL,
         plan=plan,
         schedule=schedule,
-        slices=Slices.even(MODEL.layers, len(schedule.routes[0])),
-        passes=Given(**seconds),
+        slices=ModelSlices.split_evenly(MODEL.layers, len(schedule.routes[0])),
+        pass_maker=Given(**seconds),
         data_parallel=free,
         send_bytes=0.0,
         gather_boundary=False,
@@ -84,9 +84,9 @@ def played(schedule: Schedule, *, latency: float, rendezvous: bool = True, **sec
             "path_latency": f"{latency} s",
         }
     ).build()
-    run = run_programs(stage_programs(job), plan, fabric)
+    run = run_programs(build_stage_programs(job), plan, fabric)
     spans = run.spans
-    return run, float(spans.end[(spans.stream == spans.code("compute")) & (spans.microbatch >= 0)].max())
+    return run, float(spans.end[(spans.stream == spans.word_code("compute")) & (spans.microbatch >= 0)].max())
 
 
 def lines(run: Run, rank: int) -> list[str]:

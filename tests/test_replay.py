@@ -20,26 +20,39 @@ from ops_by_hand import ranks_of_spans
 
 from simcluster.base.errors import InputError
 from simcluster.cli import main
-from simcluster.engine.explicit import ExplicitProgram
+from simcluster.engine.explicit_program import ExplicitProgram
 from simcluster.engine.run import simulate_tables
 from simcluster.engine.tables import CommunicationKind
-from simcluster.interop.replay import Recorded, Trace, load_trace, measure, read_trace, recorded, trace_of
+from simcluster.interop.replay import (
+    RecordedJob,
+    RecordedTrace,
+    build_recorded_job,
+    load_recorded_job,
+    measure_stragglers,
+    read_recorded_trace,
+    trace_from_columns,
+)
 from simcluster.interop.replay.longest_path import LongestPath
 from simcluster.interop.replay.questions import QUESTIONS, answer_question, apply_schedule, find_job_schedule
 from simcluster.interop.replay.recorded_job import ReplicaClasses, find_replica_classes
 from simcluster.interop.replay.recorded_trace import BACKWARD, COLUMNS, FORWARD
-from simcluster.interop.replay.step_graph import StepGraph, filter_ops
+from simcluster.interop.replay.step_graph import StepGraph, make_op_filter
 from simcluster.interop.replay.straggler_metrics import (
     find_slowest_workers,
     labelled_wait_matrix,
     rank_wait_seconds,
     replayed_spans,
 )
-from simcluster.interop.replay.trace_writer import save_trace, trace_of_result, trace_of_run, write_trace
-from simcluster.planning.parallel import Plan
+from simcluster.interop.replay.trace_writer import (
+    recorded_trace_of_result,
+    recorded_trace_of_run,
+    save_recorded_trace,
+    write_recorded_trace,
+)
+from simcluster.planning.rank_grid import ParallelPlan
 from simcluster.results.step_time import measure_step_time
 from simcluster.step.simulate import simulate
-from simcluster.studies.bench.given_times import Costs, simulate_costs
+from simcluster.studies.bench.fixed_durations import Costs, simulate_costs
 from simcluster.traffic.traffic import Traffic
 
 ROOT = Path(__file__).parents[1]
@@ -60,8 +73,8 @@ def published(kind: str, name: str) -> dict[str, Any]:
 @needs_traces
 @pytest.mark.parametrize(("name", "error"), [("ST", 0.01886371), ("SE", 0.005134846)])
 def test_published_traces_give_the_published_results(name: str, error: float) -> None:
-    job = load_trace(DATA / f"trace-{name}.parquet")
-    found, result = measure(job), published("result", name)
+    job = load_recorded_job(DATA / f"trace-{name}.parquet")
+    found, result = measure_stragglers(job), published("result", name)
     of_step = [(str(step), index) for index, step in enumerate(found.steps)]
     for key, times in (("base", found.measured), ("nodelay", found.replayed), ("noblk", found.ideal)):
         expected = result[f"step_t_{key}"]
@@ -84,21 +97,23 @@ def test_published_traces_give_the_published_results(name: str, error: float) ->
 @needs_traces
 @pytest.mark.parametrize("name", ["ST", "SE"])
 def test_published_traces_play_alike_as_events(name: str) -> None:
-    job = load_trace(DATA / f"trace-{name}.parquet")
+    job = load_recorded_job(DATA / f"trace-{name}.parquet")
     times, events = job.simulate_events()
-    assert times.tolist() == job.step_seconds(lambda graph: graph.seconds).tolist()
+    assert times.tolist() == job.replay_step_seconds(lambda graph: graph.seconds).tolist()
     assert events > 100 * len(job.steps)
     assert find_job_schedule(job) == "1f1b"
-    assert answer_question(job, "schedule=1f1b").change == 0.0  # the schedule that was recorded, rebuilt from its rows
+    assert (
+        answer_question(job, "schedule=1f1b").relative_change == 0.0
+    )  # the schedule that was recorded, rebuilt from its rows
 
 
 @needs_traces
 def test_what_published_traces_cannot_say() -> None:
-    job = load_trace(DATA / "trace-ST.parquet")
+    job = load_recorded_job(DATA / "trace-ST.parquet")
     shorter, faster, other = (answer_question(job, text) for text in ("last-stage=mean", "links=2x", "schedule=zb-h1"))
-    assert shorter.change < -0.2  # its last stage takes 1.6 times as long as the others
-    assert -0.05 < faster.change < 0
-    assert -0.25 < other.change < -0.15
+    assert shorter.relative_change < -0.2  # its last stage takes 1.6 times as long as the others
+    assert -0.05 < faster.relative_change < 0
+    assert -0.25 < other.relative_change < -0.15
     assert answer_question(job, "last-stage=mean+schedule=zb-h1").changed_seconds < min(
         shorter.changed_seconds, other.changed_seconds
     )
@@ -115,10 +130,12 @@ JOB: dict[str, Any] = {
 
 def from_costs(
     *, stages: int = 3, dp: int = 3, microbatches: int = 5, slowness: dict[int, float] | None = None, **options: Any
-) -> tuple[Trace, float]:
+) -> tuple[RecordedTrace, float]:
     run = simulate_costs(COSTS, stages=stages, dp=dp, microbatches=microbatches, slowness=slowness, **options)
     blocking = bool(options.get("blocking_sends"))
-    return trace_of_run(run, Plan(tp=1, dp=dp, pp=stages), blocking=blocking, name="own"), run.step_time
+    return recorded_trace_of_run(
+        run, ParallelPlan(tp=1, dp=dp, pp=stages), blocking=blocking, name="own"
+    ), run.step_time
 
 
 @given(
@@ -137,7 +154,7 @@ def test_a_recorded_run_replays_in_its_own_time(
     trace, seconds = from_costs(
         stages=stages, dp=dp, microbatches=stages + extra, slowness=slow, schedule=schedule, blocking_sends=blocking
     )
-    found = measure(recorded(trace))
+    found = measure_stragglers(build_recorded_job(trace))
     assert found.measured.tolist() == pytest.approx([seconds], rel=1e-12)
     assert found.replayed.tolist() == pytest.approx([seconds], rel=1e-12)
 
@@ -146,9 +163,9 @@ def test_a_recorded_run_replays_in_its_own_time(
 def test_a_scenario_with_a_slow_gpu_there_and_back(tiny: Any, tmp_path: Path, schedule: str) -> None:
     pipeline = {"schedule": schedule, "chunks": 2 if schedule == "interleaved" else 1}
     result = simulate(tiny(pipeline=pipeline, **SLOW, **JOB))
-    write_trace(result, tmp_path / "own.parquet")
-    job = load_trace(tmp_path / "own.parquet")
-    found = measure(job)
+    write_recorded_trace(result, tmp_path / "own.parquet")
+    job = load_recorded_job(tmp_path / "own.parquet")
+    found = measure_stragglers(job)
     assert job.notes == ()
     assert found.replayed.tolist() == pytest.approx([result.step_time], rel=1e-9)
     assert found.slowdown > 1.05
@@ -161,17 +178,17 @@ def test_collectives_beside_passes_are_launched_from_inside_them(tiny: Any, tmp_
     job = {"cluster": {"topology": "flat", "gpus": 4}, "training": {"global_batch": 16}}
     beside = {"grad_reduce": True, "param_gather": True, "bucket_size": "100 kB"}
     result = simulate(tiny(parallel={"pp": stages, "zero": 1}, overlap=beside, **SLOW, **job))
-    write_trace(result, tmp_path / "own.parquet")
-    replayed = load_trace(tmp_path / "own.parquet")
+    write_recorded_trace(result, tmp_path / "own.parquet")
+    replayed = load_recorded_job(tmp_path / "own.parquet")
     assert sum(optype.startswith("launch") for optype in replayed.graphs[0].optype) >= 4
-    assert measure(replayed).replayed.tolist() == pytest.approx([result.step_time], rel=0.01)
-    assert len(replayed_spans(replayed)) == len(read_trace(tmp_path / "own.parquet"))
-    with pytest.raises(InputError, match="collectives overlap with its passes"):
+    assert measure_stragglers(replayed).replayed.tolist() == pytest.approx([result.step_time], rel=0.01)
+    assert len(replayed_spans(replayed)) == len(read_recorded_trace(tmp_path / "own.parquet"))
+    with pytest.raises(InputError, match="change the schedule: the job's collectives overlap with passes"):
         answer_question(replayed, "schedule=gpipe")
 
 
 def test_uniform_workers_have_no_stragglers() -> None:
-    found = measure(recorded(from_costs()[0]))
+    found = measure_stragglers(build_recorded_job(from_costs()[0]))
     assert found.slowdown == pytest.approx(1.0, abs=1e-9)
     assert found.by_worker == pytest.approx(np.ones((3, 3)), abs=1e-9)
     assert found.last_stage.removed is None
@@ -180,7 +197,7 @@ def test_uniform_workers_have_no_stragglers() -> None:
 
 def test_the_slow_worker_is_found_and_explains_the_excess() -> None:
     trace, _ = from_costs(slowness={4: 1.5})  # dp rank 1, stage 1
-    found = measure(recorded(trace))
+    found = measure_stragglers(build_recorded_job(trace))
     assert found.worst == ((1, 1),)
     assert found.by_worker.max() == found.by_worker[1, 1]
     assert found.worst_workers.removed is not None
@@ -190,14 +207,16 @@ def test_the_slow_worker_is_found_and_explains_the_excess() -> None:
 
 def test_sends_that_hold_up_their_worker_are_said_in_the_file(tmp_path: Path) -> None:
     trace, seconds = from_costs(blocking_sends=True)
-    save_trace(trace, tmp_path / "own.parquet")
-    assert measure(load_trace(tmp_path / "own.parquet")).replayed[0] == pytest.approx(seconds, rel=1e-12)
-    assert measure(recorded(replace(trace, blocking=False))).replayed[0] < seconds * 0.999
+    save_recorded_trace(trace, tmp_path / "own.parquet")
+    assert measure_stragglers(load_recorded_job(tmp_path / "own.parquet")).replayed[0] == pytest.approx(
+        seconds, rel=1e-12
+    )
+    assert measure_stragglers(build_recorded_job(replace(trace, blocking=False))).replayed[0] < seconds * 0.999
 
 
 def test_steps_are_chosen_and_kept_apart() -> None:
     trace, _ = from_costs(steps=3, slowness={0: 1.2}, optimizer_sync="all_reduce")
-    whole, one = measure(recorded(trace)), measure(recorded(trace, steps=[1]))
+    whole, one = measure_stragglers(build_recorded_job(trace)), measure_stragglers(build_recorded_job(trace, steps=[1]))
     assert whole.steps == (0, 1, 2)
     assert one.steps == (1,)
     assert one.replayed[0] == whole.replayed[1]
@@ -206,7 +225,7 @@ def test_steps_are_chosen_and_kept_apart() -> None:
 
 def test_the_timeline_of_a_replay_is_one_of_ours() -> None:
     trace, seconds = from_costs()
-    job = recorded(trace)
+    job = build_recorded_job(trace)
     found = replayed_spans(job)
     assert len(found) == len(trace)
     weights = dict.fromkeys(job.ranks, 1)
@@ -214,7 +233,7 @@ def test_the_timeline_of_a_replay_is_one_of_ours() -> None:
     assert times.step_seconds == pytest.approx(seconds, rel=1e-12)
     assert sum(times.breakdown.values()) == pytest.approx(seconds, rel=1e-9)
     assert times.breakdown["forward"] == pytest.approx(5 * COSTS.forward, rel=1e-9)
-    assert set(found.frame()["chunk"]) == {-1, 0}
+    assert set(found.to_frame()["chunk"]) == {-1, 0}
 
 
 @st.composite
@@ -235,7 +254,7 @@ def programs(draw: Any) -> tuple[ExplicitProgram, np.ndarray[Any, Any]]:
             program.meetings.append(CommunicationKind(len(members), traffics))
         meeting = len(program.meetings) - 1 if meets else -1
         for lane in members:
-            program.add_op(lane, 0.0 if meets else draw(ticks), meeting=meeting, after=after)
+            program.add_op(lane, 0.0 if meets else draw(ticks), rendezvous=meeting, after=after)
     meets = [meeting >= 0 for meeting in program.meeting]
     cases = [program.seconds] + [[0.0 if met else draw(ticks) for met in meets] for _ in range(2)]
     return program, np.array(cases).T
@@ -248,7 +267,7 @@ def test_the_longest_path_is_the_engine_to_the_bit(case: tuple[ExplicitProgram, 
     found = LongestPath(program)(seconds)
     for number in range(seconds.shape[1]):
         one = replace(program, seconds=seconds[:, number].tolist())
-        times = simulate_tables(one.tables([]), str, keeps_times=True).times
+        times = simulate_tables(one.make_tables([]), str, keeps_times=True).times
         for name in ("ready", "start", "end"):
             assert getattr(times, name).tolist() == getattr(found, name)[:, number].tolist(), name
 
@@ -257,16 +276,16 @@ def test_the_longest_path_refuses_ops_that_wait_for_each_other() -> None:
     program = ExplicitProgram()
     for rank, other in ((0, 1), (1, 0)):
         program.add_op(program.add_lane(rank), 1.0, after=(other,))
-    with pytest.raises(InputError, match="deadlock: 2 lanes wait for each other"):
+    with pytest.raises(InputError, match=r"deadlock: 2 lanes \(op queues\) wait for each other"):
         LongestPath(program)
 
 
 Change = Callable[[dict[str, Any]], None]
 
 
-def columns_of(trace: Trace) -> dict[str, Any]:
+def columns_of(trace: RecordedTrace) -> dict[str, Any]:
     columns = {name: getattr(trace, name).copy() for name in COLUMNS if name != "optype"}
-    return {**columns, "optype": np.array(trace.words, dtype=object)[trace.optype]}
+    return {**columns, "optype": np.array(trace.optype_names, dtype=object)[trace.optype]}
 
 
 def drop(**where: Any) -> Change:
@@ -328,33 +347,33 @@ BAD: dict[str, tuple[Change, str]] = {
     "twice": (twice, r"row \d+ .*duplicate of the op in row 3"),
     "send lost": (
         drop(dp_rank=2, stage=0, optype="forward-send", seq_id=2),
-        r"forward-compute 2\) needs a forward-send, and number 2 of dp_rank 2, stage 0 is missing \(4 of 5",
+        r"forward-compute 2\) needs a forward-send, but number 2 of dp_rank 2, stage 0 is missing \(4 of 5",
     ),
     "receive lost": (
         drop(dp_rank=0, stage=1, optype="backward-recv", seq_id=4),
-        "needs a backward-recv, and number 4 of dp_rank 0, stage 1",
+        "needs a backward-recv, but number 4 of dp_rank 0, stage 1",
     ),
     "pass lost": (
         drop(dp_rank=0, stage=1, optype=FORWARD, seq_id=4),
-        r"row \d+ .*forward-send 4\) belongs to no recorded pass of a microbatch",
+        r"row \d+ .*forward-send 4\) belongs to no recorded microbatch pass",
     ),
     "collective lost": (
         drop(dp_rank=1, stage=0, optype="grads-all-reduce"),
-        r"grads-all-reduce 0\) has 2 of 3 members; that of dp_rank 1, stage 0 is missing",
+        r"grads-all-reduce 0\) has 2 of 3 members; the op of dp_rank 1, stage 0 is missing",
     ),
     "one of two members lost": (
         half_embedding,
-        r"row \d+ \(dp_rank 0, stage 2.*dp_rank 0 has 1 embedding-grads-all-reduce .*dp_rank 1 0; .*a row is missing",
+        r"row \d+ \(dp_rank 0, stage 2.*dp_rank 0 has 1 embedding-grads-all-reduce .*dp_rank 1 has 0; .*row is missing",
     ),
     "what one replica alone lacks": (
         drop(dp_rank=0, stage=0, optype="optimizer"),
-        r"row \d+ \(dp_rank 1, stage 0.*dp_rank 0 0; .*a row is missing, or belongs to another step",
+        r"row \d+ \(dp_rank 1, stage 0.*dp_rank 0 has 0; .*a row is missing, or belongs to another step",
     ),
     "other names": (
         lambda columns: columns.update(optype=np.char.replace(columns["optype"].astype(str), "forward-c", "fwd_c")),
         r"has backward-compute but no forward-compute \(is it called 'fwd_compute' there\?\)",
     ),
-    "no passes": (without_passes, "nothing to replay"),
+    "no passes": (without_passes, "record both"),
     "jumping clock": (
         put("start_ts", 1e-3, dp_rank=1, stage=1, optype="forward-recv", seq_id=4),
         "forward-(recv|send).*ends .* ms before its last member begins",
@@ -368,16 +387,16 @@ def test_bad_traces_are_refused_with_their_row(name: str) -> None:
     columns = columns_of(from_costs()[0])
     change(columns)
     with pytest.raises(InputError, match=message):
-        measure(recorded(trace_of(columns, name="bad")))
+        measure_stragglers(build_recorded_job(trace_from_columns(columns, name="bad")))
 
 
 def test_clocks_that_differ_are_shifted_and_said() -> None:
     trace, seconds = from_costs(slowness={4: 1.3})
     columns = columns_of(trace)
     add("start_ts", 0.0075, dp_rank=2, stage=1)(columns)
-    job = recorded(trace_of(columns, name="skewed"))
-    assert measure(job).replayed[0] == pytest.approx(seconds, rel=1e-6)
-    assert measure(job).measured[0] == pytest.approx(seconds, rel=1e-6)
+    job = build_recorded_job(trace_from_columns(columns, name="skewed"))
+    assert measure_stragglers(job).replayed[0] == pytest.approx(seconds, rel=1e-6)
+    assert measure_stragglers(job).measured[0] == pytest.approx(seconds, rel=1e-6)
     assert len(job.notes) == 1
     said = r"1 of 9 workers' clocks by more than 1 ms, the most for dp_rank 2, stage 1 \(by -7\.5(00)? ms\)"
     assert re.search(said, job.notes[0])
@@ -387,10 +406,10 @@ def test_a_collective_that_one_step_lacks_is_missed() -> None:
     """One replica: nothing to compare it with but the other steps."""
     columns = columns_of(from_costs(steps=3, dp=1)[0])
     embedding(columns)
-    assert recorded(trace_of(columns, name="good")).steps == (0, 1, 2)
+    assert build_recorded_job(trace_from_columns(columns, name="good")).steps == (0, 1, 2)
     drop(step=1, stage=2, optype="embedding-grads-all-reduce")(columns)
     with pytest.raises(InputError, match=r"step 1 has no embedding-grads-all-reduce on stage 2, and most other steps"):
-        recorded(trace_of(columns, name="bad"))
+        build_recorded_job(trace_from_columns(columns, name="bad"))
 
 
 def add(column: str, value: float, **where: Any) -> Change:
@@ -423,11 +442,11 @@ NOTES: dict[str, tuple[Change, str]] = {
     "a step lacks a worker": (
         drop(dp_rank=2, stage=1, step=1), "^step 1 has no row of dp_rank 2, stage 1; 1 of 3 steps are skipped: 1$"
     ),
-    "a replica is missing": (drop(dp_rank=2), "^rank numbers leave room for 3 dp ranks, and 2 are recorded"),
+    "a replica is missing": (drop(dp_rank=2), "^rank numbers suggest 3 dp ranks, but only 2 are recorded"),
     "one replica": (one_replica, "^only one dp rank is recorded, and it runs grads-all-reduce"),
-    "microseconds": (in_microseconds, "divide them first if they are milliseconds or microseconds"),
-    "a late clock": (a_clock_is_late, "by up to 49 us .* assumed that they took no time"),
-    "another name": (renamed, "unknown op types: my-update; treated as local work of their worker"),
+    "microseconds": (in_microseconds, "convert them first if they are milliseconds or microseconds"),
+    "a late clock": (a_clock_is_late, "by up to 49 us .* these take 0 s in the replay"),
+    "another name": (renamed, "unknown op types: my-update; they count as compute of their worker"),
 }  # fmt: skip
 
 
@@ -435,20 +454,20 @@ NOTES: dict[str, tuple[Change, str]] = {
 def test_what_is_assumed_is_said(name: str) -> None:
     change, note = NOTES[name]
     columns = columns_of(from_costs(steps=3)[0])
-    assert recorded(trace_of(columns, name="whole")).notes == ()
+    assert build_recorded_job(trace_from_columns(columns, name="whole")).notes == ()
     change(columns)
-    job = recorded(trace_of(columns, name="changed"))
+    job = build_recorded_job(trace_from_columns(columns, name="changed"))
     assert len(job.notes) == 1
     assert re.search(note, job.notes[0])
     assert job.steps == ((0, 2) if name == "a step lacks a worker" else (0, 1, 2))
-    assert job.typical.get("my-update", COSTS.optimizer) == pytest.approx(COSTS.optimizer)
+    assert job.typical_seconds_by_type.get("my-update", COSTS.optimizer) == pytest.approx(COSTS.optimizer)
 
 
 @pytest.mark.parametrize("factor", [1.1, 2.0])
 def test_replicas_wait_for_the_slow_one(factor: float) -> None:
     """One stage: all that the others wait is what the slow one computes longer."""
     trace, _ = from_costs(stages=1, dp=4, microbatches=5, slowness={2: factor})
-    matrix = rank_wait_seconds(recorded(trace))
+    matrix = rank_wait_seconds(build_recorded_job(trace))
     late = 5 * (COSTS.forward + COSTS.backward) * (factor - 1)
     expected = np.zeros((4, 4))
     expected[[0, 1, 3], 2] = late
@@ -458,7 +477,7 @@ def test_replicas_wait_for_the_slow_one(factor: float) -> None:
 def test_a_stage_waits_for_its_neighbours() -> None:
     """Two stages, one microbatch: the second waits for the first's forward, the first for the second's whole turn."""
     trace, _ = from_costs(stages=2, dp=1, microbatches=1)
-    matrix = rank_wait_seconds(recorded(trace))
+    matrix = rank_wait_seconds(build_recorded_job(trace))
     assert matrix[1, 0] == pytest.approx(COSTS.forward)
     assert matrix[0, 1] == pytest.approx(COSTS.forward + COSTS.backward + COSTS.send)  # its own send, then the other's
     assert matrix.trace() == 0
@@ -473,9 +492,9 @@ def test_nobody_waits_while_it_computes(stages: int, dp: int, extra: int, factor
     trace, seconds = from_costs(
         stages=stages, dp=dp, microbatches=stages + extra, slowness={dp * stages - 1: factor}, schedule=schedule
     )
-    matrix = rank_wait_seconds(recorded(trace))
+    matrix = rank_wait_seconds(build_recorded_job(trace))
     busy = np.zeros((dp, stages))
-    computes = trace.is_type([FORWARD, BACKWARD])
+    computes = trace.type_mask([FORWARD, BACKWARD])
     np.add.at(busy, (trace.dp_rank[computes], trace.stage[computes]), trace.duration[computes])
     assert (matrix >= 0).all()
     assert (matrix.sum(axis=1) <= seconds - busy.ravel() + 1e-9).all()
@@ -483,7 +502,7 @@ def test_nobody_waits_while_it_computes(stages: int, dp: int, extra: int, factor
 
 
 def test_many_ranks_are_drawn_by_stage() -> None:
-    job = recorded(from_costs(stages=2, dp=130, microbatches=2)[0])
+    job = build_recorded_job(from_costs(stages=2, dp=130, microbatches=2)[0])
     matrix = labelled_wait_matrix(job)
     assert (matrix.unit, matrix.names) == ("stage", ("0", "1"))
     assert matrix.seconds.sum() == pytest.approx(rank_wait_seconds(job).sum() / 130)
@@ -492,61 +511,61 @@ def test_many_ranks_are_drawn_by_stage() -> None:
 @pytest.fixture
 def own(tmp_path: Path) -> Path:
     path = tmp_path / "own.parquet"
-    save_trace(from_costs(slowness={4: 1.5}, steps=2, optimizer_sync="all_reduce")[0], path)
+    save_recorded_trace(from_costs(slowness={4: 1.5}, steps=2, optimizer_sync="all_reduce")[0], path)
     return path
 
 
 def test_files_that_are_none_are_refused(own: Path, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no such file"):
-        read_trace(tmp_path / "nothing.parquet")
+        read_recorded_trace(tmp_path / "nothing.parquet")
     cut = tmp_path / "cut.parquet"
     cut.write_bytes(own.read_bytes()[:-40])
     with pytest.raises(InputError, match="not a valid Parquet file"):
-        read_trace(cut)
+        read_recorded_trace(cut)
     import pyarrow.parquet as parquet
 
     table = parquet.read_table(own)
     parquet.write_table(table.drop_columns(["gmc", "duration"]), cut)
     with pytest.raises(InputError, match="lacks the columns duration, gmc"):
-        read_trace(cut)
+        read_recorded_trace(cut)
     holes = table.to_pandas()
     holes.loc[7, "duration"] = None
     holes.to_parquet(cut)
-    with pytest.raises(InputError, match=r"row 7: duration is empty|duration is no number"):
-        load_trace(cut)
+    with pytest.raises(InputError, match=r"row 7: column duration is empty|duration is no number"):
+        load_recorded_job(cut)
     with pytest.raises(InputError, match="has no step 7; choose from: 0, 1"):
-        load_trace(own, steps=[7])
+        load_recorded_job(own, steps=[7])
 
 
 def test_without_pyarrow_the_extra_is_named(own: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     trace, _ = from_costs()
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(InputError, match=r"pip install 'simcluster\[parquet\]'"):
-        read_trace(own)
+        read_recorded_trace(own)
     with pytest.raises(InputError, match=r"pip install 'simcluster\[parquet\]'"):
-        save_trace(trace, own)
+        save_recorded_trace(trace, own)
 
 
 @pytest.fixture(scope="module")
-def job() -> Recorded:
-    return recorded(from_costs(slowness={4: 1.5}, microbatches=6)[0])
+def job() -> RecordedJob:
+    return build_recorded_job(from_costs(slowness={4: 1.5}, microbatches=6)[0])
 
 
-def test_counterfactuals_do_what_they_say(job: Recorded) -> None:
+def test_counterfactuals_do_what_they_say(job: RecordedJob) -> None:
     clean = from_costs(microbatches=6)[1]
     answer = answer_question(job, "worker=1,1")
     assert answer.changed_seconds == pytest.approx(clean, rel=0.06)  # the mean contains the slow one itself
     assert answer.changed_seconds > clean
     assert answer_question(job, "stage=1").changed_seconds <= answer.changed_seconds
-    assert answer_question(job, "dp=1").change < 0
+    assert answer_question(job, "dp=1").relative_change < 0
     assert answer_question(job, "compute=2x+links=2x").changed_seconds == pytest.approx(
         answer_question(job, "links=1x").changed_seconds / 2, rel=1e-9
     )
     assert answer_question(job, f"type={FORWARD}+type={BACKWARD}").changed_seconds < answer.recorded_seconds
-    assert answer_question(job, "links=1000x").change < 0
+    assert answer_question(job, "links=1000x").relative_change < 0
 
 
-def test_the_schedule_that_was_recorded_is_known_and_rebuilt(job: Recorded) -> None:
+def test_the_schedule_that_was_recorded_is_known_and_rebuilt(job: RecordedJob) -> None:
     assert find_job_schedule(job) == "1f1b"
     assert (
         answer_question(job, "schedule=1f1b").changed_seconds == answer_question(job, "schedule=1f1b").recorded_seconds
@@ -560,7 +579,10 @@ def test_another_schedule_takes_what_it_takes_when_played(name: str) -> None:
     costs = Costs(forward=0.010, backward=0.020)
     before = simulate_costs(costs, stages=3, microbatches=6, dp=2)
     after = simulate_costs(costs, stages=3, microbatches=6, dp=2, schedule=plain, chunks=int(chunks or 1))
-    answer = answer_question(recorded(trace_of_run(before, Plan(tp=1, dp=2, pp=3), name="own")), f"schedule={name}")
+    answer = answer_question(
+        build_recorded_job(recorded_trace_of_run(before, ParallelPlan(tp=1, dp=2, pp=3), name="own")),
+        f"schedule={name}",
+    )
     assert answer.changed_seconds == pytest.approx(after.step_time, rel=1e-9)
 
 
@@ -570,10 +592,10 @@ def test_without_its_long_last_stage() -> None:
         stages=3,
         microbatches=6,
     )
-    job = recorded(trace_of_run(run, Plan(tp=1, dp=1, pp=3), name="long"))
+    job = build_recorded_job(recorded_trace_of_run(run, ParallelPlan(tp=1, dp=1, pp=3), name="long"))
     even = simulate_costs(Costs(forward=1, backward=2), stages=3, microbatches=6)
     assert answer_question(job, "last-stage=mean").changed_seconds == pytest.approx(even.step_time)
-    assert measure(job).by_stage.argmax() == 2
+    assert measure_stragglers(job).by_stage.argmax() == 2
     moved = apply_schedule(job, "zb-v").graphs[0]  # the end of the model, and its excess, are on stage 0 of a V
     forward = np.array(moved.optype) == FORWARD
     by_stage = [moved.seconds[forward & (moved.stage == stage)].sum() for stage in range(3)]
@@ -591,12 +613,12 @@ def test_without_its_long_last_stage() -> None:
         ("worker=9,0", "dp rank from 0 to 2"),
         ("stage=3", "stage from 0 to 2"),
         ("type=gemm", "no ops of that type"),
-        ("last-stage=2", "only last-stage=mean"),
+        ("last-stage=2", "'last-stage' must be 'mean'"),
         ("schedule=zb-h7", "did you mean 'zb-h"),
         ("schedule=interleaved:two", "chunks must be a whole number"),
     ],
 )
-def test_questions_that_have_no_answer(job: Recorded, question: str, message: str) -> None:
+def test_questions_that_have_no_answer(job: RecordedJob, question: str, message: str) -> None:
     with pytest.raises(InputError, match=message):
         answer_question(job, question)
 
@@ -647,17 +669,17 @@ def test_help_names_every_question(capsys: pytest.CaptureFixture[str]) -> None:
     assert all(f"{key}=" in text for key in QUESTIONS)
 
 
-def drawn(job: Recorded, seed: int) -> Recorded:
+def drawn(job: RecordedJob, seed: int) -> RecordedJob:
     """The job with every op of every worker as long as nobody else's."""
     chance = np.random.default_rng(seed)
     (graph,) = job.graphs
     return replace(job, graphs=(replace(graph, seconds=graph.seconds * chance.lognormal(0, 0.3, graph.seconds.shape)),))
 
 
-def each_alone(job: Recorded) -> ReplicaClasses | None:
+def each_alone(job: RecordedJob) -> ReplicaClasses | None:
     """Every replica by classes is every replica by itself; the classes."""
-    of_each = [filter_ops("dp_rank", replica) for replica in range(job.replicas)]
-    assert np.array_equal(job.seconds_keeping_each_replica(), job.seconds_keeping(*of_each))
+    of_each = [make_op_filter("dp_rank", replica) for replica in range(job.replicas)]
+    assert np.array_equal(job.step_seconds_by_replica(), job.step_seconds_keeping(*of_each))
     return find_replica_classes(job.graphs[0])
 
 
@@ -675,7 +697,7 @@ def test_alike_replicas_take_what_they_take_among_all(
 ) -> None:
     slowness = {slow % (dp * stages): 1.5}
     run = simulate_costs(COSTS, stages=stages, dp=dp, microbatches=stages + extra, schedule=schedule, slowness=slowness)
-    job = recorded(trace_of_run(run, Plan(tp=1, dp=dp, pp=stages), name="own"))
+    job = build_recorded_job(recorded_trace_of_run(run, ParallelPlan(tp=1, dp=dp, pp=stages), name="own"))
     assert each_alone(drawn(job, seed)) is not None
 
 
@@ -684,14 +706,14 @@ def test_collectives_beside_passes(tiny: Any, slow: list[Any]) -> None:
     beside = {"grad_reduce": True, "param_gather": True, "bucket_size": "100 kB"}
     job = {"cluster": {"topology": "flat", "gpus": 26}, "training": {"global_batch": 26}}
     result = simulate(tiny(parallel={"zero": 1}, overlap=beside, faults=slow, **job))
-    found = recorded(trace_of_result(result, "own"))
+    found = build_recorded_job(recorded_trace_of_result(result, "own"))
     assert any(optype.startswith("launch") for optype in found.graphs[0].optype)
     assert each_alone(drawn(found, 1)) is not None
 
 
 def graph_of(dp: int = 30, stages: int = 2) -> StepGraph:
     run = simulate_costs(COSTS, stages=stages, dp=dp, microbatches=3)
-    (graph,) = recorded(trace_of_run(run, Plan(tp=1, dp=dp, pp=stages), name="own")).graphs
+    (graph,) = build_recorded_job(recorded_trace_of_run(run, ParallelPlan(tp=1, dp=dp, pp=stages), name="own")).graphs
     return graph
 
 

@@ -16,24 +16,24 @@ import pytest
 import simcluster
 from simcluster import cli
 from simcluster.base.errors import InputError
-from simcluster.documents.reading import parse_document
+from simcluster.documents.yaml_documents import parse_document
+from simcluster.longrun.checkpoint_pattern import CheckpointPattern, SnapshotCost
 from simcluster.longrun.closed_forms import poisson_interval
-from simcluster.longrun.eventlog import (
+from simcluster.longrun.event_log import (
     COLUMNS,
     EventLog,
-    Incident,
+    LoggedFailure,
+    event_log_from_rows,
     parse_column_names,
     read_event_log,
     read_log_rows,
-    simulated_event_log,
 )
 from simcluster.longrun.events import simulate_with_log
-from simcluster.longrun.events.record import RunRow
-from simcluster.longrun.pattern import CheckpointPattern, SnapshotCost
-from simcluster.longrun.run import DefectiveBatch, FailureMode, LongRun, Maintenance, RestartPhase, SpareNodes
+from simcluster.longrun.events.run_record import RunLogRow
+from simcluster.longrun.long_run import DefectiveBatch, FailureMode, LongRun, Maintenance, RestartPhase, SpareNodes
 from simcluster.longrun.simulation import simulate_runs
-from simcluster.longrun.studies.logged_failures import exposed_seconds, fit_scenario_log, with_logged_failures
-from simcluster.longrun.studies.train import TrainingRun, train
+from simcluster.longrun.studies.logged_failures import exposed_seconds_of_log, fit_scenario_log, replace_failures_by_log
+from simcluster.longrun.studies.training import TrainingRun, train
 from simcluster.scenario.run_section import RunSpec
 from simcluster.scenario.run_times import ExponentialTime, FixedTime, LognormalTime
 from simcluster.scenario.scenario import Scenario, load
@@ -84,10 +84,12 @@ def test_what_train_writes_is_replayed_as_it_is(
     assert first.wall[0] == pytest.approx(own.wall[0], abs=1e-6)
     np.testing.assert_allclose(first.fates[0], own.fates[0], rtol=0, atol=1e-6)
     assert (first.strikes == own.strikes[0]).all()  # in every run
-    assert again.logged["goodput"] == pytest.approx(own.seconds_by_category()["productive"][0] / own.wall[0], rel=1e-9)
-    assert again.logged["steps"] == pytest.approx(own.steps[0], rel=1e-9)
+    assert again.measures_of_log["goodput"] == pytest.approx(
+        own.seconds_by_category()["productive"][0] / own.wall[0], rel=1e-9
+    )
+    assert again.measures_of_log["steps"] == pytest.approx(own.steps[0], rel=1e-9)
     for fate in ("detection", "waiting", "restart", "maintenance", "pause"):
-        assert again.logged[f"{fate}_h"] == pytest.approx(own.seconds_by_category()[fate][0] / 3600, abs=1e-9)
+        assert again.measures_of_log[f"{fate}_h"] == pytest.approx(own.seconds_by_category()[fate][0] / 3600, abs=1e-9)
     assert again.what_if is None
     assert again.table["difference"].isna().all()
 
@@ -100,7 +102,7 @@ def test_what_people_log_is_replayed_nearly_so(scenario: Scenario, training: Tra
         training.outcomes.seconds_by_category()[fate][0]
         for fate in ("detection", "waiting", "restart", "maintenance", "pause")
     )
-    assert again.logged["stood_h"] == pytest.approx(stood / 3600, rel=0.02)
+    assert again.measures_of_log["stood_h"] == pytest.approx(stood / 3600, rel=0.02)
     own = training.outcomes.seconds_by_category()["productive"][0] / training.outcomes.wall[0]
     assert again.as_it_was.goodput == pytest.approx(own, abs=0.004)
 
@@ -109,10 +111,10 @@ def test_a_what_if_is_the_same_strikes_under_another_policy(scenario: Scenario, 
     """A restart that takes nine minutes more costs as much at each outage; runs of so many steps end as much later."""
     base = load("tiny_dp", {"run": {**RUN, "days": None, "steps": 20_000_000, "spares": {"unlimited": True}}})
     longer = [{"part": "stop", "takes": "10 min", "exposed": False}, RUN["restart"][1]]
-    incidents = EventLog(tuple(Incident(7000.0 * n, "machine", lasts=400.0) for n in range(1, 40)))
+    incidents = EventLog(tuple(LoggedFailure(7000.0 * n, "machine", lasts=400.0) for n in range(1, 40)))
     found = simcluster.replay_failures(base, incidents, {"run.restart": longer, "run.played": 5})
     row = found.table.loc["restart_h"]
-    assert found.changed == {"run.restart": longer}
+    assert found.changes == {"run.restart": longer}
     assert row["difference"] == pytest.approx(540 / 3600 * found.table.loc["outages", "as_it_was"], rel=0.03)
     assert found.table.loc["strikes", "what_if"] == 39
     assert "With the same failures the change is worth +" in found.summary()
@@ -146,7 +148,7 @@ def test_names_of_columns_and_dates_are_those_of_the_file(tmp_path: Path) -> Non
         ("when,cause\n1 h,machine\n", ["--columns", "tim=when"], "unknown column 'tim'; did you mean 'time'"),
         ("when,cause\n1 h,machine\n", ["--columns", "time"], "'time' is not a pair"),
         ("time,cause\n2024-07-01,machine\n", [], "row 1: time: '2024-07-01' is a date; set when"),
-        ("time,cause\n2024-07-01,machine\n", ["--began", "2024-08-01"], "is before the start, 2024-08-01"),
+        ("time,cause\n2024-07-01,machine\n", ["--began", "2024-08-01"], "is before the start of the job, 2024-08-01"),
         ("time,cause\n2024-99-01,machine\n", ["--began", "2024-08-01"], "'2024-99-01' is not a date"),
         ("time,cause\n1 h,machine\n", ["--began", "soon"], "--began: 'soon' is not a date"),
         ("time,cause\n1 h,machine\n", ["--run.restart", "7"], "run.restart"),
@@ -219,9 +221,11 @@ def test_the_section_is_that_of_the_scenario_with_other_rates(
     for spec in scenario.run.failures.also:
         again = found[spec.name]
         assert (again.of, again.effect, again.by, again.repair) == (spec.of, spec.effect, spec.by, spec.repair)
-        assert again.rate(1, 1, scenario.gpus) == pytest.approx(spec.rate(1, 1, scenario.gpus), rel=0.6)
+        assert again.job_failure_rate(1, 1, scenario.gpus) == pytest.approx(
+            spec.job_failure_rate(1, 1, scenario.gpus), rel=0.6
+        )
     assert cli.main(["failures", str(files / "log.csv")]) == 2
-    assert "is the log of a simulated run; name its scenario with --scenario" in capsys.readouterr().err
+    assert " is the log of a simulated run; name its scenario with --scenario" in capsys.readouterr().err
 
 
 def test_intervals_hold_the_true_rate_as_often_as_they_say(scenario: Scenario, training: TrainingRun) -> None:
@@ -229,18 +233,18 @@ def test_intervals_hold_the_true_rate_as_often_as_they_say(scenario: Scenario, t
     run, missed = training.run, 0
     for number in range(24):
         rows = simulate_with_log(run, scenario.seed, number)[1]
-        log = simulated_event_log(rows)
-        counts = Counter(each.cause for each in log.incidents)
+        log = event_log_from_rows(rows)
+        counts = Counter(each.cause for each in log.failures)
         for cause in run.causes:
             low, high = poisson_interval(counts[cause.name])
-            missed += not low <= cause.rate * exposed_seconds(run, log, log.end, stops=cause.stops) <= high
+            missed += not low <= cause.rate * exposed_seconds_of_log(run, log, log.end, stops=cause.stops_job) <= high
     assert missed < 10
 
 
 DAY = 86400.0
 
 
-def write_log(path: Path, rows: Sequence[RunRow]) -> None:
+def write_log(path: Path, rows: Sequence[RunLogRow]) -> None:
     """Write a log as .csv or .jsonl, a line per row."""
     if path.suffix == ".csv":
         lines = [COLUMNS, *([repr(float(x)) if isinstance(x, float) else x for x in row] for row in rows)]
@@ -258,7 +262,9 @@ LOAD = LognormalTime(kind="lognormal", median="4 min", sigma=0.5)
 def run_of(restart: tuple[RestartPhase, ...] | None = None, **changed: object) -> LongRun:
     """Days with one cause of every effect, spares that run out, and planned work."""
     causes = (
-        FailureMode("gpu", "stop", 1 / 12000, 64, detect=MINUTE, repair=HOURS, bad=DefectiveBatch(4, 5.0, 0.5)),
+        FailureMode(
+            "gpu", "stop", 1 / 12000, 64, detect=MINUTE, repair=HOURS, defective_batch=DefectiveBatch(4, 5.0, 0.5)
+        ),
         FailureMode("host", "stop", 1 / 40000, 8, detect=LOAD, repair=HOURS, survives=1),
         FailureMode("heat", "slow", 1 / 20000, 64, lasts=LOAD, shares=(0.5, 0.5), paces=np.array([[1.1], [1.5]])),
         FailureMode("flap", "pause", 1 / 20000, lasts=MINUTE),
@@ -270,7 +276,7 @@ def run_of(restart: tuple[RestartPhase, ...] | None = None, **changed: object) -
     made = LongRun(
         pattern, causes, 16, 128, goal=20_000, restart=parts if restart is None else restart,
         spares=SpareNodes(1, 1, 2, (0.0, 100.0, 1000.0), crews=2), maintenance=Maintenance(DAY, 600.0), timeout=100.0,
-        straggler="checkpoint", wrong=0.1,
+        straggler="checkpoint", misdiagnosis_share=0.1,
     )  # fmt: skip
     return replace(made, **changed)  # type: ignore[arg-type]
 
@@ -280,8 +286,8 @@ def test_a_log_that_was_written_is_played_again_alike(tmp_path: Path, ending: st
     played, rows = simulate_with_log(run_of(), seed=55)
     write_log(tmp_path / f"log.{ending}", rows)
     log = read_event_log(tmp_path / f"log.{ending}")
-    assert log == simulated_event_log(rows)
-    again = with_logged_failures(run_of(), log)
+    assert log == event_log_from_rows(rows)
+    again = replace_failures_by_log(run_of(), log)
     for same in (simulate_with_log(again, seed=55)[0], simulate_runs(again, 55, 2)):
         assert same.wall[0] == pytest.approx(played.wall[0], abs=1e-6)
         assert (same.strikes[0] == played.strikes[0]).all()
@@ -291,12 +297,19 @@ def test_a_log_that_was_written_is_played_again_alike(tmp_path: Path, ending: st
 
 def test_what_if_a_restart_took_half_as_long() -> None:
     """The same strikes: what comes of it is half of the restarts, and nothing else where nothing else is drawn."""
-    plain = {"causes": run_of().causes[:1], "spares": SpareNodes(unlimited=True), "maintenance": None, "wrong": 0.0}
+    plain = {
+        "causes": run_of().causes[:1],
+        "spares": SpareNodes(unlimited=True),
+        "maintenance": None,
+        "misdiagnosis_share": 0.0,
+    }
     long, short = (FixedTime(seconds=text) for text in ("20 min", "10 min"))
     run = run_of((RestartPhase("all", long, long, False),), **plain)
     played, rows = simulate_with_log(run, seed=3)
     half = simulate_with_log(
-        with_logged_failures(run_of((RestartPhase("all", short, short, False),), **plain), simulated_event_log(rows)),
+        replace_failures_by_log(
+            run_of((RestartPhase("all", short, short, False),), **plain), event_log_from_rows(rows)
+        ),
         seed=9,
     )[0]
     count = int(played.strikes.sum())
@@ -309,9 +322,9 @@ def test_a_real_log_strikes_when_it_says(tmp_path: Path) -> None:
     path = tmp_path / "real.csv"
     path.write_text("time,cause,lasts\n10 h,gpu,30 min\n1 h,gpu,30 min\n3600,flap,42 s\n10.2 h,host,\n12 h,flap,\n")
     log = read_event_log(path)
-    assert [each.cause for each in log.incidents] == ["gpu", "flap", "gpu", "host", "flap"]
-    run = with_logged_failures(run_of(), log)
-    struck = {cause.name: cause.struck for cause in run.causes}
+    assert [each.cause for each in log.failures] == ["gpu", "flap", "gpu", "host", "flap"]
+    run = replace_failures_by_log(run_of(), log)
+    struck = {cause.name: cause.failure_log for cause in run.causes}
     loaded = 34200.0 + LOAD.mean  # of the half hour in which it stood, in which it could fail again
     assert struck["gpu"].at == pytest.approx((3600.0, loaded))  # type: ignore[union-attr]
     assert struck["flap"].at[0] == pytest.approx(3600.001)  # type: ignore[union-attr]
@@ -328,7 +341,7 @@ def test_bad_logs_are_one_message(tmp_path: Path) -> None:
     def refused(name: str, text: str, words: str) -> None:
         (tmp_path / name).write_text(text)
         with pytest.raises(InputError, match=words):
-            with_logged_failures(run_of(), read_event_log(tmp_path / name))
+            replace_failures_by_log(run_of(), read_event_log(tmp_path / name))
 
     refused("b.csv", "time,cause\n1 h,maintenance\n", "no failure")
     refused("f.jsonl", "{\n", "f.jsonl:1: is not a JSON")
@@ -337,4 +350,4 @@ def test_bad_logs_are_one_message(tmp_path: Path) -> None:
     refused("i.jsonl", '{"begin_s": 0}\n', "has no end_s")
     with pytest.raises(InputError, match="no such file"):
         read_event_log(tmp_path / "none.csv")
-    assert with_logged_failures(run_of(), EventLog((Incident(5.0, "gpu"),))).causes[0].struck is not None
+    assert replace_failures_by_log(run_of(), EventLog((LoggedFailure(5.0, "gpu"),))).causes[0].failure_log is not None

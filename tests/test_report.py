@@ -23,14 +23,14 @@ from test_gantt import _MISSING_CONE, lab
 from simcluster.base.errors import InputError
 from simcluster.base.texts import escape_line_breaks
 from simcluster.cli import main
-from simcluster.scenario.likely import similar_studies
+from simcluster.scenario.prediction_intervals import similar_studies
 from simcluster.scenario.scenario import load_text
 from simcluster.show import palette
-from simcluster.show.cells import signed_change
 from simcluster.show.report import ReportEntry, colours, details, make_entry, report_page
-from simcluster.show.report.colours import ideal_spans
-from simcluster.show.report.html import element, json_block, typeset
-from simcluster.show.report.packing import Blob, choose_ranks, pack_timeline
+from simcluster.show.report.colours import ideal_schedule_spans
+from simcluster.show.report.html import element, json_block, typeset_numbers
+from simcluster.show.report.packing import BinaryColumns, choose_shown_ranks, pack_timeline
+from simcluster.show.table_cells import format_signed_seconds
 from simcluster.show.yaml_text import yaml_text
 from simcluster.step.simulate import simulate
 from simcluster.studies.variations import differences
@@ -174,7 +174,7 @@ def test_runs_side_by_side_are_attributed_as_compare_does(entry: ReportEntry, ot
     told = [seconds for seconds in causes if abs(seconds) > 0.01 * largest]
     assert len(told) > 2
     for seconds in told:
-        assert typeset(signed_change(seconds)) in words
+        assert typeset_numbers(format_signed_seconds(seconds)) in words
     assert causes.sum() == pytest.approx(other.account.step_time - entry.account.step_time, abs=1e-12)
 
 
@@ -233,11 +233,11 @@ def test_any_text_comes_out_of_html_and_json_as_it_went_in(text: str) -> None:
 
 @given(st.lists(st.integers(-(2**31), 2**32 - 1).filter(lambda n: n >= 0), max_size=40), st.integers(0, 3))
 def test_columns_come_back(numbers: list[int], before: int) -> None:
-    blob = Blob()
-    blob.integers(np.arange(before))
-    place = blob.integers(np.array(numbers, dtype=np.int64))
-    small = blob.integers(np.array([-1, 5]))
-    raw = zlib.decompress(base64.b64decode(blob.text()))
+    blob = BinaryColumns()
+    blob.add_integers(np.arange(before))
+    place = blob.add_integers(np.array(numbers, dtype=np.int64))
+    small = blob.add_integers(np.array([-1, 5]))
+    raw = zlib.decompress(base64.b64decode(blob.compressed_text()))
     assert column(raw, list(place)).tolist() == numbers
     assert column(raw, list(small)).tolist() == [-1, 5]
 
@@ -280,11 +280,11 @@ def test_the_timeline_on_the_page_is_the_timeline(entry: ReportEntry) -> None:
 
 
 def test_too_many_spans_lose_whole_ranks_evenly() -> None:
-    spans, left_out = choose_ranks(many_spans(16, 50), 430)
+    spans, left_out = choose_shown_ranks(many_spans(16, 50), 430)
     assert len(np.unique(spans.rank)) == 8
     assert {0, 15} <= set(np.unique(spans.rank).tolist())
     assert len(spans) + 50 * len(left_out) == 16 * 50
-    assert choose_ranks(many_spans(3, 50), 150)[1] == []
+    assert choose_shown_ranks(many_spans(3, 50), 150)[1] == []
 
 
 def test_ranks_that_were_not_simulated_are_shown_under_their_own_groups(entry: ReportEntry) -> None:
@@ -307,9 +307,9 @@ def test_ranks_that_were_not_simulated_are_shown_under_their_own_groups(entry: R
 
 def test_the_schedule_is_drawn_in_units_of_a_forward(entry: ReportEntry) -> None:
     assert entry.schedule is not None
-    spans = ideal_spans(entry.schedule)
+    spans = ideal_schedule_spans(entry.schedule)
     assert float(spans.end.max()) == (4 + 1) * 3  # 1F1B of 2 stages and 4 microbatches: (m + p - 1)(F + B)
-    assert pack_timeline(spans, Blob(), weights={})["count"] == 2 * 2 * 4
+    assert pack_timeline(spans, BinaryColumns(), weights={})["count"] == 2 * 2 * 4
 
 
 # --- the scenario -----------------------------------------------------------------------------------------------------
@@ -328,10 +328,10 @@ def test_the_scenario_on_the_page_is_the_scenario(name: str, entry: ReportEntry)
 
 
 def test_colours_on_dark_ground_stand_out_and_stay_apart_for_every_reader() -> None:
-    ground = palette.rgb(colours.DARK_GROUND)
+    ground = palette.parse_rgb(colours.DARK_GROUND)
     families = [
-        {kind: colours.for_dark(palette.colour_of("compute", kind), kind) for kind in palette.COMPUTE_KINDS},
-        {stream: colours.for_dark(palette.colour_of(stream, "send"), stream) for stream in palette.STREAMS},
+        {kind: colours.lighten_for_dark(palette.op_colour("compute", kind), kind) for kind in palette.COMPUTE_KINDS},
+        {stream: colours.lighten_for_dark(palette.op_colour(stream, "send"), stream) for stream in palette.STREAMS},
     ]
     for family in families:
         for colour in family.values():
@@ -345,13 +345,13 @@ def test_colours_on_dark_ground_stand_out_and_stay_apart_for_every_reader() -> N
 def test_text_on_the_page_is_readable_in_both_themes() -> None:
     style = report_page([small_entry()])
     for theme in re.findall(r"--ground: (#\w+); --text: (#\w+); --quiet: (#\w+);.*?--accent: (#\w+);", style):
-        ground, *texts = (palette.rgb(code) for code in theme)
+        ground, *texts = (palette.parse_rgb(code) for code in theme)
         for text in texts:
             assert colours.contrast_ratio(ground, text) >= 4.5
     levels = re.findall(r"--h-(\d+):(#\w+);--t-\1:(#\w+);", style)
     assert len(levels) == 3 * colours.HEAT_LEVELS
     for _, fill, text in levels:
-        assert colours.contrast_ratio(palette.rgb(fill), palette.rgb(text)) >= 3.0
+        assert colours.contrast_ratio(palette.parse_rgb(fill), palette.parse_rgb(text)) >= 3.0
 
 
 # --- saved results and the command ------------------------------------------------------------------------------------

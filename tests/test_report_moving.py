@@ -16,15 +16,15 @@ from conftest import tiny_scenario
 
 import simcluster
 from simcluster.base.units import format_seconds
-from simcluster.interactive.moving.moving import (
+from simcluster.interactive.variants.controls_page import (
     VariantGrid,
     VariedKey,
     combination_names,
     page_with_controls,
     value_label,
 )
-from simcluster.interactive.moving.report_variants import simulate_variants
-from simcluster.scenario.scenario import Base
+from simcluster.interactive.variants.report_variants import simulate_variants
+from simcluster.scenario.scenario import BaseScenario
 from simcluster.step.simulate import simulate
 
 VARY = {"pipeline.schedule": ["gpipe", "1f1b"], "training.micro_batch": [1, 2, 3]}
@@ -39,7 +39,7 @@ BASE = tiny_scenario(
 
 @pytest.fixture(scope="module")
 def varied() -> VariantGrid:
-    return simulate_variants(Base.of(BASE), VARY, processes=1)
+    return simulate_variants(BaseScenario.from_scenario(BASE), VARY, processes=1)
 
 
 @pytest.fixture(scope="module")
@@ -72,7 +72,7 @@ def test_every_state_has_the_numbers_of_its_own_simulation(varied: VariantGrid, 
         assert format_seconds(result.step_time) in pieces[state["texts"]["answer"]].decode()
         assert state["step"] == format_seconds(result.step_time)
         assert json.loads(pieces[state["data"]])["runs"][0]["timeline"]["count"] == len(result.spans)
-        assert varied.played[at].entry.account == result.account
+        assert varied.simulated_variants[at].entry.account == result.account
 
 
 def test_what_cannot_be_is_named_with_its_reason_and_the_base_is_the_scenario_as_it_stands(
@@ -101,10 +101,10 @@ def test_parts_that_are_equal_are_kept_once(page: str) -> None:
 
 
 def test_the_page_is_the_same_whoever_plays_it_and_from_python(page: str, tmp_path: Path) -> None:
-    assert page_with_controls(simulate_variants(Base.of(BASE), VARY, processes=2)) == page
+    assert page_with_controls(simulate_variants(BaseScenario.from_scenario(BASE), VARY, processes=2)) == page
     found = simcluster.report(BASE, vary=VARY, processes=1, to=tmp_path / "moves.html")
     assert found.read_text() == page
-    with pytest.raises(simcluster.InputError, match="vary needs a single scenario, got 2"):
+    with pytest.raises(simcluster.InputError, match="vary needs exactly one scenario, got 2"):
         simcluster.report(BASE, BASE, vary=VARY, to=tmp_path / "two.html")
 
 
@@ -112,8 +112,10 @@ def test_keys_have_short_names_and_numbers_in_order_slide() -> None:
     assert combination_names([("a.b", ["1", "2"]), ("c.d", ["x"])]) == ["b 1", "b 2"]
     assert combination_names([("a.b", ["1", "2"]), ("c.b", ["2", "3"])])[1] == "a.b 1, c.b 3"
     assert combination_names([("a.b", ["1"])]) == ["b 1"]
-    assert VariedKey("a", (1, 2, 4)).slides
-    assert not any(VariedKey("a", values).slides for values in [(1, 2), (1, 4, 2), (True, False, 1), ("x", "y", "z")])
+    assert VariedKey("a", (1, 2, 4)).is_slider
+    assert not any(
+        VariedKey("a", values).is_slider for values in [(1, 2), (1, 4, 2), (True, False, 1), ("x", "y", "z")]
+    )
     assert VariedKey("a", ("x" * 99, "x" * 98)).labels[0] != VariedKey("a", ("x" * 99, "x" * 98)).labels[1]
     values = (True, None, [], ["tp", "cp"], [{"kind": "slow_gpu", "rank": 3}])
     assert [value_label(value) for value in values] == [
@@ -127,10 +129,10 @@ def test_keys_have_short_names_and_numbers_in_order_slide() -> None:
 
 def test_a_hostile_value_is_text() -> None:
     evil = '</script><script>alert(1)</script>"&='
-    varied = simulate_variants(Base.of(BASE), {"name": ["mild", evil]}, processes=1)
+    varied = simulate_variants(BaseScenario.from_scenario(BASE), {"name": ["mild", evil]}, processes=1)
     page = page_with_controls(varied)
     assert "<script>alert" not in page
-    assert varied.address(1) == "name=%3C%2Fscript%3E%3Cscript%3Ealert%281%29%3C%2Fscript%3E%22%26%3D"
+    assert varied.url_fragment(1) == "name=%3C%2Fscript%3E%3Cscript%3Ealert%281%29%3C%2Fscript%3E%22%26%3D"
 
 
 # --- in a browser -----------------------------------------------------------------------------------------------------
@@ -167,12 +169,12 @@ def test_controls_switch_the_whole_page_and_the_address_says_which(tab: chromium
         choose(tab, 0, at // 3)
         choose(tab, 1, at % 3)
         tab.wait(f"simcluster.moving.at === {at}")
-        account = varied.played[at].entry.account
+        account = varied.simulated_variants[at].entry.account
         assert tab.run(DURATION) == pytest.approx(account.step_time, rel=1e-6)
         assert format_seconds(account.step_time) in tab.run(NOW)
         sections = "[...document.querySelectorAll('[data-state]')].map((part) => part.textContent).join()"
         assert format_seconds(account.step_time) in tab.run(sections)
-        assert varied.address(at) in tab.run("location.hash")
+        assert varied.url_fragment(at) in tab.run("location.hash")
         assert tab.run("document.querySelectorAll('.variants [aria-current]').length") == 1
     before = tab.run("history.length")
     tab.run("history.back()")
@@ -195,7 +197,7 @@ def test_a_variant_that_cannot_be_offers_the_nearest_that_can(tab: chromium.Page
 
 @chromium.in_a_browser
 def test_a_link_opens_its_state_and_a_view_stays_from_state_to_state(tab: chromium.Page, varied: VariantGrid) -> None:
-    tab.run(f"location.hash = '#{varied.address(0)}&rows=stage&beside=1'")
+    tab.run(f"location.hash = '#{varied.url_fragment(0)}&rows=stage&beside=1'")
     tab.wait("simcluster.moving.at === 0")
     assert tab.run("simcluster.timeline.gantt.runs.length") == 2
     assert tab.run("simcluster.timeline.gantt.runs[0].name") == varied.names[varied.base]
@@ -208,8 +210,8 @@ def test_a_link_opens_its_state_and_a_view_stays_from_state_to_state(tab: chromi
 
 @chromium.in_a_browser
 def test_any_variant_can_be_pinned_and_the_others_are_told_against_it(tab: chromium.Page, varied: VariantGrid) -> None:
-    one, other = varied.played[0].entry.account, varied.played[4].entry.account
-    tab.run(f"location.hash = '#{varied.address(0)}'")
+    one, other = varied.simulated_variants[0].entry.account, varied.simulated_variants[4].entry.account
+    tab.run(f"location.hash = '#{varied.url_fragment(0)}'")
     tab.wait("simcluster.moving.at === 0")
     tab.run("document.querySelector('#pin').click()")
     choose(tab, 0, 1)
@@ -226,7 +228,7 @@ def test_any_variant_can_be_pinned_and_the_others_are_told_against_it(tab: chrom
     assert tab.run("location.hash").endswith("&against=0")
     tab.run("simcluster.moving.pin(2)")  # cannot be
     assert tab.run("simcluster.moving.pinned") == 0
-    tab.run(f"location.hash = '#{varied.address(4)}'")
+    tab.run(f"location.hash = '#{varied.url_fragment(4)}'")
     tab.wait(f"simcluster.moving.pinned === {varied.base}")
 
 

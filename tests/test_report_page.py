@@ -107,7 +107,7 @@ def test_the_pixels_are_as_dark_as_the_spans_are_long(browser: chromium.Browser,
     )
     assert large.result is not None
     spans = large.result.spans
-    on_tp = spans.stream == spans.code("tp")
+    on_tp = spans.stream == spans.word_code("tp")
     colours = tab.run(f"{GANTT}.colours.spans[0].rgb.map((colour) => [...colour.slice(0, 3)])")
     waiting = tab.run(f"[...{GANTT}.colours.waiting.slice(0, 3)]")
     what = tab.run(f"{GANTT}.runs[0].timeline.what.kind.map((code) => {GANTT}.runs[0].timeline.words[code])")
@@ -284,7 +284,7 @@ def test_memory_is_on_the_same_axis_and_says_what_it_is(tab: chromium.Page, entr
     for place, curve in enumerate(entry.memory):
         most = tab.run(f"{chart}.curves[{place}].most")
         result = entry.result
-        held = result.facts.footprints[curve.peak.stage].with_pools(result.peak_of(curve.rank).pools)
+        held = result.facts.footprints[curve.peak.stage].with_pool_bytes(result.memory_peak_of(curve.rank).pools)
         assert most == pytest.approx(held.total, rel=1e-6)
     tab.run(f"{GANTT}.show(0, {GANTT}.duration / 2)")
     assert tab.run(f"{chart}.view") == pytest.approx(tab.run(f"{GANTT}.view"))

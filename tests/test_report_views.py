@@ -167,7 +167,7 @@ def test_a_call_says_how_with_whom_and_for_whom(tab: chromium.Page, folder: Path
     receives = [fact for fact in facts if fact[""].startswith("recv")]
     assert {fact["to"] for fact in sends if fact["rank"] == "0"} == {"rank 2"}
     assert {fact["from"] for fact in receives if fact["rank"] == "0"} == {"rank 2"}
-    assert all(" among 2" in fact["done as"] for fact in facts if fact.get("group", "").startswith("dp"))
+    assert all(" among 2" in fact["algorithm"] for fact in facts if fact.get("group", "").startswith("dp"))
     assert any(fact.get("waited before", "").endswith("for rank 3") for fact in facts if fact["rank"] == "2")
 
 

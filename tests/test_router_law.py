@@ -17,24 +17,24 @@ from hypothesis import strategies as st
 
 from simcluster import InputError, Scenario, simulate
 from simcluster.base.arrays import Floats
-from simcluster.collectives.relayed import TokenRoutes
-from simcluster.collectives.router_law import RouterLaw, groups_needed
-from simcluster.faults.experts import ExpertImbalance
-from simcluster.faults.spec import RoutedTokens
-from simcluster.scenario.files import load_cluster
+from simcluster.collectives.routing_distribution import RoutingDistribution, mean_groups_needed
+from simcluster.collectives.token_relay import ExpertRouting
+from simcluster.faults.expert_imbalance import ExpertImbalance
+from simcluster.faults.fault_spec import RoutedTokens
+from simcluster.scenario.document_resolution import load_cluster
 from simcluster.scenario.scenario import from_document
-from simcluster.traffic.traffic import relayed_links
+from simcluster.traffic.traffic import relay_link_times
 
 ROUTES = [
-    TokenRoutes(8, 3),
-    TokenRoutes(12, 4),
-    TokenRoutes(12, 3, 4, 2),
-    TokenRoutes(12, 3, 3, 2),
-    TokenRoutes(8, 2, 4, 3),
+    ExpertRouting(8, 3),
+    ExpertRouting(12, 4),
+    ExpertRouting(12, 3, 4, 2),
+    ExpertRouting(12, 3, 3, 2),
+    ExpertRouting(8, 2, 4, 3),
 ]
 
 
-def of_weights(routes: TokenRoutes, groups: Floats, experts: Floats) -> tuple[list[tuple[int, ...]], Floats]:
+def of_weights(routes: ExpertRouting, groups: Floats, experts: Floats) -> tuple[list[tuple[int, ...]], Floats]:
     """Every choice of groups and of experts in them, and its chance: in proportion to the product of all weights."""
     own = routes.experts // routes.groups
     choices, weights = [], []
@@ -51,10 +51,10 @@ def of_weights(routes: TokenRoutes, groups: Floats, experts: Floats) -> tuple[li
     routes=st.sampled_from(ROUTES), spread=st.floats(0, 1.2), seed=st.integers(0, 99), size=st.sampled_from([1, 2, 4])
 )
 def test_blocks_are_visited_as_by_counting_every_choice(
-    routes: TokenRoutes, spread: float, seed: int, size: int
+    routes: ExpertRouting, spread: float, seed: int, size: int
 ) -> None:  # fmt: skip
     """Experts of any weights, without a limit on groups: the law is found again from how often each is visited."""
-    free = TokenRoutes(routes.experts, routes.top_k)
+    free = ExpertRouting(routes.experts, routes.top_k)
     weights = np.exp(spread * np.random.default_rng(seed).standard_normal(routes.experts))
     choices, chances = of_weights(free, np.ones(1), weights)
     visits = np.zeros(routes.experts)
@@ -62,7 +62,7 @@ def test_blocks_are_visited_as_by_counting_every_choice(
         visits[list(choice)] += chance
     blocks = [range(first, first + size) for first in range(0, routes.experts, size)]
     counted = [sum(chances[at] for at, choice in enumerate(choices) if {*choice} & {*block}) for block in blocks]
-    assert RouterLaw(free, visits).visited(blocks) == pytest.approx(counted, abs=1e-5)
+    assert RoutingDistribution(free, visits).block_visit_probabilities(blocks) == pytest.approx(counted, abs=1e-5)
 
 
 @settings(max_examples=25)
@@ -71,14 +71,14 @@ def test_blocks_are_visited_as_by_counting_every_choice(
     lost=st.sampled_from([0, 0.3]),
 )  # fmt: skip
 def test_a_law_has_the_visits_that_it_is_given(
-    routes: TokenRoutes, spread: float, seed: int, size: int, lost: float
+    routes: ExpertRouting, spread: float, seed: int, size: int, lost: float
 ) -> None:
     """With a limit on groups as well: counted over every choice, by the weights that the law has found."""
     visits = np.exp(spread * np.random.default_rng(seed).standard_normal(routes.experts))
     visits *= routes.top_k / visits.sum()
-    if visits.max() > 1 or groups_needed(visits, routes) > routes.top_groups:
+    if visits.max() > 1 or mean_groups_needed(visits, routes) > routes.top_groups:
         return
-    law = RouterLaw(routes, visits)
+    law = RoutingDistribution(routes, visits)
     odds, experts = (each / (1 - np.minimum(each, 1 - 1e-12)) for each in (law._groups, law._experts))
     groups = odds * (1 - law._experts).prod(axis=1) if routes.groups > 1 else np.ones(1)
     choices, chances = of_weights(routes, groups, experts.ravel())
@@ -89,15 +89,19 @@ def test_a_law_has_the_visits_that_it_is_given(
         counted[list(choice)] += chance
         seen += [chance * (1 - lost ** len({*choice} & {*block})) for block in blocks]
     assert counted == pytest.approx(visits, abs=2e-5)
-    assert law.visited(blocks, lost) == pytest.approx(seen, abs=2e-5)
+    assert law.block_visit_probabilities(blocks, lost) == pytest.approx(seen, abs=2e-5)
 
 
-@given(routes=st.sampled_from([*ROUTES, TokenRoutes(256, 8), TokenRoutes(256, 8, 8, 4), TokenRoutes(144, 6, 8, 3)]))
-def test_equal_shares_are_balanced_routing(routes: TokenRoutes) -> None:
+@given(
+    routes=st.sampled_from([*ROUTES, ExpertRouting(256, 8), ExpertRouting(256, 8, 8, 4), ExpertRouting(144, 6, 8, 3)])
+)
+def test_equal_shares_are_balanced_routing(routes: ExpertRouting) -> None:
     """Nodes that are no whole number of groups included."""
     blocks = [range(first, first + 4) for first in range(0, routes.experts, 4)]
-    even = RouterLaw(routes, np.full(routes.experts, routes.top_k / routes.experts)).visited(blocks)
-    assert even == pytest.approx([routes.visits_any(block) for block in blocks], rel=1e-9)
+    even = RoutingDistribution(
+        routes, np.full(routes.experts, routes.top_k / routes.experts)
+    ).block_visit_probabilities(blocks)
+    assert even == pytest.approx([routes.visit_fraction(block) for block in blocks], rel=1e-9)
 
 
 # --- shares that a router can give ------------------------------------------------------------------------------------
@@ -109,11 +113,11 @@ def imbalance(**tokens: Any) -> ExpertImbalance:
 
 @settings(max_examples=40)
 @given(
-    routes=st.sampled_from([TokenRoutes(8, 2), TokenRoutes(256, 8), *ROUTES, TokenRoutes(16, 4, 8, 2)]),
+    routes=st.sampled_from([ExpertRouting(8, 2), ExpertRouting(256, 8), *ROUTES, ExpertRouting(16, 4, 8, 2)]),
     exponent=st.floats(0, 10), concentration=st.floats(1e-3, 10), layer=st.integers(0, 9),
 )  # fmt: skip
 def test_no_law_gives_an_expert_more_than_one_row_of_a_token(
-    routes: TokenRoutes, exponent: float, concentration: float, layer: int
+    routes: ExpertRouting, exponent: float, concentration: float, layer: int
 ) -> None:
     """Nor needs more groups than a token may visit; shares that were possible stay as the law has them.
 
@@ -121,16 +125,16 @@ def test_no_law_gives_an_expert_more_than_one_row_of_a_token(
     """
     for fault in (imbalance(kind="zipf", exponent=exponent), imbalance(kind="dirichlet", concentration=concentration)):
         tokens = RoutedTokens(routes, seed=0, layer=layer)
-        one_choice = tokens._replace(routes=TokenRoutes(routes.experts, 1))
+        one_choice = tokens._replace(routes=ExpertRouting(routes.experts, 1))
         asked, shares = (fault.expert_loads(each, routes.experts) / routes.experts for each in (one_choice, tokens))
         assert shares.sum() == pytest.approx(1)
         assert shares.max() * routes.top_k <= 1 + 1e-9
-        assert groups_needed(shares * routes.top_k, routes) <= routes.top_groups * (1 + 1e-6)
-        if asked.max() * routes.top_k <= 1 and groups_needed(asked * routes.top_k, routes) <= routes.top_groups:
+        assert mean_groups_needed(shares * routes.top_k, routes) <= routes.top_groups * (1 + 1e-6)
+        if asked.max() * routes.top_k <= 1 and mean_groups_needed(asked * routes.top_k, routes) <= routes.top_groups:
             assert shares.tolist() == asked.tolist()
         pairs = tuple((first, first + 1) for first in range(0, routes.experts, 2))
-        copies = fault.expert_copies(tokens, pairs)
-        visited = copies * [routes.visits_any(pair) for pair in pairs]
+        copies = fault.token_copy_factors(tokens, pairs)
+        visited = copies * [routes.visit_fraction(pair) for pair in pairs]
         rows = shares.reshape(-1, 2) * routes.top_k
         assert (visited >= rows.max(axis=1) * (1 - 1e-9)).all()
         assert (visited <= np.minimum(rows.sum(axis=1), 1) * (1 + 1e-9)).all()
@@ -142,7 +146,7 @@ def test_no_law_gives_an_expert_more_than_one_row_of_a_token(
 def test_the_first_of_deepseek_v3_is_visited_by_every_token() -> None:
     """Zipf's law with exponent 1 would give it 1.31 rows of each."""
     fault = imbalance(kind="zipf", exponent=1)
-    laws = (RoutedTokens(TokenRoutes(256, top_k), seed=0, layer=0) for top_k in (1, 8))
+    laws = (RoutedTokens(ExpertRouting(256, top_k), seed=0, layer=0) for top_k in (1, 8))
     asked, given = (np.sort(fault.expert_loads(each, 256))[::-1] / 32 for each in laws)
     assert asked[:3] == pytest.approx([1.306, 0.653, 0.435], abs=1e-3)
     assert given[:3] == pytest.approx([1.0, 0.683, 0.456], abs=1e-3)
@@ -153,7 +157,7 @@ def test_a_run_says_where_a_law_is_filled_up(tiny: Tiny) -> None:
     faults = [{"kind": "expert_imbalance", "tokens": {"kind": "zipf", "exponent": each}} for each in (1, 2)]
     few, many = (simulate(tiny(model=mixture, faults=[fault])).to_dict()["warnings"] for fault in faults)
     assert not [text for text in few if "expert_imbalance" in text]
-    assert any("gives the most popular expert of layer 0 1.31 rows per token" in text for text in many)
+    assert any("sends 1.31 copies of each token to the most popular expert of layer 0" in text for text in many)
 
 
 @pytest.mark.parametrize(
@@ -212,7 +216,7 @@ def test_a_rank_gets_one_copy_of_a_token_however_many_of_its_experts_it_visits(d
     """Half of all rows go to the eight experts of one rank: it gets 0.997 of the tokens, not 0.679, so 1.47 times."""
     for name in ("dispatch", "combine"):
         longer = seconds(step(dispatch, tuple(HOT)), name) / seconds(step(dispatch, None), name)
-        assert 1.4 < longer < 1 / TokenRoutes(64, 8).visits(8)
+        assert 1.4 < longer < 1 / ExpertRouting(64, 8).block_visit_fraction(8)
     copies = seconds(step("alltoall", tuple(HOT)), "dispatch") / seconds(step("alltoall", None), "dispatch")
     assert copies == pytest.approx(4, rel=0.02)
     for kind in (dispatch, "alltoall"):  # the rows that its experts keep are as many however they came
@@ -231,7 +235,7 @@ def test_every_engine_sends_as_many_copies(limits: dict[str, Any]) -> None:
 @pytest.mark.parametrize("nodes", [1, 2, 4])
 def test_relaying_takes_as_long_as_the_fullest_links_by_drawn_tokens(nodes: int) -> None:
     """What drawn tokens put on links, counted copy by copy: NVLink holds them up on one node, NICs on four."""
-    ranks, routes = 8 * nodes, TokenRoutes(64, 8)
+    ranks, routes = 8 * nodes, ExpertRouting(64, 8)
     generator = np.random.default_rng(3)
     popular = np.where(np.arange(64) < 8, 0.45, 0.08)  # of the experts that are chosen independently, eight each time
     drawn = generator.random((400_000, 64)) < popular
@@ -240,9 +244,9 @@ def test_relaying_takes_as_long_as_the_fullest_links_by_drawn_tokens(nodes: int)
     of_rank = drawn.reshape(len(drawn), ranks, -1).any(axis=2)
     of_node = of_rank.reshape(len(drawn), nodes, 8).any(axis=2)
     cluster = load_cluster("dgx_h100", {"nodes": nodes}.items())
-    links = relayed_links(cluster, cluster.wiring.link_capacity, routes, range(ranks))
-    even = routes.visits(64 / nodes), routes.visits(64 / ranks)
-    expected = links.longer(of_node.mean(axis=0).max() / even[0], of_rank.mean(axis=0).max() / even[1])
+    links = relay_link_times(cluster, cluster.wiring.link_capacity, routes, range(ranks))
+    even = routes.block_visit_fraction(64 / nodes), routes.block_visit_fraction(64 / ranks)
+    expected = links.slowdown_factor(of_node.mean(axis=0).max() / even[0], of_rank.mean(axis=0).max() / even[1])
     slow, plain = (step("deepep", each, nodes) for each in (tuple(values.tolist()), None))
     assert seconds(slow, "dispatch") / seconds(plain, "dispatch") == pytest.approx(expected, rel=0.01)
     assert (links.between.max() > links.inside.max()) == (nodes > 1)

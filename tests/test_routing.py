@@ -20,9 +20,9 @@ from hypothesis import strategies as st
 from test_loads import collective_loads
 
 from simcluster.base.errors import InputError
-from simcluster.scenario.files import load_cluster
+from simcluster.scenario.document_resolution import load_cluster
 from simcluster.step.simulate import simulate, simulate_scenario
-from simcluster.studies.bench.collective import collective_times, concurrent_times
+from simcluster.studies.bench.collective import collective_times, concurrent_collective_times
 from simcluster.topology import Cluster, parse_topology
 from simcluster.topology.policies import mix_bits
 
@@ -102,7 +102,7 @@ def test_what_enters_a_node_leaves_it(maker: str, policy: dict[str, Any], pxn: b
     cluster = MAKERS[maker]({**policy, "pxn": pxn})
     static = MAKERS[maker]({"kind": "static", "pxn": pxn})
     for src, dst, flow in itertools.product(range(0, len(cluster.gpus), 5), range(len(cluster.gpus)), (0, 5)):
-        spread = cluster.spread(src, dst, flow)
+        spread = cluster.spread_route(src, dst, flow)
         balance: Counter[str] = Counter()
         for link, fraction in spread:
             assert 0 < fraction <= 1
@@ -113,7 +113,9 @@ def test_what_enters_a_node_leaves_it(maker: str, policy: dict[str, Any], pxn: b
         assert {node: flows for node, flows in balance.items() if flows} == ends
         assert len(dict(spread)) == len(spread)
         assert sum(fraction for _, fraction in spread) == len(static.route(src, dst))
-        assert cluster.spread_latency(spread) == pytest.approx(static.path_latency(static.route(src, dst)), rel=1e-12)
+        assert cluster.mean_route_latency(spread) == pytest.approx(
+            static.path_latency(static.route(src, dst)), rel=1e-12
+        )
 
 
 @pytest.mark.parametrize("policy", POLICIES[:4], ids=lambda policy: "-".join(map(str, policy.values())))
@@ -124,9 +126,9 @@ def test_a_route_is_a_path_and_part_of_the_spread(policy: dict[str, Any]) -> Non
         path = nodes_of(cluster, route, src)
         assert [cluster.links[link] for link in route] == list(itertools.pairwise(path))
         assert path[-1] == cluster.gpus[dst]
-        assert set(route) <= set(dict(cluster.spread(src, dst)))
+        assert set(route) <= set(dict(cluster.spread_route(src, dst)))
         if policy.get("queue_pairs", 1) == 1:
-            assert cluster.spread(src, dst) == tuple((link, 1.0) for link in route)
+            assert cluster.spread_route(src, dst) == tuple((link, 1.0) for link in route)
 
 
 def test_the_default_is_static_and_shortest_takes_the_first() -> None:
@@ -150,13 +152,13 @@ def test_many_flows_together_are_the_sum_of_each(maker: str, policy: dict[str, A
     pairs = [(src, dst) for src in range(many) for dst in range(many) if src != dst]
     flows = [(src, dst, (src + 3 * dst) % 5, 1.0 + (src * dst) % 3) for src, dst in pairs]
     src, dst, number = (np.array([flow[column] for flow in flows]) for column in range(3))
-    row, link, fraction, latencies = cluster.routes(src, dst, number)
+    row, link, fraction, latencies = cluster.route_rows(src, dst, number)
     load = np.bincount(link, np.array([weight for *_, weight in flows])[row] * fraction, len(cluster.links))
     due = np.zeros(len(cluster.links))
     slowest = 0.0
     for one, other, flow, weight in flows:
-        spread = cluster.spread(one, other, flow)
-        slowest = max(slowest, cluster.spread_latency(spread))
+        spread = cluster.spread_route(one, other, flow)
+        slowest = max(slowest, cluster.mean_route_latency(spread))
         for link, fraction in spread:
             due[link] += weight * fraction
     np.testing.assert_allclose(load, due, rtol=1e-12)
@@ -181,10 +183,10 @@ def test_nics_near_a_gpu_are_taken_in_turn_by_flow_number() -> None:
     for policy in POLICIES[:3]:
         cluster = pcie_box(policy)
         for src, dst, flow in itertools.product(range(4), range(4, 16), range(4)):
-            nodes = nodes_of(cluster, tuple(link for link, _ in cluster.spread(src, dst, flow)), src)
+            nodes = nodes_of(cluster, tuple(link for link, _ in cluster.spread_route(src, dst, flow)), src)
             nics = [node for node in nodes if "nic" in node]
             assert nics == [f"node0.nic{(src + flow) % 2}", f"node{dst // 4}.nic{(dst % 4 + flow) % 2}"]
-            assert nics[0] == cluster.uplinks(src)[flow % 2]
+            assert nics[0] == cluster.exit_nics(src)[flow % 2]
 
 
 # --- ECMP -----------------------------------------------------------------------------------------------------------
@@ -234,7 +236,7 @@ def test_flows_collide_as_balls_in_bins(balls: int, bins: int, mean: float, none
     for seed, flow in itertools.product(range(25), range(40)):
         if flow == 0:
             cluster = leaf_spine(bins, {"kind": "ecmp", "seed": seed})
-        uplinks = Counter(cluster.spread(gpu, 32 + gpu, flow)[1][0] for gpu in range(balls))
+        uplinks = Counter(cluster.spread_route(gpu, 32 + gpu, flow)[1][0] for gpu in range(balls))
         found.append(max(uplinks.values()))
     draws = len(found)
     assert abs(sum(found) / draws - expected) < 3 * sigma / math.sqrt(draws)
@@ -250,7 +252,7 @@ def test_the_fullest_uplink_sets_the_pace(seed: int, balls: int, spines: int, pa
     groups = [(gpu, 16 + gpu) for gpu in range(balls)]
     loads = collective_loads(cluster, groups, "send", 1e9)
     most = max(load.flows for load in loads.links)
-    done = max(each.duration for each in concurrent_times(cluster, groups, "send", 1e9))
+    done = max(each.duration for each in concurrent_collective_times(cluster, groups, "send", 1e9))
     assert done == pytest.approx(4e-6 + most * 1e9 / 50e9, rel=1e-9)
     up, down = (next((x for x in loads.levels if x.ends == ends), None) for ends in ("leaf -> spine", "spine -> leaf"))
     assert up is not None
@@ -264,10 +266,10 @@ def test_the_fullest_uplink_sets_the_pace(seed: int, balls: int, spines: int, pa
 def test_queue_pairs_share_a_flow_evenly() -> None:
     cluster = leaf_spine(64, {"kind": "ecmp", "queue_pairs": 6})
     for dst in range(32, 64):
-        parts = [fraction * 6 for link, fraction in cluster.spread(0, dst) if cluster.links[link][0] == "leaf0"]
+        parts = [fraction * 6 for link, fraction in cluster.spread_route(0, dst) if cluster.links[link][0] == "leaf0"]
         assert sum(parts) == pytest.approx(6, rel=1e-15)
         assert all(abs(part - round(part)) < 1e-10 for part in parts)
-    spread = [len(leaf_spine(64, {"kind": "ecmp", "queue_pairs": n}).spread(0, 40)) for n in (1, 8, 32)]
+    spread = [len(leaf_spine(64, {"kind": "ecmp", "queue_pairs": n}).spread_route(0, 40)) for n in (1, 8, 32)]
     assert spread == sorted(spread)
     assert spread[-1] > 2 + 2 * 8
 
@@ -278,12 +280,12 @@ def test_flows_seeds_and_ends_are_drawn_by_themselves() -> None:
     def draws(vary: str) -> set[tuple[tuple[int, float], ...]]:
         cluster = leaf_spine(32, {"kind": "ecmp"})
         if vary == "seed":
-            return {leaf_spine(32, {"kind": "ecmp", "seed": seed}).spread(0, 40)[1:3] for seed in range(20)}
+            return {leaf_spine(32, {"kind": "ecmp", "seed": seed}).spread_route(0, 40)[1:3] for seed in range(20)}
         if vary == "flow":
-            return {cluster.spread(0, 40, flow)[1:3] for flow in range(20)}
+            return {cluster.spread_route(0, 40, flow)[1:3] for flow in range(20)}
         if vary == "source":
-            return {cluster.spread(gpu, 40)[1:3] for gpu in range(20)}
-        return {cluster.spread(0, 32 + gpu)[1:3] for gpu in range(20)}
+            return {cluster.spread_route(gpu, 40)[1:3] for gpu in range(20)}
+        return {cluster.spread_route(0, 32 + gpu)[1:3] for gpu in range(20)}
 
     for vary in ("seed", "flow", "source", "destination"):
         assert 10 < len(draws(vary)) <= 20, vary  # 20 balls in 32 bins: 15 on average
@@ -293,10 +295,10 @@ def test_routes_do_not_depend_on_the_process() -> None:
     code = (
         "from simcluster.topology import parse_topology\n"
         f"cluster = parse_topology({dgx_document({'kind': 'ecmp', 'seed': 9, 'queue_pairs': 3})!r}).build()\n"
-        "print([cluster.spread(s, d, 1) for s in range(24) for d in range(24)])"
+        "print([cluster.spread_route(s, d, 1) for s in range(24) for d in range(24)])"
     )
     own = dgx({"kind": "ecmp", "seed": 9, "queue_pairs": 3})
-    here = str([own.spread(s, d, 1) for s in range(24) for d in range(24)])
+    here = str([own.spread_route(s, d, 1) for s in range(24) for d in range(24)])
     path = os.pathsep.join([str(Path(__file__).parent.parent), *sys.path])
     env = {**os.environ, "PYTHONHASHSEED": "12345", "PYTHONPATH": path}
     out = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True)
@@ -316,7 +318,7 @@ def test_spraying_makes_parallel_links_one_fat_link(spines: int, pairs: list[tup
     groups = [(gpu, 16 + other) for gpu, other in pairs]
     many = leaf_spine(spines, {"kind": "adaptive"}, ports=16, uplink=25)
     one = leaf_spine(1, {"kind": "static"}, ports=16, uplink=25 * spines)
-    times = [concurrent_times(cluster, groups, "send", 1e8) for cluster in (many, one)]
+    times = [concurrent_collective_times(cluster, groups, "send", 1e8) for cluster in (many, one)]
     for sprayed, fat in zip(*times, strict=True):
         if spines in (1, 2, 4, 8):
             assert sprayed.duration == fat.duration
@@ -364,7 +366,7 @@ def test_a_scenario_sets_the_routing(tiny: Tiny) -> None:
     cluster = {"topology": "dgx_a100", "nodes": 2, "routing": {"kind": "ecmp", "queue_pairs": 2}}
     scenario = tiny(cluster=cluster, training={"global_batch": 16})
     assert scenario.cluster.topology.routing.model_dump() == {"kind": "ecmp", "pxn": None, "seed": 0, "queue_pairs": 2}
-    assert load_cluster("leaf_spine_512", [("routing.kind", "adaptive")]).spread(0, 100)[1][1] == 1 / 32
+    assert load_cluster("leaf_spine_512", [("routing.kind", "adaptive")]).spread_route(0, 100)[1][1] == 1 / 32
 
 
 @pytest.mark.parametrize(

@@ -19,11 +19,11 @@ from simcluster.longrun.power import (
     load_device_power,
     power_curve,
     resolve_power,
-    step_power,
+    simulated_step_power,
 )
-from simcluster.longrun.studies.run_costs import STANDING_BY, PriceOfMfu, RunEnergy, RunMoney
-from simcluster.longrun.studies.train import TrainingRun, train
-from simcluster.longrun.text import format_energy
+from simcluster.longrun.studies.run_costs import STANDING_BY, MfuShortfallCost, RunCost, RunEnergy
+from simcluster.longrun.studies.training import TrainingRun, train
+from simcluster.longrun.text_formats import format_energy
 from simcluster.results.result import Result
 from simcluster.scenario.run_section import PowerSpec
 from simcluster.scenario.scenario import load
@@ -64,7 +64,7 @@ def training() -> TrainingRun:
 
 
 @pytest.fixture(scope="module")
-def money(training: TrainingRun) -> RunMoney:
+def money(training: TrainingRun) -> RunCost:
     assert training.money is not None
     return training.money
 
@@ -83,16 +83,16 @@ def test_the_cost_wall() -> None:
     hours, peak = 10e6 / 2, 989e12
     done = hours * 3600 * 0.35 * peak
     assert done == pytest.approx(6.2307e24)
-    held = PriceOfMfu.of_dollars(10e6, 0.35, 0.5)
+    held = MfuShortfallCost.from_spending(10e6, 0.35, 0.5)
     assert held.dollars == pytest.approx(2 * done / (3600 * 0.5 * peak)) == pytest.approx(7e6)
     assert held.lost == pytest.approx(3e6)
     assert held.more == pytest.approx(3 / 7)
-    assert PriceOfMfu.of_dollars(10e6, 0.35, 1.0).lost == pytest.approx(6.5e6)
-    assert PriceOfMfu.of_dollars(10e6, 0.4, 1.0).lost == pytest.approx(6e6)
-    assert PriceOfMfu.of_dollars(10e6, 0.5, 0.4).lost == 0
+    assert MfuShortfallCost.from_spending(10e6, 0.35, 1.0).lost == pytest.approx(6.5e6)
+    assert MfuShortfallCost.from_spending(10e6, 0.4, 1.0).lost == pytest.approx(6e6)
+    assert MfuShortfallCost.from_spending(10e6, 0.5, 0.4).lost == 0
 
 
-def test_dollars_are_hours_bytes_and_kwh_at_their_prices(training: TrainingRun, money: RunMoney) -> None:
+def test_dollars_are_hours_bytes_and_kwh_at_their_prices(training: TrainingRun, money: RunCost) -> None:
     days, energy = 21, training.energy
     assert energy is not None
     each = training.run.gpus / training.run.machines
@@ -105,7 +105,7 @@ def test_dollars_are_hours_bytes_and_kwh_at_their_prices(training: TrainingRun, 
     assert training.numbers.loc["dollars", "mean"] == pytest.approx(training.dollars)
 
 
-def test_fates_causes_and_what_stands_by_are_all_dollars(training: TrainingRun, money: RunMoney) -> None:
+def test_fates_causes_and_what_stands_by_are_all_dollars(training: TrainingRun, money: RunCost) -> None:
     standing = 0.1 * float(training.energy.kwh[STANDING_BY].mean()) if training.energy else 0.0
     standing += money.parts["spares"] + money.parts["storage"]
     assert sum(money.by_fate.values()) + standing == pytest.approx(training.dollars)
@@ -117,7 +117,7 @@ def test_fates_causes_and_what_stands_by_are_all_dollars(training: TrainingRun, 
     assert training.breakdown.loc["lost", "dollars"] == money.by_fate["lost"]
 
 
-def test_a_price_changes_its_part_alone(training: TrainingRun, money: RunMoney) -> None:
+def test_a_price_changes_its_part_alone(training: TrainingRun, money: RunCost) -> None:
     dear = trained({**RUN, "power": {"price": 0.2, "pue": 1.2}}).money
     assert dear is not None
     before = money.parts
@@ -140,7 +140,7 @@ def test_what_is_lost_at_an_mfu_is_the_step_and_what_is_not_productive(training:
     assert "more training for the money" in high.summary()
     assert "in the step" in high.summary()
     low = trained({**RUN, "achievable_mfu": 0.001}, played=2)
-    assert "against an MFU of 0%: nothing is lost" in low.summary()
+    assert "no money is lost, compared with an MFU of 0%" in low.summary()
 
 
 # --- energy -----------------------------------------------------------------------------------------------------------
@@ -152,7 +152,9 @@ def test_energy_is_power_over_the_wall(training: TrainingRun, energy: RunEnergy)
     assert energy.average == pytest.approx(1e3 * energy.total.sum() / hours.sum())
     assert energy.low < energy.average < energy.peak
     each = training.run.gpus / training.run.machines
-    assert energy.standing_by == pytest.approx(1.2 * 2 * each * (energy.draw.idle + energy.draw.node_share))
+    assert energy.standing_by == pytest.approx(
+        1.2 * 2 * each * (energy.device_power.idle + energy.device_power.node_watts_per_gpu)
+    )
     assert energy.kwh["productive"][0] / energy.kwh["lost"][0] == pytest.approx(
         training.outcomes.seconds_by_category()["productive"][0] / training.outcomes.seconds_by_category()["lost"][0]
     )
@@ -162,8 +164,8 @@ def test_the_building_draws_pue_times_its_machines(energy: RunEnergy) -> None:
     plain = trained({**RUN, "power": {"price": 0.1}}).energy
     assert plain is not None
     assert np.allclose(energy.total, 1.2 * plain.total)
-    assert energy.swing(5e-3) == pytest.approx(1.2 * plain.swing(5e-3))
-    assert energy.swing(5e-3) < energy.swing(0.0) == pytest.approx(energy.peak - energy.low)
+    assert energy.peak_to_peak(5e-3) == pytest.approx(1.2 * plain.peak_to_peak(5e-3))
+    assert energy.peak_to_peak(5e-3) < energy.peak_to_peak(0.0) == pytest.approx(energy.peak - energy.low)
 
 
 def test_the_curve_around_a_failure_has_every_fate_at_its_power(training: TrainingRun, energy: RunEnergy) -> None:
@@ -172,11 +174,11 @@ def test_the_curve_around_a_failure_has_every_fate_at_its_power(training: Traini
     table = energy.sample_power(training.log, first - 4000.0, first + 900.0, every=0.05)
     mean = table.groupby("what")["watts"].mean()
     for fate in ("checkpoint", "detection", "restart"):
-        assert mean[fate] == pytest.approx(energy.watts(fate) + energy.standing_by)
+        assert mean[fate] == pytest.approx(energy.mean_watts(fate) + energy.standing_by)
     seconds = 0.05 * table["what"].value_counts()
     assert seconds["checkpoint"] == pytest.approx(20, abs=0.2)
     assert seconds["detection"] == pytest.approx(120, abs=0.2)
-    assert mean["productive"] == pytest.approx(energy.watts("productive") + energy.standing_by, rel=0.02)
+    assert mean["productive"] == pytest.approx(energy.mean_watts("productive") + energy.standing_by, rel=0.02)
     assert table["watts"].between(0.999 * min(energy.low, mean.min()), 1.001 * energy.peak).all()
 
 
@@ -192,7 +194,7 @@ def test_what_nobody_says_is_asked_for() -> None:
     told = train(load("tiny_dp", {"run": RUN, "cluster.device": "a100-80gb-pcie", "run.power.idle": 40,
                                   "run.power.full": 300}), played=2)  # fmt: skip
     assert told.energy is not None
-    assert told.energy.draw.full == 300
+    assert told.energy.device_power.full == 300
     assert "assumed: the rest of a node draws nothing" in told.summary()
 
 
@@ -273,7 +275,7 @@ def test_all_gpus_between_700_and_200_w_swing_by_8_2_mw() -> None:
     curve = power_curve(
         bare, np.array([0, 0]), np.array([0.0, 2.0]), np.array([2.0, 3.0]), np.array([1.0, waiting]), {0: 16384}
     )
-    assert curve.swing() == pytest.approx(16384 * 500)
+    assert curve.peak_to_peak() == pytest.approx(16384 * 500)
     assert curve.mean == pytest.approx(16384 * (2 * 700 + 200) / 3)
     assert H100.watts(H100.communication) == pytest.approx(196)
 
@@ -285,7 +287,7 @@ def test_a_collective_that_waits_draws_what_hung_jobs_were_seen_to() -> None:
 
 def test_a_node_at_gpt_3s_mfu_is_nearer_to_the_measured_one_than_its_rating() -> None:
     """54 % of peak in bf16 where 56 % is all that the power limit leaves: 8.2 kW; measured 7.75 on heavy work."""
-    node = 8 * (float(H100.watts(0.54 / (0.803 * 0.70))) + H100.node_share)
+    node = 8 * (float(H100.watts(0.54 / (0.803 * 0.70))) + H100.node_watts_per_gpu)
     assert node == pytest.approx(8200, abs=10)
     assert abs(node / 7750 - 1) < 0.114 < abs(10_200 / 7750 - 1)  # what arXiv:2506.14551's model by FLOP has
 
@@ -311,10 +313,10 @@ def test_the_curve_is_the_sum_of_its_ranks() -> None:
 def test_what_is_shorter_than_the_window_swings_less() -> None:
     """A square wave of 1 s between 0 and 100 W: a window of half a period has all, of a whole one nothing."""
     wave = PowerCurve(np.arange(0, 5.01, 0.5), np.array([100.0, 0.0] * 5))
-    assert [wave.swing(window) for window in (0.0, 0.5)] == [100, 100]
-    assert wave.swing(0.75) == pytest.approx(100 / 3)
-    assert wave.swing(1.0) == pytest.approx(0, abs=1e-9)
-    assert wave.swing(99) == 0
+    assert [wave.peak_to_peak(window) for window in (0.0, 0.5)] == [100, 100]
+    assert wave.peak_to_peak(0.75) == pytest.approx(100 / 3)
+    assert wave.peak_to_peak(1.0) == pytest.approx(0, abs=1e-9)
+    assert wave.peak_to_peak(99) == 0
 
 
 @pytest.fixture(scope="module")
@@ -324,9 +326,9 @@ def result() -> Result:
 
 
 def test_a_played_step_draws_between_idle_and_full(result: Result) -> None:
-    curve = step_power(result)
+    curve = simulated_step_power(result)
     assert curve.instants[-1] == pytest.approx(result.step_time)
-    node = 4 * H100.node_share
+    node = 4 * H100.node_watts_per_gpu
     assert curve.watts.min() >= 4 * H100.idle + node
     assert curve.watts.max() <= 4 * H100.full + node
     low = 4 * float(H100.watts(result.hfu / (0.803 * 0.70))) + node  # if only products drew
@@ -334,7 +336,7 @@ def test_a_played_step_draws_between_idle_and_full(result: Result) -> None:
 
 
 def test_power_is_by_fate(result: Result) -> None:
-    step = step_power(result).mean
+    step = simulated_step_power(result).mean
     drawn = {fate: category_watts(fate, H100, step, 4) for fate in ("productive", "lost", "detection", "restart")}
     assert drawn["productive"] == drawn["lost"] == step
     assert drawn["restart"] == pytest.approx(4 * (70 + 350))

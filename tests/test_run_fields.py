@@ -10,16 +10,16 @@ import pytest
 
 from simcluster import cli
 from simcluster.base.errors import InputError
-from simcluster.longrun.studies.chunks import RunSimulator
-from simcluster.longrun.studies.states import StepStates
-from simcluster.longrun.studies.train import PreparedStage, TrainingRun, simulate_policies
-from simcluster.scenario.run_failures import BadBatch, FailureSpec, FailuresSpec, WeibullLaw
+from simcluster.longrun.studies.cluster_states import ClusterStateSimulator
+from simcluster.longrun.studies.run_chunks import RunSimulator
+from simcluster.longrun.studies.training import PreparedStage, TrainingRun, simulate_policies
+from simcluster.scenario.run_failures import DefectiveNodesSpec, FailureSpec, FailuresSpec, WeibullLifetimes
 from simcluster.scenario.run_section import (
     CheckpointSpec,
     MaintenanceSpec,
-    MemoryCopies,
+    PeerMemoryCopies,
     PowerSpec,
-    RestartPart,
+    RestartPhaseSpec,
     RunSpec,
     SparesSpec,
     ValidationSpec,
@@ -152,9 +152,10 @@ VALUES: dict[str, dict[str, list[Any]]] = {
 }
 """Values to try, by the place below run: ("also": each failure) and the key."""
 MODELS = {
-    "RunSpec": RunSpec, "checkpoint": CheckpointSpec, "checkpoint.memory": MemoryCopies, "validation": ValidationSpec,
-    "restart.0": RestartPart, "spares": SparesSpec, "maintenance": MaintenanceSpec, "power": PowerSpec,
-    "failures": FailuresSpec, "also": FailureSpec, "bad": BadBatch, "lawspec": WeibullLaw,
+    "RunSpec": RunSpec, "checkpoint": CheckpointSpec, "checkpoint.memory": PeerMemoryCopies,
+    "validation": ValidationSpec, "restart.0": RestartPhaseSpec, "spares": SparesSpec, "maintenance": MaintenanceSpec,
+    "power": PowerSpec, "failures": FailuresSpec, "also": FailureSpec, "bad": DefectiveNodesSpec,
+    "lawspec": WeibullLifetimes,
 }  # fmt: skip
 ELSEWHERE = {
     "tokens", "stages", "checkpoint", "validation", "restart", "spares", "maintenance", "power", "failures",
@@ -175,8 +176,8 @@ EXCUSED = {
 
 
 @pytest.fixture(scope="module")
-def states() -> StepStates:
-    return StepStates(load("tiny_dp"))
+def states() -> ClusterStateSimulator:
+    return ClusterStateSimulator(load("tiny_dp"))
 
 
 def section(base: Any, place: str) -> Any:
@@ -201,7 +202,7 @@ def changes(base: dict[str, Any]) -> Iterator[tuple[str, Any]]:
             if there is None and name not in ("power", "checkpoint", "spares", "failures"):
                 continue
             for key, values in fields.items():
-                default = MODELS.get(name, RestartPart).model_fields[key].default
+                default = MODELS.get(name, RestartPhaseSpec).model_fields[key].default
                 given = (there or {}).get(key, default)
                 yield from (
                     (f"run.{place}.{key}".replace("..", "."), value)
@@ -209,12 +210,12 @@ def changes(base: dict[str, Any]) -> Iterator[tuple[str, Any]]:
                 )
 
 
-def outcome(states: StepStates, base: dict[str, Any], **change: Any) -> tuple[Any, ...]:
+def outcome(states: ClusterStateSimulator, base: dict[str, Any], **change: Any) -> tuple[Any, ...]:
     """Return all that a run comes to, and its notes."""
     scenario = load("tiny_dp", {"run": base, **change})
-    runs = simulate_policies({"": (scenario, [PreparedStage.of_scenario(scenario, states)])}, 3, RunSimulator())[""]
+    runs = simulate_policies({"": (scenario, [PreparedStage.from_scenario(scenario, states)])}, 3, RunSimulator())[""]
     assert isinstance(runs, TrainingRun)
-    numbers = [runs.outcomes.columns()[name] for name in ("wall", "at", "steps", "fates", "strikes", "weekly")]
+    numbers = [runs.outcomes.arrays_by_name()[name] for name in ("wall", "at", "steps", "fates", "strikes", "weekly")]
     money, energy = runs.money, runs.energy
     return (
         tuple(each.tobytes() for each in numbers), runs.played, runs.notes, runs.loss, runs.price_of_mfu,
@@ -225,7 +226,7 @@ def outcome(states: StepStates, base: dict[str, Any], **change: Any) -> tuple[An
 
 
 @pytest.mark.parametrize("name", BASES)
-def test_no_value_is_accepted_in_silence(name: str, states: StepStates) -> None:
+def test_no_value_is_accepted_in_silence(name: str, states: ClusterStateSimulator) -> None:
     base = BASES[name]
     before, silent = outcome(states, base), []
     for path, value in changes(base):
@@ -253,10 +254,10 @@ def test_every_field_is_walked() -> None:
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"gpus": 4}, "gpus applies only with count"),
-        ({"machines": 2}, "machines applies only with repair"),
-        ({"effect": "stop"}, "by is for effect: slow"),
-        ({"effect": "alarm", "by": []}, "lasts is for effect"),
+        ({"gpus": 4}, "'gpus' applies only with 'count', which is not set; remove gpus"),
+        ({"machines": 2}, "'machines' applies only with 'repair' or 'of: rack'"),
+        ({"effect": "stop"}, "'by' applies only to 'effect: slow'"),
+        ({"effect": "alarm", "by": []}, "'lasts' applies only to effect"),
     ],
 )
 def test_what_a_failure_does_not_have_is_rejected(change: dict[str, Any], words: str) -> None:

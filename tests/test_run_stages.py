@@ -13,8 +13,8 @@ from test_documents_cited import undescribed
 import simcluster
 from simcluster import cli
 from simcluster.base.errors import InputError
-from simcluster.longrun.studies.staged import CHANGE
-from simcluster.longrun.studies.train import StagedTraining, stage_scenarios, train_stages
+from simcluster.longrun.studies.staged_training import CHANGE
+from simcluster.longrun.studies.training import StagedTraining, split_into_stages, train_stages
 from simcluster.scenario.scenario import load
 
 STAGES: list[dict[str, Any]] = [
@@ -42,7 +42,7 @@ def staged() -> StagedTraining:
 
 def test_a_stage_is_the_scenario_with_what_it_sets() -> None:
     whole = scenario()
-    first, second, third = stage_scenarios(whole)
+    first, second, third = split_into_stages(whole)
     assert [each.run.tokens for each in (first, second, third) if each.run] == [0.5e12, 1.5e12, 1e12]
     assert (first.training.global_batch, third.training.global_batch) == (64, 32)
     assert second.training == whole.training
@@ -91,7 +91,7 @@ def test_the_command_plays_stages(capsys: pytest.CaptureFixture[str]) -> None:
     for words in ("2 runs of 2 stages", "stage 1: training.global_batch: 64", "stage 2: as the scenario", "1.000T"):
         assert words in text
     assert cli.main(["advise", "interval", *argv[1:2], *argv[4:], "--played", "2"]) == 2
-    assert "remove them with --set run.stages=null" in capsys.readouterr().err
+    assert "does not support run.stages; add --set run.stages=null" in capsys.readouterr().err
     assert cli.main([*argv, "--vary", "run.price=1,2"]) == 0
     assert "3 policies, 2 runs of each" in capsys.readouterr().out
 
@@ -138,10 +138,18 @@ def test_the_log_of_stages_is_as_long_as_the_run(staged: StagedTraining) -> None
 @pytest.mark.parametrize(
     ("run", "stages", "words"),
     [
-        ({"tokens": None, "days": "3 d"}, [{}], "so the run must be, too: set tokens"),
-        ({}, [{}, {"until": "1T"}], "stages.0.until: is required and missing; only the last stage"),
-        ({}, [{"until": "4T"}, {}], "stages.0.until: stage 1 ends at 4e+12 tokens, the run at 3e+12; another stage"),
-        ({}, [{"until": "1T"}, {"until": "2T"}], "stage 2 is the last and ends at 2e+12 tokens, the run at 3e+12"),
+        ({"tokens": None, "days": "3 d"}, [{}], "so the run must also end by tokens: set run.tokens"),
+        ({}, [{}, {"until": "1T"}], "stages.0.until: is required (optional only for the last stage)"),
+        (
+            {},
+            [{"until": "4T"}, {}],
+            "stages.0.until: stage 1 ends at 4e+12 tokens, but the run ends at 3e+12 and has later stages",
+        ),
+        (
+            {},
+            [{"until": "1T"}, {"until": "2T"}],
+            "stage 2 is the last and ends at 2e+12 tokens, but the run ends at 3e+12",
+        ),
         ({}, [{"until": "2T"}, {"until": "1T"}, {}], "stage 2 ends at 1e+12 tokens and begins at 2e+12"),
         ({}, [{"until": "3 steps"}, {}], "3 steps"),
         ({}, [{"set": {"run.days": "3 d"}}], "run.days is a key of the run, not of a stage"),
@@ -151,7 +159,7 @@ def test_the_log_of_stages_is_as_long_as_the_run(staged: StagedTraining) -> None
 )
 def test_bad_stages_are_one_message(run: dict[str, Any], stages: Any, words: str) -> None:
     with pytest.raises(InputError) as caught:
-        stage_scenarios(scenario({**RUN, **run}, stages))
+        split_into_stages(scenario({**RUN, **run}, stages))
     assert words in str(caught.value)
 
 

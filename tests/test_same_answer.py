@@ -12,12 +12,12 @@ from conftest import Tiny, counts_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simcluster.results.played import Run
+from simcluster.results.simulated_run import Run
 from simcluster.results.timeline import COLUMNS
 from simcluster.scenario.scenario import Scenario
 from simcluster.schedules import SCHEDULES
 from simcluster.step.simulate import simulate, simulate_scenario
-from simcluster.studies.bench.given_times import Costs, simulate_costs
+from simcluster.studies.bench.fixed_durations import Costs, simulate_costs
 
 ECMP = {"kind": "ecmp", "seed": 3, "queue_pairs": 2}
 CLUSTERS: list[tuple[dict[str, Any], list[str]]] = [  # with one cable of each, near the first GPUs
@@ -105,7 +105,7 @@ def every_way(scenario: Scenario) -> None:
 
 def spans_of(run: Run, rank: int) -> list[tuple[Any, ...]]:
     """All that the timeline says of a rank, in an order that does not depend on how it was played."""
-    spans = run.spans.of_rank(run.simulated_for(rank))
+    spans = run.spans.of_rank(run.representative_of(rank))
     words = np.array(spans.words, dtype=object)
     columns = []
     for name in COLUMNS:
@@ -168,7 +168,7 @@ _STUCK = ("breadth-first", "zb-h2", "zb-v", "v-half", "dualpipe-v")
 
 @settings(max_examples=30)
 @given(
-    schedule=st.sampled_from([name for name, entry in SCHEDULES.items() if not entry.made_for_times]),
+    schedule=st.sampled_from([name for name, entry in SCHEDULES.items() if not entry.depends_on_times]),
     costs=given_costs(),
     tp=st.sampled_from([1, 2]),
     steps=st.sampled_from([1, 2]),

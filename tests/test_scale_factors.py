@@ -12,7 +12,7 @@ import simcluster
 from simcluster.cli import main
 from simcluster.scenario.scenario import from_document
 from simcluster.step.simulate import simulate_scenario
-from simcluster.traffic.nccl.platforms import PaceFactors
+from simcluster.traffic.nccl.platforms import NcclTimingFactors
 
 LINKS = ("nvlink", "network", "pcie")
 FAST = ("flops", "memory_bandwidth", *LINKS)
@@ -71,7 +71,7 @@ def test_between_machines_is_network_and_pcie_and_not_nvlink() -> None:
     for number, (a, b) in enumerate(plain.links):
         factor = {"nvlink": 1.0, "pcie": 3.0}.get(plain.graph[a][b]["medium"], 1.5)
         assert faster.cluster.built.capacity[number] == plain.capacity[number] * factor
-    assert faster.cluster.scale.pace == PaceFactors(between=1.5)
+    assert faster.cluster.scale.nccl_factors == NcclTimingFactors(between=1.5)
 
 
 def test_memory_is_capacity_and_no_time() -> None:

@@ -16,9 +16,9 @@ from simcluster import cli
 from simcluster.base.errors import InputError
 from simcluster.longrun.budget.critical_batch import CriticalBatch
 from simcluster.longrun.budget.loss_laws import loss_law
-from simcluster.longrun.scaling.scale import Scaling, compute_optimal
-from simcluster.longrun.studies.build import build_long_run
-from simcluster.longrun.studies.states import StepStates
+from simcluster.longrun.scaling.scaling_result import ScalingResult, compute_optimal
+from simcluster.longrun.studies.cluster_states import ClusterStateSimulator
+from simcluster.longrun.studies.run_builder import build_long_run
 from simcluster.model.layers import parameters
 from simcluster.scenario.scenario import Scenario, load
 from simcluster.show import plots
@@ -32,7 +32,7 @@ def tiny() -> Scenario:
 
 
 @pytest.fixture(scope="module")
-def grown(tiny: Scenario) -> Scaling:
+def grown(tiny: Scenario) -> ScalingResult:
     """More GPUs, each with its own part of a batch that grows."""
     return compute_optimal(tiny, loss=5.0, price=2, vary=SIZES)
 
@@ -66,7 +66,7 @@ def test_gpus_and_days_are_a_budget() -> None:
     half = compute_optimal(gpus="1,024", days=30, mfu="50%", price=2)
     assert half.compute == pytest.approx(1024 * 30 * 86400 * 0.5 * 989e12, rel=1e-12)
     assert half.best is not None
-    assert half.asked.rate.gpu_hours(half.best.compute) == pytest.approx(1024 * 720, rel=1e-9)
+    assert half.request.rate.gpu_hours(half.best.compute) == pytest.approx(1024 * 720, rel=1e-9)
     assert "$1.475 M" in half.summary()
 
 
@@ -77,14 +77,14 @@ def test_a_loss() -> None:
     assert "4,168 days on one h100" in text
     assert "6.487B parameters on 3.889T tokens (600 per parameter): 2.811e23 FLOP" in text
     assert found.serving["parameters"].tolist() == pytest.approx([15.30e9, 11.52e9, 6.487e9, 3.756e9], rel=5e-4)
-    assert found.asked.critical == pytest.approx(7.3715e6, rel=1e-5)
+    assert found.request.critical == pytest.approx(7.3715e6, rel=1e-5)
     assert "rounded" in text
     assert "extrapolated" in text
 
 
 def test_never() -> None:
     found = compute_optimal(parameters="7B", loss=1.87, law="hoffmann-printed")
-    assert "never: its floor is 1.8727" in found.summary()
+    assert "never: its lowest loss is 1.8727" in found.summary()
     assert found.to_dict()["to_loss"]["tokens"] is None
     assert "no model gets below 1.69" in compute_optimal(loss=1.6, law="hoffmann-printed").summary()
     text = compute_optimal(parameters="7B", loss=2.1, unique="5B").summary()
@@ -96,7 +96,7 @@ def test_repeated_data_take_more_tokens() -> None:
     plain, repeated = (compute_optimal(parameters="7B", loss=2.15, unique=unique) for unique in ("10T", "100B"))
     assert plain.to_loss is not None
     assert repeated.to_loss is not None
-    assert plain.to_loss.tokens == plain.law.tokens_to(2.15, 7e9)
+    assert plain.to_loss.tokens == plain.law.tokens_to_loss(2.15, 7e9)
     assert 1.0 < repeated.to_loss.tokens / plain.to_loss.tokens < 1.2
     five = compute_optimal(parameters="7B", tokens="1T", unique="200B")
     assert five.own is not None
@@ -111,9 +111,9 @@ def test_repeated_data_take_more_tokens() -> None:
 @pytest.mark.parametrize(
     ("question", "line"),
     [
-        ({"compute": 3.15e23}, "Scaling(besiroglu, 3.15e23 FLOP: 53.02B on 990.1B tokens)"),
-        ({"parameters": "7B", "loss": 1.9}, "Scaling(besiroglu, 7B parameters, loss 1.9: never)"),
-        ({"parameters": "7B", "loss": 2.1}, "Scaling(besiroglu, 7B parameters, loss 2.1: 620.1B tokens)"),
+        ({"compute": 3.15e23}, "ScalingResult(besiroglu, 3.15e23 FLOP: 53.02B on 990.1B tokens)"),
+        ({"parameters": "7B", "loss": 1.9}, "ScalingResult(besiroglu, 7B parameters, loss 1.9: never)"),
+        ({"parameters": "7B", "loss": 2.1}, "ScalingResult(besiroglu, 7B parameters, loss 2.1: 620.1B tokens)"),
     ],
 )
 def test_one_line(question: dict[str, Any], line: str) -> None:
@@ -131,18 +131,18 @@ def test_days_are_those_of_the_simulated_step(tiny: Scenario) -> None:
     assert goal is not None
     step = simcluster.simulate(tiny).step_time
     assert goal.parameters == parameters(tiny.model).total
-    assert found.asked.rate.days(goal.compute) * 86400 == pytest.approx(
+    assert found.request.rate.days(goal.compute) * 86400 == pytest.approx(
         goal.tokens / tiny.tokens_per_step * step, rel=1e-12
     )
     row = found.batches.iloc[0]
     assert row["steps"] == pytest.approx(
-        (goal.tokens / found.asked.critical) * (1 + found.asked.critical / tiny.tokens_per_step)
+        (goal.tokens / found.request.critical) * (1 + found.request.critical / tiny.tokens_per_step)
     )
     assert row["days"] * 86400 == pytest.approx(row["steps"] * step, rel=1e-12)
     assert row["dollars"] == pytest.approx(row["days"] * 24 * 4 * 3, rel=1e-12)
 
 
-def test_more_gpus_with_a_larger_batch(grown: Scaling) -> None:
+def test_more_gpus_with_a_larger_batch(grown: ScalingResult) -> None:
     """t = S(B) t_step(B): shorter and dearer with every doubling, as the critical batch says."""
     table, critical = grown.batches, grown.critical_batch
     assert critical is not None
@@ -176,7 +176,7 @@ def test_a_critical_batch_of_ones_own(tiny: Scenario) -> None:
 
 def test_kaplan_counts_no_embeddings(tiny: Scenario) -> None:
     found, count = compute_optimal(tiny, loss=5.0, law="kaplan"), parameters(tiny.model)
-    assert found.asked.parameters == count.total - count.embedding - count.lm_head
+    assert found.request.parameters == count.total - count.embedding - count.lm_head
     assert "without embeddings" in found.summary()
 
 
@@ -187,17 +187,17 @@ RUN: dict[str, Any] = {"failures": "rsc-1", "checkpoint": {"stall": "1 s", "ever
 
 def test_a_run_ends_by_a_loss(tiny: Scenario) -> None:
     scenario = load("tiny_dp", {"run": {**RUN, "loss": 4.5}})
-    tokens = loss_law("besiroglu").tokens_to(4.5, parameters(tiny.model).total)
-    run = build_long_run(scenario, StepStates(scenario))
+    tokens = loss_law("besiroglu").tokens_to_loss(4.5, parameters(tiny.model).total)
+    run = build_long_run(scenario, ClusterStateSimulator(scenario))
     assert run.goal == math.ceil(tokens / tiny.tokens_per_step)
     played = simcluster.train(scenario, played=2)
     assert played.loss == pytest.approx(4.5, abs=1e-3)
-    assert "by besiroglu; the best model for its" in played.summary()
-    assert "the batch is 0.21 of the critical one" in played.summary()
+    assert "by besiroglu; the best model for the same" in played.summary()
+    assert "the batch is 0.21 x the critical batch" in played.summary()
     assert played.to_dict()["loss"] == played.loss
     asked = compute_optimal(scenario)
-    assert asked.asked.loss == 4.5
-    assert asked.asked.price == 2
+    assert asked.request.loss == 4.5
+    assert asked.request.price == 2
 
 
 def test_a_run_says_what_is_asked(tiny: Scenario) -> None:
@@ -232,7 +232,7 @@ def test_a_run_tells_a_loss_only_by_a_law_that_is_asked() -> None:
     [
         ({"loss": 2.0}, "never reached: by besiroglu a model of 59.82M parameters stays above 2.76"),
         ({"loss": 5.0, "law": "llama3"}, "but no loss"),
-        ({"loss": 5.0, "days": "1 d"}, "set one of days, steps, tokens, loss"),
+        ({"loss": 5.0, "days": "1 d"}, "set one of days, steps, tokens or loss; got days and loss"),
     ],
 )
 def test_runs_that_cannot_end_so(run: dict[str, Any], said: str) -> None:
@@ -251,15 +251,15 @@ def test_runs_that_cannot_end_so(run: dict[str, Any], said: str) -> None:
         ({"compute": "much"}, "compute 'much' is not a number above zero"),
         ({"compute": 1e99}, r"compute 1e\+99: must lie between 1 and 1e\+40"),
         ({"parameters": "7", "loss": 2.0}, "parameters 7: must lie between"),
-        ({"compute": 1e22, "days": 3}, "both were given"),
+        ({"compute": 1e22, "days": 3}, "both are given"),
         ({"days": 3}, "days: the number of GPUs is unknown"),
-        ({"compute": 1e22, "tokens": "1T"}, "one follows from the other"),
+        ({"compute": 1e22, "tokens": "1T"}, "each determines the other"),
         ({"compute": 1e22, "serve": 1e12}, "must reach is unknown"),
-        ({"compute": 1e22, "vary": {"gpus": [1]}}, "needs a scenario"),
+        ({"compute": 1e22, "vary": {"gpus": [1]}}, "no scenario is given"),
         ({"loss": 2.0, "gpus": 8, "mfu": 1.5}, "mfu 1.5 must be a share"),
         ({"scenario": "tiny_dp", "loss": 5.0, "mfu": 0.4}, "mfu: already set by the scenario"),
         ({"loss": 2.0, "device": "h10"}, "there is no device 'h10'"),
-        ({"loss": 2.0, "batch": "shrinks"}, "use grows"),
+        ({"loss": 2.0, "batch": "shrinks"}, "must be 'grows'"),
     ],
 )
 def test_bad_questions(question: dict[str, Any], said: str) -> None:
@@ -270,7 +270,7 @@ def test_bad_questions(question: dict[str, Any], said: str) -> None:
 # --- the command ------------------------------------------------------------------------------------------------------
 
 
-def test_json_keys_are_those_of_the_contract(grown: Scaling) -> None:
+def test_json_keys_are_those_of_the_contract(grown: ScalingResult) -> None:
     budget = compute_optimal(compute=1e23, parameters="7B", unique="1T", law="muennighoff")
     answers = (each.to_dict() for each in (grown, budget, compute_optimal(loss=2.0, serve=1e12)))
     assert undescribed("From a budget to a loss", *answers) == []
@@ -283,7 +283,7 @@ def test_the_command_fits_and_answers(tmp_path: Path, capsys: pytest.CaptureFixt
     path.write_text("\n".join(["parameters,tokens,loss", *rows]) + "\n")
     assert cli.main(["scaling", "--fit", str(path), "--compute", "1e22", "--json", "-"]) == 0
     said = json.loads(capsys.readouterr().out)
-    best = law.optimum(1e22)
+    best = law.compute_optimal_size(1e22)
     assert said["fit"]["rows"] == 9
     for name in ("E", "alpha", "beta"):  # exact rows give their law back
         assert said["fit"][name] == pytest.approx(getattr(law, name), rel=5e-3)
@@ -294,7 +294,7 @@ def test_the_command_fits_and_answers(tmp_path: Path, capsys: pytest.CaptureFixt
     assert cli.main(["scaling", "--compute", "1e22", "--set", "gpus=2"]) == 2
 
 
-def test_pictures(grown: Scaling) -> None:
+def test_pictures(grown: ScalingResult) -> None:
     """A curve a budget, the best models on them, one's own; sizes of model, and the variants that were played."""
     found = compute_optimal(compute=3.15e23, parameters="175B", price=2)
     (axes,) = plots.isoflop(found).axes
@@ -315,7 +315,7 @@ def test_pictures(grown: Scaling) -> None:
 def test_no_size_is_cheaper_than_the_best_one() -> None:
     found = compute_optimal(compute=3.15e23, parameters="175B", price=2)
     for row in found.costs.to_dict("records"):
-        cheapest = found.law.cheapest(row["loss"])
+        cheapest = found.law.cheapest_size(row["loss"])
         assert cheapest is not None
         assert row["compute"] >= cheapest.compute * (1 - 1e-9)
         assert row["dollars"] == pytest.approx(row["gpu_hours"] * 2, rel=1e-12)

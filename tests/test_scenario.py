@@ -13,16 +13,16 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from simcluster.base.errors import InputError
-from simcluster.documents.suggestions import near_divisors, near_multiples
+from simcluster.documents.suggestions import nearest_divisors, nearest_multiples
 from simcluster.faults import SlowGpu, SlowLink
 from simcluster.model.transformer import Model
-from simcluster.planning.parallel import Plan
-from simcluster.scenario import fields
+from simcluster.planning.rank_grid import ParallelPlan
+from simcluster.scenario import scenario_fields
 from simcluster.scenario.scenario import Scenario, from_document, load, load_text
 from simcluster.scenario.sections import LONG_NAMES
 from simcluster.step.simulate import simulate
 from simcluster.topology import DgxSpec
-from simcluster.topology.uniform import FlatSpec
+from simcluster.topology.textbook_networks import FlatSpec
 
 # the scenario of the contract
 EXAMPLE = """
@@ -115,7 +115,7 @@ def test_what_is_accepted_can_be_planned(tp: int, pp: int, chunks: int, per_repl
         assert "pp" in str(error)  # noqa: PT017
         return
     parallel = scenario.parallel
-    plan = Plan(tp=parallel.tp, cp=parallel.cp, dp=parallel.dp, pp=parallel.pp, order=parallel.order)
+    plan = ParallelPlan(tp=parallel.tp, cp=parallel.cp, dp=parallel.dp, pp=parallel.pp, order=parallel.order)
     assert plan.num_ranks == scenario.gpus == 32
     assert scenario.microbatches * scenario.dp * scenario.training.micro_batch == scenario.training.global_batch
     assert scenario.microbatches == per_replica
@@ -201,7 +201,7 @@ def test_long_names_of_the_axes(long: str, short: str) -> None:
 def test_a_schedule_set_alone_leaves_chunks_to_those_that_use_them() -> None:
     for schedule, chunks in (("gpipe", 1), ("1f1b", 1), ("interleaved", 3)):
         assert load_text(EXAMPLE, {"pipeline.schedule": schedule}).pipeline.chunks == chunks
-    with pytest.raises(InputError, match="2 chunks need the schedule interleaved"):
+    with pytest.raises(InputError, match=r"2 chunks need schedule interleaved, .* but the schedule is gpipe"):
         load_text(EXAMPLE, ["pipeline.schedule=gpipe", "pipeline.chunks=2"])
 
 
@@ -211,17 +211,17 @@ def test_inline_topology_and_python_objects() -> None:
     assert direct == scenario
     with pytest.raises(ValidationError, match="they must be equal"):
         Scenario.model_validate({**scenario.document(), "gpus": 32})
-    fields = {name: getattr(scenario, name) for name in Scenario.model_fields}
-    assert Scenario(**fields) == scenario
+    scenario_fields = {name: getattr(scenario, name) for name in Scenario.model_fields}
+    assert Scenario(**scenario_fields) == scenario
     with pytest.raises(InputError, match="they must be equal"):
-        Scenario(**{**fields, "gpus": 32})
+        Scenario(**{**scenario_fields, "gpus": 32})
 
 
 @pytest.mark.parametrize("overrides", [{}, {"cluster.scale.network": 2}])
 def test_a_cluster_is_built_once(overrides: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     """Reading, simulating and telling of a scenario need one; copies, other factors on its links, and the next scenario
     of its topology share it."""
-    fields._build_cluster.cache_clear()
+    scenario_fields._build_cluster.cache_clear()
     built: list[object] = []
     build = FlatSpec.build
 
@@ -246,12 +246,12 @@ def test_a_cluster_is_built_once(overrides: dict[str, Any], monkeypatch: pytest.
 @given(number=st.integers(1, 10_000), wanted=st.integers(1, 10_000))
 def test_near_divisors_and_multiples(number: int, wanted: int) -> None:
     if number % wanted:
-        found = near_divisors(number, wanted)
+        found = nearest_divisors(number, wanted)
         assert found
         assert all(number % divisor == 0 for divisor in found)
         assert not any(number % other == 0 for other in range(min(found) + 1, wanted))
     if wanted % number:
-        multiples = near_multiples(number, wanted)
+        multiples = nearest_multiples(number, wanted)
         assert multiples
         assert all(multiple % number == 0 and abs(multiple - wanted) < number for multiple in multiples)
 

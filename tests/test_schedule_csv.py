@@ -31,7 +31,7 @@ from simcluster.schedules import (
     zb_v,
 )
 from simcluster.schedules.actions import parse_row
-from simcluster.schedules.specs import ScheduleChoice, ZbAuto
+from simcluster.schedules.specs import ScheduleChoice, ZbAutoSpec
 from simcluster.schedules.text import order_lines
 from simcluster.schedules.torch_csv import from_csv, to_csv, torch_can_run
 
@@ -102,14 +102,14 @@ def test_an_odd_pipeline_of_two_directions_shares_the_chunk_in_the_middle() -> N
         ("0F0,(0F1;0Q0)OVERLAP_F_B,0B1\n", "is not an action"),
         ("0F99999999999999999999,0B0\n", "is not an action"),
         ("0SEND_F0\n", "has no F, B, I or W at all"),
-        ("0F0,0F2,0B0,0B2\n", "microbatch 1 never runs on stage 0; there are 1 stages and 3 microbatches"),
+        ("0F0,0F2,0B0,0B2\n", "microbatch 1 never runs on stage 0; each of the 3 microbatches must run on all 1"),
         ("0F0,0B0\n2F0,2B0\n", "microbatch 0 never runs on stage 1"),
         ("0F999999999,0B999999999\n", "microbatch 0 never runs on stage 0"),
         ("0F0\n0B0\n", "microbatch 0 runs on stage 0 on line 1 and again on line 2"),
         ("0F0,0F0,0B0\n", "F0 occurs twice"),
         ("0F0,0I0\n", "W0 is missing"),
         ("0B0,0F0\n", "B0 comes before F0"),
-        ("0F0,(0F1;0B1)OVERLAP_F_B,0B0\n", "a pair of one microbatch with itself"),
+        ("0F0,(0F1;0B1)OVERLAP_F_B,0B0\n", "both passes of this pair are of the same microbatch"),
         ("0F0,0B0,0F1,0B1\n1F1,1B1,1F0,1B0\n", "deadlocks"),
     ],
 )
@@ -143,7 +143,7 @@ def test_a_schedule_may_be_a_name_a_function_or_itself() -> None:
     mine = my_schedule(4, 8)
     assert make_schedule("1f1b", 4, 8) == one_f_one_b(4, 8)
     assert make_schedule(my_schedule, 4, 8) == make_schedule(mine, 4, 8) == mine
-    with pytest.raises(InputError, match="'mine' is for 4 stages and 8 microbatches; the job has 4 and 16"):
+    with pytest.raises(InputError, match="'mine' is for 4 stages and 8 microbatches, but the job has 4 and 16"):
         make_schedule(mine, 4, 16)
     with pytest.raises(InputError, match="function 'nothing' returned None; it must return a Schedule"):
         make_schedule(nothing, 4, 8)  # type: ignore[arg-type]
@@ -168,7 +168,7 @@ def test_schedules_with_parameters_are_documents() -> None:
     times = EqualCosts(F=10.0, B=20.0, I=12.0, W=8.0)
     made = make_schedule(SPECS.validate_python(document), 4, 8)  # type: ignore[arg-type]
     assert made == zb_auto(4, 8, costs=times, latency=1.0, memory_limit=6)
-    plain = ZbAuto(name="zb-auto")
+    plain = ZbAutoSpec(name="zb-auto")
     assert make_schedule(plain, 4, 8) == zb_auto(4, 8)
     assert make_schedule(plain, 4, 8, costs=times, latency=1.0) == zb_auto(4, 8, costs=times, latency=1.0)
 
@@ -202,9 +202,9 @@ def test_times_per_slice_follow_the_placement() -> None:
     assert time_actions(schedule, costs).busy == (6 * (5 + 2 + 1 + 9 + 2 + 7), 6 * (1 + 2 + 1 + 1 + 2 + 1))
     both = SliceCosts(dualpipe(2, 4), {kind: [1, 4] for kind in "FBIW"})  # type: ignore[misc]
     assert (both("F", 0, 0), both("F", 0, 1), both("F", 1, 1)) == (1, 4, 1)
-    with pytest.raises(InputError, match="uses W, and W has no times"):
+    with pytest.raises(InputError, match="has W passes, but no W times; add them"):
         SliceCosts(schedule, {"F": [1] * 4, "I": [1] * 4})
-    with pytest.raises(InputError, match="has 4 virtual stages, and I has 2 times; give one for each"):
+    with pytest.raises(InputError, match="has 4 virtual stages, but I has 2 times; give one time for each"):
         SliceCosts(schedule, {"F": [1] * 4, "I": [1] * 2, "W": [1] * 4})
 
 
@@ -216,7 +216,7 @@ def rewritten(schedule: Schedule, stage: int, old: str, new: str) -> Schedule:
     assert f" {old} " in f" {line} "
     row, fused = parse_row(f" {line} ".replace(f" {old} ", f" {new} ", 1))
     rows = (*schedule.rows[:stage], row, *schedule.rows[stage + 1 :])
-    pairs = tuple(fused if s == stage else schedule.fused_at(s) for s in range(schedule.num_stages))
+    pairs = tuple(fused if s == stage else schedule.fused_positions(s) for s in range(schedule.num_stages))
     return dataclasses.replace(schedule, rows=rows, fused=pairs if any(pairs) else ())
 
 

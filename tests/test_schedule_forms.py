@@ -153,7 +153,7 @@ def test_interleaved_in_pairs(P: int, v: int, groups: int) -> None:
 
 def test_groups_of_the_number_of_stages_are_the_default() -> None:
     assert interleaved(4, 8, 3, group_size=4) == interleaved(4, 8, 3)
-    with pytest.raises(InputError, match="in groups of 3; a group has as many microbatches as stages or more, such as"):
+    with pytest.raises(InputError, match="in groups of 3; a group needs at least one microbatch per stage: use"):
         interleaved(4, 8, 2, group_size=3)
     with pytest.raises(InputError, match=r"14 microbatches on 4 .* leave 2 for the last group.* use 12 or 16 micro"):
         interleaved(4, 14, 2, group_size=6)
@@ -342,7 +342,7 @@ def test_automatic_zero_bubble_takes_stages_as_they_are() -> None:
     assert max(time_actions(alike, uneven).spans) == 1112
     assert max(time_actions(made, uneven).spans) == 1080 == 12 * 3 * 30  # the slowest stage never waits
     for limit in (0, -1, True):
-        with pytest.raises(InputError, match=r"memory limit of .* a stage must hold at least one"):
+        with pytest.raises(InputError, match=r"memory_limit is .* a stage must be able to hold at least 1"):
             zb_auto(4, 8, memory_limit=limit)
 
 
@@ -352,14 +352,14 @@ def test_automatic_zero_bubble_takes_stages_as_they_are() -> None:
 @pytest.mark.parametrize(
     ("make", "shape", "says"),
     [
-        (dualpipe, (3, 12, 1), "even number of stages.* such as 8 on 4"),
-        (dualpipe, (4, 9, 1), "even number of microbatches.* such as 8 on 4"),
-        (dualpipe, (4, 6, 1), "from twice the stages, such as 8 on 4"),
-        (dualpipe_v, (4, 7, 1), "two or more for each stage, 8 here"),
-        (chimera, (3, 6, 1), "both must be even.* such as 6 on 4"),
-        (chimera, (4, 5, 1), "both must be even.* such as 6 on 4"),
-        (hanayo, (4, 8, 3), "a wave is two chunks per stage.* use 2 or 4"),
-        (zb_v, (4, 8, 3), "has 2 chunks per stage .*, not 3; remove chunks"),
+        (dualpipe, (3, 12, 1), "both must be even.* use 8 on 4"),
+        (dualpipe, (4, 9, 1), "both must be even.* use 8 on 4"),
+        (dualpipe, (4, 6, 1), "at least two microbatches per stage: use 8 on 4"),
+        (dualpipe_v, (4, 7, 1), "at least two per stage: use 8 or more"),
+        (chimera, (3, 6, 1), "both must be even.* use 6 on 4"),
+        (chimera, (4, 5, 1), "both must be even.* use 6 on 4"),
+        (hanayo, (4, 8, 3), "3 chunks per stage must be even.* use 2 or 4"),
+        (zb_v, (4, 8, 3), "has 2 chunks per stage .*, not 3; set chunks to 2, or omit it"),
         (dualpipe, (4, 8, 4), "a copy of the model for each direction"),
         (zb_h1, (4, 8, 2), "has one chunk per stage, not 2"),
     ],

@@ -15,8 +15,8 @@ from simcluster.base.errors import InputError
 from simcluster.cli import main
 from simcluster.schedules import EqualCosts, gpipe, interleaved, one_f_one_b, time_actions
 from simcluster.schedules.actions import parse_row
-from simcluster.schedules.grid import common_unit, draw_grid
 from simcluster.schedules.text import order_lines
+from simcluster.schedules.text_grid import draw_grid, find_common_unit
 
 GRID_1F1B = """\
 t  0     2     4     6     8     10    12    14    16    18    20    22    24    26    28    30    32
@@ -62,7 +62,7 @@ def test_grid_refuses_a_unit_that_does_not_divide() -> None:
 
 @given(st.lists(st.fractions(0, 50, max_denominator=30), max_size=5))
 def test_common_unit_is_the_largest_that_divides_all(times: list[Fraction]) -> None:
-    unit = common_unit(times)
+    unit = find_common_unit(times)
     multiples = [time / unit for time in times]
     assert all(multiple.denominator == 1 for multiple in multiples)
     if any(times):
@@ -130,10 +130,10 @@ def test_command_leaves_out_what_nobody_reads(capsys: pytest.CaptureFixture[str]
     ("arguments", "says"),
     [
         (["1fb1", "--stages", "4", "--microbatches", "8"], "did you mean '1f1b'"),
-        (["1f1b", "--stages", "4"], "--microbatches required"),
-        (["1f1b"], "--stages and --microbatches required"),
+        (["1f1b", "--stages", "4"], "missing options: --microbatches"),
+        (["1f1b"], "missing options: --stages and --microbatches"),
         ([], "NAME is required"),
-        (["1f1b", "gpipe", "--stages", "4", "--microbatches", "8", "--chunks", "2"], "none of these takes chunks"),
+        (["1f1b", "gpipe", "--stages", "4", "--microbatches", "8", "--chunks", "2"], "no such schedule takes chunks"),
         (
             ["1f1b", "--stages", "4", "--microbatches", "8", "--backward", "3", "--input", "1", "--weight", "1"],
             "the sum",
@@ -148,7 +148,7 @@ def test_command_leaves_out_what_nobody_reads(capsys: pytest.CaptureFixture[str]
         (["1f1b", "--stages", "4", "--microbatches", "8", "--plot", "x.txt"], "a picture ends in"),
         (["nowhere.csv"], "nowhere.csv: no such file"),
         (["nowhere.py:f", "--stages", "4", "--microbatches", "8"], "cannot read nowhere.py: there is no such file"),
-        (["dualpipe", "--stages", "3", "--microbatches", "8"], "an even number of stages"),
+        (["dualpipe", "--stages", "3", "--microbatches", "8"], "both must be even"),
         (["1f1b", "--stages", "0", "--microbatches", "8"], "'0' is not a whole number of at least 1"),
         (["1f1b", "--stages", "4.5", "--microbatches", "8"], "'4.5' is not a whole number"),
         (["1f1b", "--stages", "99999", "--microbatches", "99999"], "actions are too many"),
@@ -220,9 +220,9 @@ def test_command_saves_and_loads_csv(capsys: pytest.CaptureFixture[str], tmp_pat
     rows = [line.split()[1:] for line in capsys.readouterr().out.split("\n")[3:5]]
     assert rows[0] == rows[1]
     assert main(["schedule", str(target), "--stages", "5"]) == 2
-    assert "has 4 stages, and --stages is 5" in capsys.readouterr().err
+    assert "has 4 stages, but --stages is 5; omit --stages" in capsys.readouterr().err
     assert main(["schedule", "chimera", "--stages", "2", "--microbatches", "2", "--csv", str(target)]) == 0
-    assert "note: chimera holds every slice of the model on two ranks" in capsys.readouterr().err
+    assert "note: chimera holds every model slice on two ranks" in capsys.readouterr().err
     target.write_text("0F0,0SEND_F0,0B0\n1F0,1B0\n")
     assert main(["schedule", str(target)]) == 0
     assert "ignored 1 SEND_F" in capsys.readouterr().err

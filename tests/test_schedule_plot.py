@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from simcluster.base.errors import InputError
 from simcluster.schedules import SCHEDULES, chimera, dualpipe, dualpipe_v, gpipe, interleaved, one_f_one_b, zb_h2
 from simcluster.schedules.comparison import StageTimes, TimedSchedule, time_schedule
-from simcluster.show.palette import colour_of
+from simcluster.show.palette import op_colour
 from simcluster.show.schedule_plot import schedules
 
 TIMES = StageTimes(Fraction(1), Fraction(2), Fraction(1), Fraction(1))
@@ -77,7 +77,7 @@ def test_the_legend_has_what_is_there_and_nothing_else() -> None:
 def test_colours_are_kinds_and_shades_chunks() -> None:
     figure = schedules([time_schedule(interleaved(2, 4, 2), TIMES)])
     seen = {tuple(round(float(part), 6) for part in each.get_facecolor()[0][:3]) for each in figure.axes[0].collections}
-    wanted = [colour_of("compute", kind, chunk) for kind in ("forward", "backward") for chunk in (0, 1)]
+    wanted = [op_colour("compute", kind, chunk) for kind in ("forward", "backward") for chunk in (0, 1)]
     assert seen == {tuple(round(part, 6) for part in colour) for colour in wanted}
 
 
@@ -100,6 +100,6 @@ def test_what_cannot_be_read_is_refused() -> None:
 def test_compared_schedules_do_the_same_work() -> None:
     for name, make in SCHEDULES.items():
         played = time_schedule(make(4, 8), TIMES)
-        assert set(played.timing.busy) == {played.ideal} == {24}, name
-    assert time_schedule(dualpipe(4, 8), TIMES).copies == time_schedule(chimera(4, 8), TIMES).copies == 2
-    assert time_schedule(dualpipe_v(4, 8), TIMES).peaks == (Fraction(9, 2),) * 4
+        assert set(played.timing.busy) == {played.ideal_time} == {24}, name
+    assert time_schedule(dualpipe(4, 8), TIMES).weight_copies == time_schedule(chimera(4, 8), TIMES).weight_copies == 2
+    assert time_schedule(dualpipe_v(4, 8), TIMES).peak_activations == (Fraction(9, 2),) * 4

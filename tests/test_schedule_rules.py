@@ -23,8 +23,8 @@ from simcluster.schedules import (
     time_actions,
 )
 from simcluster.schedules.actions import parse_row
-from simcluster.schedules.grid import draw_grid
 from simcluster.schedules.text import order_lines
+from simcluster.schedules.text_grid import draw_grid
 
 UNIT = EqualCosts(F=1, B=2, I=1, W=1)
 
@@ -36,7 +36,7 @@ def test_a_fused_pair_hands_on_both_results_at_its_end() -> None:
     timing = time_actions(BOTH_WAYS, UNIT)
     assert timing.idle == (2, 2, 2, 2)
     for stage in range(4):
-        for position in BOTH_WAYS.fused_at(stage):
+        for position in BOTH_WAYS.fused_positions(stage):
             assert timing.starts[stage][position] == timing.starts[stage][position + 1]
             assert timing.ends[stage][position] == timing.ends[stage][position + 1]
             assert timing.ends[stage][position] - timing.starts[stage][position] == 3
@@ -46,7 +46,7 @@ def test_rows_with_pairs_round_trip() -> None:
     rows, fused = zip(*(parse_row(line.split(maxsplit=1)[1]) for line in order_lines(BOTH_WAYS)), strict=True)
     assert (rows, fused) == (BOTH_WAYS.rows, BOTH_WAYS.fused)
     assert "[F3.0|B5.1]" in draw_grid(BOTH_WAYS)[1]
-    with pytest.raises(InputError, match="is out of place; a fused pair is written"):
+    with pytest.raises(InputError, match="is out of place; write a fused pair as"):
         parse_row("F0 [F1|B0")
 
 
@@ -60,7 +60,7 @@ def edited(stage: int, old: str, new: str, schedule: Schedule | None = None) -> 
     assert old in line
     row, fused = parse_row(line.replace(old, new, 1))
     rows = (*schedule.rows[:stage], row, *schedule.rows[stage + 1 :])
-    pairs = tuple(fused if s == stage else schedule.fused_at(s) for s in range(schedule.num_stages))
+    pairs = tuple(fused if s == stage else schedule.fused_positions(s) for s in range(schedule.num_stages))
     return dataclasses.replace(schedule, rows=rows, fused=pairs)
 
 
@@ -76,7 +76,7 @@ def edited(stage: int, old: str, new: str, schedule: Schedule | None = None) -> 
         (edited(0, "B1", "W1 I1"), "W1 comes before I1", "r0 F0 F1 B0 F2 W1 I1 B2", "W1"),
         (edited(0, "B1", "I1"), "W1 is missing", "r0 F0 F1 B0 F2 I1 B2", ""),
         (edited(0, "F1 B0", "[B0|F1]"), "this is not a fused pair", "r0 F0 [B0|F1] F2 B1 B2", "B0"),
-        (edited(1, "F0 B0", "[F0|B0]"), "a pair of one microbatch with itself", "r1 [F0|B0] F1 B1 F2 B2", "F0"),
+        (edited(1, "F0 B0", "[F0|B0]"), "both passes of this pair are of the same", "r1 [F0|B0] F1 B1 F2 B2", "F0"),
     ],
 )
 def test_broken_rows_are_refused_and_marked(schedule: Schedule, says: str, row: str, marked: str) -> None:
@@ -130,11 +130,11 @@ def test_large_schedules_are_cut_to_the_place() -> None:
     [
         ({"rows": ()}, "stages is 0"),
         ({"num_microbatches": 0}, "microbatches is 0"),
-        ({"route_of": (0, 0)}, "route_of names 2 routes; one for each of its 3 microbatches"),
-        ({"route_of": (0, 1, 0)}, "microbatch 1 takes route 1; there are 1"),
-        ({"fused": ((), (), ())}, "fused has 3 rows; 2 or none"),
+        ({"route_of": (0, 0)}, "route_of has 2 entries; it must have one for each of the 3 microbatches"),
+        ({"route_of": (0, 1, 0)}, r"route_of\[1\] is 1; there are 1 routes"),
+        ({"fused": ((), (), ())}, "'fused' has 3 rows; it must have 2 or none"),
         ({"routes": ((),)}, "route 0 .* at least one hop"),
-        ({"routes": (((0, 0), (1, 0), (0, 0)),)}, "none of them twice"),
+        ({"routes": (((0, 0), (1, 0), (0, 0)),)}, "no hop twice"),
         ({"routes": (((0, 0), (2, 0)),)}, "route 0 visits chunk 0 of stage 2; there are 2 stages"),
     ],
 )
@@ -172,7 +172,7 @@ def test_impossible_times_are_refused(bad: float) -> None:
 
 def test_split_backward_needs_split_costs() -> None:
     costs: EqualCosts[float] = EqualCosts(F=1.0, B=2.0)
-    with pytest.raises(InputError, match="W has no cost; give both I and W"):
+    with pytest.raises(InputError, match="W has no cost; give costs of I and W"):
         costs("W", 0, 0)
 
 

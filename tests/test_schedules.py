@@ -100,7 +100,7 @@ def test_every_microbatch_visits_every_virtual_stage_once(schedule: Schedule) ->
     for microbatch in range(schedule.num_microbatches):
         for stage, chunk in hops:
             kinds = [kind for kind in "FBIW" if (kind, microbatch, stage, chunk) in counts]
-            on_its_way = (stage, chunk) in schedule.route(microbatch)
+            on_its_way = (stage, chunk) in schedule.microbatch_route(microbatch)
             assert kinds in ((["F", "B"], ["F", "I", "W"]) if on_its_way else ([],)), (microbatch, stage, chunk)
     assert sorted(hop for route in schedule.routes for hop in route) == hops  # every chunk is on one way
     assert len({len(route) for route in schedule.routes}) == 1  # and every way goes through the whole model
@@ -109,7 +109,7 @@ def test_every_microbatch_visits_every_virtual_stage_once(schedule: Schedule) ->
 @inherited
 def test_hops_follow_the_route(schedule: Schedule) -> None:
     for microbatch in range(schedule.num_microbatches):
-        route = schedule.route(microbatch)
+        route = schedule.microbatch_route(microbatch)
         for place, hop in enumerate(route):
             assert schedule.virtual_stage(microbatch, *hop) == place
             assert schedule.previous_hop(microbatch, *hop) == (route[place - 1] if place else None)
@@ -131,7 +131,7 @@ def test_work_is_conserved_and_bounds_the_makespan(schedule: Schedule) -> None:
         assert timing.busy[stage] == sum(uneven_costs(a.kind, stage, a.chunk) for a in row)
         assert timing.idle[stage] == timing.makespan - timing.busy[stage] >= 0
         assert timing.busy[stage] <= timing.spans[stage] <= timing.makespan
-    through = sum(uneven_costs("F", *hop) + uneven_costs("B", *hop) for hop in schedule.route(0))
+    through = sum(uneven_costs("F", *hop) + uneven_costs("B", *hop) for hop in schedule.microbatch_route(0))
     if not any(action.kind == "I" for row in schedule.rows for action in row):
         assert timing.makespan >= through
     mean_busy = sum(timing.busy) / schedule.num_stages
@@ -185,7 +185,7 @@ def test_what_its_entry_says_of_it_is_so(schedule: Schedule) -> None:
     splits = any(action.kind == "W" for row in schedule.rows for action in row)
     assert entry.splits_backward or not splits
     assert entry.takes_chunks or entry(stages, microbatches) == schedule
-    assert not entry.in_groups or microbatches % stages == 0
+    assert not entry.needs_whole_groups or microbatches % stages == 0
     if entry.route:
         assert schedule.routes == (entry.route(stages, chunks if entry.takes_chunks else 1),)
     if entry.first_forwards:
@@ -210,7 +210,7 @@ def test_counts_below_one_are_refused(name: str, shape: tuple[int, int, int]) ->
 def longest_paths(schedule: Schedule, latency: int) -> tuple[tuple[tuple[int, ...], ...], ...]:
     """Starts and ends by relaxation over the edges of the model, written naively and on its own."""
     place_of = {
-        (action.kind, action.microbatch, schedule.route(action.microbatch).index((stage, action.chunk))): (
+        (action.kind, action.microbatch, schedule.microbatch_route(action.microbatch).index((stage, action.chunk))): (
             stage,
             position,
         )
@@ -219,7 +219,7 @@ def longest_paths(schedule: Schedule, latency: int) -> tuple[tuple[tuple[int, ..
     }
     partner = {}  # the two halves of a pair, which begin and end together
     for stage in range(schedule.num_stages):
-        for position in schedule.fused_at(stage):
+        for position in schedule.fused_positions(stage):
             partner[stage, position] = (stage, position + 1)
             partner[stage, position + 1] = (stage, position)
 

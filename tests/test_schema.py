@@ -12,12 +12,12 @@ import pytest
 from jsonschema import Draft7Validator
 
 from simcluster.base.errors import InputError
-from simcluster.documents.reading import read_document
-from simcluster.documents.shipped import builtin_folder, builtin_names
+from simcluster.documents.builtin_documents import builtin_folder, builtin_names
+from simcluster.documents.yaml_documents import read_document
 from simcluster.faults import FAULTS
-from simcluster.scenario.keys import scenario_keys
 from simcluster.scenario.run_times import TIMES
 from simcluster.scenario.scenario import from_document, load
+from simcluster.scenario.scenario_keys import list_scenario_keys
 from simcluster.scenario.schema import scenario_schema
 from simcluster.topology import TOPOLOGIES
 
@@ -138,7 +138,7 @@ def leaves(value: Any, path: tuple[Any, ...]) -> Iterator[tuple[Any, ...]]:
 
 
 def test_every_key_says_what_it_is() -> None:
-    keys = scenario_keys()
+    keys = list_scenario_keys()
     assert [
         key.path for key in keys if not key.description.endswith((".", "?", "?)")) and "?" not in key.description
     ] == []
@@ -146,5 +146,5 @@ def test_every_key_says_what_it_is() -> None:
 
 
 def test_a_word_that_is_offered_is_known() -> None:
-    for key in scenario_keys():
-        assert len(set(key.words)) == len(key.words), key.path
+    for key in list_scenario_keys():
+        assert len(set(key.choices)) == len(key.choices), key.path

@@ -13,44 +13,44 @@ from drawn.varied import Record, missing, proved, records
 
 from simcluster.engine.stage_sweep import PROVED
 from simcluster.faults import FAULTS
-from simcluster.planning.works import WORKS
+from simcluster.planning.work_kinds import WORKS
+from simcluster.scenario.fast_path import FastPath, FieldLimit, list_step_fields
 from simcluster.scenario.scenario import Scenario, load
-from simcluster.scenario.scope import FastPath, Limit, step_fields
-from simcluster.step.planned import FOLDING, fold_step, plan_step
-from simcluster.studies.scopes import QUICK
+from simcluster.step.step_plan import FOLDING, fold_step, plan_step
+from simcluster.studies.fast_path_scopes import QUICK
 
 each = pytest.mark.parametrize("scope", SCOPES.values(), ids=SCOPES)
 
 
 def gone(scope: FastPath) -> list[str]:
     """What a scope lists and no scenario has (any more)."""
-    sections = {path[:end] for path in step_fields() for end, letter in enumerate(path) if letter == "."}
-    return sorted({*scope.free, *scope.limited} - {*step_fields(), *sections})
+    sections = {path[:end] for path in list_step_fields() for end, letter in enumerate(path) if letter == "."}
+    return sorted({*scope.unrestricted, *scope.field_limits} - {*list_step_fields(), *sections})
 
 
 @each
 def test_every_field_of_a_scenario_is_on_a_list(scope: FastPath) -> None:
     """A new field: say in each scope whether its short way is proved for it (free, limited), and test that it is."""
-    assert scope.unlisted == ()
+    assert scope.fields_without_rule == ()
     assert gone(scope) == []
 
 
 @each
 def test_a_scope_lists_kinds_of_faults_that_there_are(scope: FastPath) -> None:
     """A kind on no list is an obstacle by its name (below): who adds one need not write it here."""
-    assert not {*scope.faults} - {*FAULTS}
+    assert not {*scope.fault_rules} - {*FAULTS}
 
 
 @each
 def test_no_field_is_on_two_lists(scope: FastPath) -> None:
-    for held in scope.limited:
-        assert not [path for path in scope.free if path == held or path.startswith(f"{held}.")], held
+    for held in scope.field_limits:
+        assert not [path for path in scope.unrestricted if path == held or path.startswith(f"{held}.")], held
 
 
 def test_fields_are_those_of_all_sections() -> None:
     some = {"steps", "parallel.tp", "model.moe.top_k", "memory.offload.ahead", "software.shards", "cluster.topology"}
-    assert some <= {*step_fields()}
-    assert "faults" not in step_fields()
+    assert some <= {*list_step_fields()}
+    assert "faults" not in list_step_fields()
 
 
 # --- what is on a list is compared with the reference -----------------------------------------------------------------
@@ -60,7 +60,9 @@ def test_every_field_that_a_scope_vouches_for_is_varied_in_a_compared_document(m
     """A field that is added to EVERYWHERE: run ``python tests/drawn --vary``, which draws and compares documents."""
     found = [each.varied() for each in records()]
     assert {name: paths for name, paths in missing(found).items() if paths} == {}
-    more = replace(QUICK, free=QUICK.free | {"fsdp.prefetch"})  # as before there are documents for a new field
+    more = replace(
+        QUICK, unrestricted=QUICK.unrestricted | {"fsdp.prefetch"}
+    )  # as before there are documents for a new field
     monkeypatch.setitem(SCOPES, "quick", more)
     assert missing(found)["quick"] == {"fsdp.prefetch"}
 
@@ -80,8 +82,8 @@ def plain(change: Mapping[str, Any] | None = None) -> Scenario:
 
 def without(scope: FastPath, path: str) -> FastPath:
     """The scope as it is before somebody has listed a new field."""
-    limited = {name: rule for name, rule in scope.limited.items() if name != path}
-    return replace(scope, free=scope.free - {path}, limited=limited)
+    limited = {name: rule for name, rule in scope.field_limits.items() if name != path}
+    return replace(scope, unrestricted=scope.unrestricted - {path}, field_limits=limited)
 
 
 UNKNOWN = [
@@ -96,27 +98,31 @@ UNKNOWN = [
 @pytest.mark.parametrize(("path", "change"), UNKNOWN)
 def test_a_field_on_no_list_is_an_obstacle_by_its_name(scope: FastPath, path: str, change: Mapping[str, Any]) -> None:
     blind = without(scope, path)
-    assert blind.unlisted == (path,)
-    assert blind.obstacle(plain()) == scope.obstacle(plain()) == ""
+    assert blind.fields_without_rule == (path,)
+    assert blind.find_obstacle(plain()) == scope.find_obstacle(plain()) == ""
     changed = plain(change)
-    assert scope.obstacle(changed) == ""
-    assert blind.obstacle(changed) == (f"{scope.name} does not support {path}" if change else "")
+    assert scope.find_obstacle(changed) == ""
+    assert blind.find_obstacle(changed) == (f"{scope.name} does not support {path}" if change else "")
 
 
 @each
 def test_a_kind_of_fault_on_no_list_is_an_obstacle_by_its_name(scope: FastPath) -> None:
     slow = plain({"faults": [{"kind": "slow_gpu", "rank": 0, "factor": 1.1}]})
-    blind = replace(scope, faults={kind: rule for kind, rule in scope.faults.items() if kind != "slow_gpu"})
-    assert blind.obstacle(slow) == f"{scope.name} does not support faults of kind slow_gpu"
+    blind = replace(scope, fault_rules={kind: rule for kind, rule in scope.fault_rules.items() if kind != "slow_gpu"})
+    assert blind.find_obstacle(slow) == f"{scope.name} does not support faults of kind slow_gpu"
 
 
 def test_a_list_that_is_longer_than_the_scenario_says_so() -> None:
-    more = replace(QUICK, free=QUICK.free | {"model.taste"}, limited={**QUICK.limited, "spice": Limit("none", (0,))})
+    more = replace(
+        QUICK,
+        unrestricted=QUICK.unrestricted | {"model.taste"},
+        field_limits={**QUICK.field_limits, "spice": FieldLimit("none", (0,))},
+    )
     assert gone(more) == ["model.taste", "spice"]
 
 
 def test_what_folding_does_not_know_is_played_rank_by_rank(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("simcluster.step.planned.FOLDING", without(FOLDING, "training.dropout"))
+    monkeypatch.setattr("simcluster.step.step_plan.FOLDING", without(FOLDING, "training.dropout"))
     replicas = {"gpus": 4, "parallel": {"dp": 4}, "cluster": {"topology": "flat", "gpus": 4}}
     both = (tiny(training={"dropout": more}, **replicas) for more in (False, True))
     known, unknown = (fold_step(each, plan_step(each)).folding.classes.rank_representatives for each in both)

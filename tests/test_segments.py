@@ -16,8 +16,8 @@ from simcluster.model.layer_block import embedding_block, lm_head_block
 from simcluster.model.layers import RankShape, attention_block, mlp_block
 from simcluster.model.transformer import Model
 from simcluster.planning.ops import MAIN, Op, Segment
-from simcluster.planning.segments import Pass, Passes
-from simcluster.planning.works import Collective, Compute
+from simcluster.planning.pass_segments import CachedPassSegmentMaker, PassLayers
+from simcluster.planning.work_kinds import Collective, Compute
 
 MODEL = Model(
     layers=2,
@@ -30,7 +30,7 @@ MODEL = Model(
     gated_mlp=False,
 )
 GATED = MODEL.model_copy(update={"gated_mlp": True, "kv_heads": 4, "bias": False, "position": "rope"})
-ALL = Pass((0, 1), embedding=True, lm_head=True)
+ALL = PassLayers((0, 1), embedding=True, lm_head=True)
 SHAPES = st.builds(
     RankShape,
     micro_batch=st.sampled_from([1, 3]),
@@ -46,8 +46,8 @@ def one(kernels: Sequence[Kernel]) -> float:
     return float(len(kernels))
 
 
-def passes(shape: RankShape, *, overlap: bool = False, model: Model = MODEL) -> Passes:
-    return Passes(model, shape, one, overlap_tensor=overlap)
+def passes(shape: RankShape, *, overlap: bool = False, model: Model = MODEL) -> CachedPassSegmentMaker:
+    return CachedPassSegmentMaker(model, shape, one, overlap_tensor=overlap)
 
 
 def traffic(segment: Segment, layer: int | None = None) -> Counter[tuple[str, float]]:
@@ -83,7 +83,7 @@ def test_every_kernel_runs_once(shape: RankShape, overlap: bool, gated: bool) ->
         seen.extend(kernels)
         return 0.0
 
-    made = Passes(model, shape, timer, overlap_tensor=overlap)
+    made = CachedPassSegmentMaker(model, shape, timer, overlap_tensor=overlap)
     layer = (attention_block(model, shape), mlp_block(model, shape))
     blocks = [embedding_block(model, shape), *layer, *layer, lm_head_block(model, shape)]
     sections = [section for block in blocks for section in (block.entry, block.body, block.exit)]
@@ -98,7 +98,7 @@ def test_every_kernel_runs_once(shape: RankShape, overlap: bool, gated: bool) ->
     made.segment("W", ALL)
     assert Counter(seen) == Counter(kernel for kernels in backward for kernel in kernels)
     seen.clear()
-    made.segment("W", Pass((0,)))
+    made.segment("W", PassLayers((0,)))
     assert Counter(seen) == Counter(
         kernel for block in layer for part in (block.entry, block.body, block.exit) for kernel in part.weight_grad
     )
@@ -109,7 +109,7 @@ def test_time_does_not_depend_on_where_a_chunk_is_cut(shape: RankShape, overlap:
     """Buckets of gradients cut a backward pass: same compute, same traffic."""
     made = passes(shape, overlap=overlap)
     whole = [made.segment("F", ALL), made.segment("B", ALL)]
-    first, second = Pass((0,), embedding=True), Pass((1,), lm_head=True)
+    first, second = PassLayers((0,), embedding=True), PassLayers((1,), lm_head=True)
     parts = [
         [made.segment("F", first), made.segment("F", second)],
         [made.segment("B", second), made.segment("B", first)],
@@ -174,7 +174,9 @@ def test_alone_a_rank_sends_nothing(shape: RankShape, overlap: bool) -> None:
 @pytest.mark.parametrize("model", [MODEL, GATED], ids=["gpt", "llama"])
 def test_flops_are_those_of_the_closed_forms(model: Model, tp: int) -> None:
     """The kernels' FLOPs, summed over ops and tp ranks, are the model's: two independent countings."""
-    made = Passes(model, RankShape(2, tp), lambda kernels: sum(kernel.flops for kernel in kernels), overlap_tensor=True)
+    made = CachedPassSegmentMaker(
+        model, RankShape(2, tp), lambda kernels: sum(kernel.flops for kernel in kernels), overlap_tensor=True
+    )
     layer = layer_flops(model, 2, attention_backward="flash").total
     head = lm_head_flops(model, 2)
     for segment, expected in (
@@ -226,12 +228,15 @@ def test_ends_of_the_model(split: bool) -> None:
     )
     assert traffic(made.segment("F", ALL), layer=-1) == {**forward, loss: 3}
     assert traffic(made.segment("B", ALL), layer=-1) == backward
-    assert traffic(made.segment("F", Pass((0,))), layer=-1) == {}
+    assert traffic(made.segment("F", PassLayers((0,))), layer=-1) == {}
 
 
 def test_a_boundary_that_came_split_is_gathered_first() -> None:
     made = passes(RankShape(3, 4))
-    for segment in (made.segment("F", Pass((0,), boundary=True)), made.segment("B", Pass((0,), boundary=True))):
+    for segment in (
+        made.segment("F", PassLayers((0,), gathers_input=True)),
+        made.segment("B", PassLayers((0,), gathers_input=True)),
+    ):
         assert lines(segment)[0] == "all_gather boundary"
         assert segment.ops[0].work == Collective("all_gather", "tp", ACTIVATION)
 
@@ -240,7 +245,7 @@ def test_a_boundary_that_came_split_is_gathered_first() -> None:
 
 
 def test_forward_of_a_layer() -> None:
-    assert lines(passes(RankShape(1, 4)).segment("F", Pass((0,)))) == [
+    assert lines(passes(RankShape(1, 4)).segment("F", PassLayers((0,)))) == [
         "forward attention_norm",
         "forward attention",
         "all_reduce attention",
@@ -255,7 +260,7 @@ def test_forward_of_a_layer() -> None:
 def test_backward_of_a_layer_with_everything_beside() -> None:
     """The gather of the kept shard runs beside dX, the scatter of dX beside dW; each is joined where it is needed."""
     made = passes(RankShape(1, 4, sequence_parallel=True), overlap=True)
-    assert lines(made.segment("B", Pass((0,)))) == [
+    assert lines(made.segment("B", PassLayers((0,)))) == [
         "backward mlp_add",
         "all_gather mlp",
         "backward mlp",
@@ -276,7 +281,7 @@ def test_backward_of_a_layer_with_everything_beside() -> None:
 
 
 def test_backward_of_a_layer_one_after_the_other() -> None:
-    assert lines(passes(RankShape(1, 4, recompute="full")).segment("B", Pass((0,)))) == [
+    assert lines(passes(RankShape(1, 4, recompute="full")).segment("B", PassLayers((0,)))) == [
         "recompute attention_norm",
         "recompute attention",
         "all_reduce attention",
@@ -308,8 +313,8 @@ def test_weight_gradient_of_the_column_parallel_product_comes_last() -> None:
         seen.append(tuple(kernel.name for kernel in kernels))
         return 0.0
 
-    made = Passes(MODEL, RankShape(1, 4), timer, overlap_tensor=True)
-    made.segment("B", Pass((0,)))
+    made = CachedPassSegmentMaker(MODEL, RankShape(1, 4), timer, overlap_tensor=True)
+    made.segment("B", PassLayers((0,)))
     assert ("qkv_input_grad",) in seen
     assert ("qkv_weight_grad", "qkv_bias_grad") in seen
     assert ("mlp_up_input_grad",) in seen

@@ -10,12 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simcluster.devices.device import kernel_seconds
-from simcluster.devices.software import load_software, software_names
-from simcluster.model.context import fused_core
+from simcluster.devices.software import list_software_names, load_software
+from simcluster.model.context_parallel import fused_core_section
 from simcluster.model.flops import layer_flops
 from simcluster.model.layer_sections import local_sizes
 from simcluster.results.result import Result
-from simcluster.scenario.job import planned_footprints
+from simcluster.scenario.job_conversion import plan_footprints
 from simcluster.scenario.memory_plan import shape_of
 from simcluster.scenario.scenario import Scenario
 from simcluster.step.simulate import simulate
@@ -29,7 +29,7 @@ FUSED_LEFT_ALONE = (
 def core_seconds(scenario: Scenario) -> float:
     """One fused core attention, forward, on a rank."""
     shape = shape_of(scenario)
-    (kernel,) = fused_core(scenario.model, shape, local_sizes(scenario.model, shape)).forward
+    (kernel,) = fused_core_section(scenario.model, shape, local_sizes(scenario.model, shape)).forward
     return kernel_seconds(scenario.cluster.device, kernel, precision="bf16")
 
 
@@ -37,7 +37,7 @@ def core_seconds(scenario: Scenario) -> float:
 @given(
     recompute=st.sampled_from(["none", "selective", "operators", "full"]),
     attention=st.sampled_from(["fused", "unfused"]),
-    software=st.sampled_from(software_names()),
+    software=st.sampled_from(list_software_names()),
     schedule=st.sampled_from(["1f1b", "zb-h1"]),
     every=st.integers(1, 3),
 )
@@ -63,7 +63,7 @@ def test_what_runs_again_is_in_time_and_flops_or_in_neither(
     )
 
 
-@pytest.mark.parametrize("software", software_names())
+@pytest.mark.parametrize("software", list_software_names())
 def test_frameworks_that_run_any_core_again_are_named(software: str) -> None:
     found = load_software(software)
     assert (found is not None and found.selective == "unfused-core") == (software in FUSED_LEFT_ALONE)
@@ -87,7 +87,7 @@ def test_a_fused_core_that_runs_again_takes_its_forward_and_frees_its_statistics
     assert again.times.breakdown["recompute"] == pytest.approx(launches * core, rel=1e-9)
     assert again.step_time > plain.step_time
     statistics = 4.0 * 2 * scenario.model.sequence_length * scenario.model.heads
-    few, many = planned_footprints(scenario), planned_footprints(plain.scenario)
+    few, many = plan_footprints(scenario), plan_footprints(plain.scenario)
     kept = [before.activations - after.activations for before, after in zip(many, few, strict=True)]
     assert kept[0] == pytest.approx(2 * own * statistics, rel=1e-9)  # two microbatches in flight
     more = again.facts.hardware_flops - again.facts.model_flops

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import simcluster
 from simcluster.cli import main
-from simcluster.results.path_estimate import path_seconds_under
+from simcluster.results.path_estimate import estimate_path_seconds
 from simcluster.step.simulate import simulate_scenario
 from simcluster.studies.whatif.sensitivities import (
     RESOURCES,
@@ -59,13 +59,13 @@ def test_the_path_under_its_own_program_is_the_step() -> None:
     for name in ("tiny_3d", "gpt3_175b_64xa100"):
         base = simulate_scenario(simcluster.scenario(name))
         same = simulate_scenario(base.scenario)
-        assert path_seconds_under(base.critical_path, base, same) == pytest.approx(base.step_time, rel=1e-12)
+        assert estimate_path_seconds(base.critical_path, base, same) == pytest.approx(base.step_time, rel=1e-12)
 
 
 def test_another_program_gives_no_estimate() -> None:
     base = simulate_scenario(simcluster.scenario("tiny_3d"))
     other = simulate_scenario(simcluster.scenario("tiny_3d", {"training.global_batch": 16}))
-    assert path_seconds_under(base.critical_path, base, other) is None
+    assert estimate_path_seconds(base.critical_path, base, other) is None
 
 
 def test_factors_add_to_those_that_are_there() -> None:
@@ -106,7 +106,7 @@ def test_the_command_heads_its_columns_by_what_they_hold(capsys: pytest.CaptureF
         "resource", "change", "saved per step", "step, 1 % more", "1 % less", "1 % more by critical path",
     ]  # fmt: skip
     assert lines[4].split()[-6:] == ["0.000", "%", "+0.413", "%", "0.000", "%"]
-    assert lines[6].startswith("network bandwidth (NICs and switches): no gain for dp: bound by gpu - nic (PCIe)")
+    assert lines[6].startswith("network bandwidth (NICs and switches): no gain for dp: limited by gpu - nic (PCIe)")
 
 
 def test_more_memory_is_worth_less_recomputation() -> None:
@@ -139,7 +139,7 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
         (["--by", "0%"], "must be a percentage"),
         (["--by", "many"], "must be a percentage"),
         (["--resources", "netwrk"], "did you mean 'network'"),
-        (["--price", "network=-1"], "must be RESOURCE=DOLLARS"),
+        (["--price", "network=-1"], "write RESOURCE=DOLLARS"),
         (["--price", "netwrk=1"], "did you mean 'network'"),
         (["--plot", "x.doc"], "x.doc"),
     ],

@@ -13,20 +13,20 @@ from hypothesis import strategies as st
 
 from simcluster.base.errors import InputError
 from simcluster.model.transformer import Model
-from simcluster.planning.job import DataParallel, Job, Sharding, Slices
-from simcluster.planning.ops import Item, Op, Segment, StageProgram
-from simcluster.planning.parallel import Plan
-from simcluster.planning.segments import Pass
-from simcluster.planning.sharded_units import fsdp_units
-from simcluster.planning.stages import stage_programs
-from simcluster.planning.works import Collective, Compute, FixedCollective
-from simcluster.results.played import Run
+from simcluster.planning.fsdp_units import find_fsdp_units
+from simcluster.planning.job import DataParallelOptions, FsdpOptions, Job, ModelSlices
+from simcluster.planning.ops import Op, Segment, StageProgram, WorkItem
+from simcluster.planning.pass_segments import PassLayers
+from simcluster.planning.rank_grid import ParallelPlan
+from simcluster.planning.stage_programs import build_stage_programs
+from simcluster.planning.work_kinds import Collective, Compute, FixedCollective
 from simcluster.results.result import Result
-from simcluster.scenario.job import planned_footprints
+from simcluster.results.simulated_run import Run
+from simcluster.scenario.job_conversion import plan_footprints
 from simcluster.scenario.scenario import Scenario
 from simcluster.schedules import schedule_entry
-from simcluster.step.planned import plan_job
 from simcluster.step.simulate import simulate, simulate_scenario
+from simcluster.step.step_plan import plan_job
 
 TICK = 2.0**-20  # of given times: on the clock's grid, so that sums are exact
 TICKS = st.integers(0, 40)
@@ -39,7 +39,7 @@ class Given:
     def __init__(self, forward: int, backward: int) -> None:
         self._seconds = {"F": ("forward", forward * TICK), "B": ("backward", backward * TICK)}
 
-    def segment(self, letter: str, part: Pass) -> Segment:
+    def segment(self, letter: str, part: PassLayers) -> Segment:
         kind, each = self._seconds[letter]
         seconds = each * len(part.layers)
         return Segment((Op(Compute(seconds), "compute", kind, "layers", min(part.layers, default=-1)),))
@@ -54,14 +54,14 @@ def given_run(
         layers=layers, hidden_size=8, heads=1, kv_heads=1, ffn_hidden_size=8, vocab_size=8, sequence_length=8,
         gated_mlp=False, tied_embeddings=False,
     )  # fmt: skip
-    data = DataParallel(
+    data = DataParallelOptions(
         zero=zero, overlap_reduce=reduce, overlap_gather=gather, gradient_bytes=4.0, parameter_bytes=2.0,
         bucket_bytes=bucket, optimizer_seconds=lambda _: 0.0, norm_seconds=lambda _: 0.0,
-        sharding=Sharding(**sharding),
+        fsdp=FsdpOptions(**sharding),
     )  # fmt: skip
     job = Job(
-        model=model, plan=Plan(dp=2), schedule=schedule_entry("1f1b")(1, microbatches, 1),
-        slices=Slices.even(layers, 1), passes=Given(f, b), data_parallel=data, send_bytes=0.0,
+        model=model, plan=ParallelPlan(dp=2), schedule=schedule_entry("1f1b")(1, microbatches, 1),
+        slices=ModelSlices.split_evenly(layers, 1), pass_maker=Given(f, b), data_parallel=data, send_bytes=0.0,
         gather_boundary=False, overlap_sends=True, steps=1,
     )  # fmt: skip
 
@@ -71,12 +71,12 @@ def given_run(
         ours = op.layer >= 0 or (zero < 3 and op.name == "gradients")
         return replace(op, work=FixedCollective(op.work.axis, (times.get(op.kind, 0) if ours else 0) * TICK))
 
-    def timed_item(item: Item) -> Item:
+    def timed_item(item: WorkItem) -> WorkItem:
         return item._replace(segment=Segment(tuple(timed(op) for op in item.segment.ops)))
 
     programs = [
         StageProgram(program.stage, {lane: [timed_item(item) for item in row] for lane, row in program.lanes.items()})
-        for program in stage_programs(job)
+        for program in build_stage_programs(job)
     ]
     return run_programs(programs, job.plan, FABRIC)
 
@@ -84,7 +84,7 @@ def given_run(
 def ticks(run: Run) -> tuple[float, float]:
     """How long forward takes, and from there to the end, in ticks."""
     spans = run.spans
-    forward = float(spans.end[spans.kind == spans.code("forward")].max())
+    forward = float(spans.end[spans.kind == spans.word_code("forward")].max())
     return forward / TICK, (run.step_time - forward) / TICK
 
 
@@ -93,7 +93,7 @@ def ticks(run: Run) -> tuple[float, float]:
 
 @given(L=st.integers(1, 9), ag=TICKS, f=TICKS, prefetch=st.integers(1, 4), lanes=st.booleans())
 def test_forward(L: int, ag: int, f: int, prefetch: int, lanes: bool) -> None:
-    run = given_run(L, f, 0, {"all_gather": ag}, prefetch=prefetch, two_lanes=lanes)
+    run = given_run(L, f, 0, {"all_gather": ag}, prefetch=prefetch, uses_two_lanes=lanes)
     assert ticks(run)[0] == ag + (L - 1) * max(ag, f) + f
 
 
@@ -125,7 +125,8 @@ def test_matrix_by_matrix(L: int, ag: int, rs: int, f: int, b: int, piece: int, 
     one; three of them gathered twice for a backward."""
     times = {"all_gather": ag, "reduce_scatter": rs}
     run = given_run(
-        L, f, b, times, gather=False, reduce=False, by_matrix=True, piece=piece * TICK, again=again
+        L, f, b, times, gather=False, reduce=False, gather_by_matrix=True, piece_seconds=piece * TICK,
+        gathers_twice=again,
     )  # fmt: skip
     forward, backward = ticks(run)
     assert forward == L * (4 * (2 * piece + ag) + f) + 2 * 2 * piece  # the lists of the ends
@@ -136,7 +137,7 @@ def test_matrix_by_matrix(L: int, ag: int, rs: int, f: int, b: int, piece: int, 
 @given(L=st.integers(1, 9), rs=TICKS, b=TICKS, lanes=st.booleans())
 def test_backward_of_units_that_are_still_there(L: int, rs: int, b: int, lanes: bool) -> None:
     """Not resharded after forward, only reductions are left: uniform buckets of F.1."""
-    run = given_run(L, 1, b, {"all_gather": 7, "reduce_scatter": rs}, reshard=False, two_lanes=lanes)
+    run = given_run(L, 1, b, {"all_gather": 7, "reduce_scatter": rs}, reshard_after_forward=False, uses_two_lanes=lanes)
     assert ticks(run)[1] == L * b + rs + max(0, (L - 1) * (rs - b))
 
 
@@ -150,7 +151,7 @@ def test_buckets(n: int, t: int, b: int, zero: int) -> None:
 @given(M=st.integers(1, 4), L=st.integers(1, 5), t=TICKS, b=TICKS, each=st.booleans())
 def test_blocking_reduction_of_zero_2(M: int, L: int, t: int, b: int, each: bool) -> None:
     """All gradients of a microbatch at once, in each or in the last."""
-    run = given_run(L, 0, b, {"reduce_scatter": t}, zero=2, reduce=False, microbatches=M, every_microbatch=each)
+    run = given_run(L, 0, b, {"reduce_scatter": t}, zero=2, reduce=False, microbatches=M, reduce_every_microbatch=each)
     assert run.step_time == TICK * (M * L * b + (M if each else 1) * t)
 
 
@@ -171,7 +172,7 @@ def test_more_prefetch_is_never_slower(
     gather that was put ahead of a reduction is what that then waits for."""
     lanes, reduce = how
     less, more = (
-        given_run(L, f, b, times, microbatches=M, prefetch=depth, two_lanes=lanes, reduce=reduce).step_time
+        given_run(L, f, b, times, microbatches=M, prefetch=depth, uses_two_lanes=lanes, reduce=reduce).step_time
         for depth in (n, n + 1)
     )
     assert more <= less
@@ -181,7 +182,7 @@ def test_more_prefetch_is_never_slower(
 @given(L=st.integers(1, 8), f=TICKS, b=TICKS, times=TIMES, M=st.integers(1, 3), lanes=st.booleans())
 def test_blocking_is_never_faster(L: int, f: int, b: int, times: dict[str, int], M: int, lanes: bool) -> None:
     def seconds(gather: bool, reduce: bool, two: bool = lanes) -> float:
-        run = given_run(L, f, b, times, microbatches=M, gather=gather, reduce=reduce, two_lanes=two)
+        run = given_run(L, f, b, times, microbatches=M, gather=gather, reduce=reduce, uses_two_lanes=two)
         return run.step_time
 
     assert seconds(True, True) <= min(seconds(False, True), seconds(True, False))
@@ -208,15 +209,15 @@ def bytes_of(result: Result, kind: str, rank: int = 0) -> float:
 
 
 def sizes_of(scenario: Scenario, stage: int = 0) -> tuple[float, ...]:
-    return fsdp_units(plan_job(scenario, scenario.cluster.device)[0], stage).sizes
+    return find_fsdp_units(plan_job(scenario, scenario.cluster.device)[0], stage).sizes
 
 
 @pytest.mark.parametrize("zero", [0, 1, 2, 3])
 def test_memory_before_and_after_anything_is_timed_is_the_same(zero: int) -> None:
     """Also where buckets of gradients on their way are whole beside the backward (ZeRO 2)."""
     scenario = fsdp(zero=zero, overlap={"grad_reduce": True})
-    assert planned_footprints(scenario) == plan_job(scenario, scenario.cluster.device)[1].footprints
-    assert (planned_footprints(scenario)[0].unsharded > 0) == (zero > 1)
+    assert plan_footprints(scenario) == plan_job(scenario, scenario.cluster.device)[1].footprints
+    assert (plan_footprints(scenario)[0].unsharded > 0) == (zero > 1)
 
 
 @pytest.mark.parametrize("microbatches", [1, 3])
@@ -374,7 +375,7 @@ def test_folded_is_unfolded_and_memory_comes_and_goes(table: Table, scenario: Sc
 @pytest.mark.parametrize(
     ("zero", "options", "words"),
     [
-        (3, {"shard_group": 3}, ["fsdp.shard_group", "groups of 3", "8 ranks", "2 or 4"]),
+        (3, {"shard_group": 3}, ["fsdp.shard_group", "3 does not divide dp x cp = 8", "2 or 4"]),
         (1, {"prefetch": 2}, ["fsdp.prefetch", "zero is 1", "zero to 3"]),
         (0, {"sync_every_microbatch": False}, ["fsdp.sync_every_microbatch", "zero is 0"]),
         (3, {"prefetch": -1}, ["fsdp.prefetch"]),
@@ -393,8 +394,8 @@ def test_prefetch_that_overlap_switches_off() -> None:
 
 
 def test_shard_groups_are_machines(tiny: Tiny) -> None:
-    plan = Plan(tp=2, dp=8, shard=4)
+    plan = ParallelPlan(tp=2, dp=8, shard=4)
     assert plan.groups("shard").tolist() == [[0, 2, 4, 6], [1, 3, 5, 7], [8, 10, 12, 14], [9, 11, 13, 15]]
     assert plan.groups("replica").tolist()[:3] == [[0, 8], [1, 9], [2, 10]]
-    with pytest.raises(InputError, match="3 ranks per shard group"):
-        Plan(dp=8, shard=3)
+    with pytest.raises(InputError, match="shard group size 3"):
+        ParallelPlan(dp=8, shard=3)

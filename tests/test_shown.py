@@ -20,25 +20,25 @@ from IPython.core.formatters import DisplayFormatter
 
 import simcluster
 from simcluster import plots
+from simcluster.base.display import Displayable, clip_line
 from simcluster.base.errors import InputError
 from simcluster.base.satellites import DISPLAY_TABLES
 from simcluster.base.satellites import load_object as load_place
-from simcluster.base.shown import Displayable, clip_line
 from simcluster.base.texts import escape_controls
 from simcluster.cli import main
 from simcluster.cli.answers import ANSWERS
 from simcluster.evidence.validation.schedule_studies import ScheduleTask
-from simcluster.evidence.validation.step_studies import RowTask
-from simcluster.interactive.notebook import drawn
-from simcluster.longrun.studies.comparing import PolicyComparison
-from simcluster.longrun.studies.train import train_stages
-from simcluster.results.numbers import METRICS
+from simcluster.evidence.validation.step_studies import StepTask
+from simcluster.interactive.notebook import cell_drawings
+from simcluster.longrun.studies.policy_comparison import PolicyComparison
+from simcluster.longrun.studies.training import train_stages
 from simcluster.results.result import Result
+from simcluster.results.step_metrics import METRICS
 from simcluster.scenario.scenario import Scenario, load
-from simcluster.show.blocks import Block, Figures, Lines, TableBlock, blocks_text
-from simcluster.show.report.html import typeset
+from simcluster.show.output_blocks import HeadlineValues, OutputBlock, TableBlock, TextLines, render_as_text
+from simcluster.show.report.html import typeset_numbers
 from simcluster.studies.multi_job import PlacedJob
-from simcluster.studies.whatif.largest import Largest
+from simcluster.studies.whatif.largest_value import LargestFittingValue
 
 LONGEST_LINE = 200
 MOST_TEXT = 20_000
@@ -99,7 +99,7 @@ MADE: dict[str, Callable[[], Any]] = {
     "diff": lambda: simcluster.diff("tiny_dp", result()),
     "job_memory": lambda: simcluster.job_memory("tiny_3d"),
     "kernels": lambda: simcluster.kernels("tiny_3d"),
-    "largest_that_fits": lambda: Largest("model.layers", 4, 8, 70e9, 9, 81e9, 80e9, {}, None),
+    "largest_that_fits": lambda: LargestFittingValue("model.layers", 4, 8, 70e9, 9, 81e9, 80e9, {}, None),
     "scenario": scenario,
     "load_cluster": machine,
     "monte_carlo": replicas,
@@ -177,14 +177,14 @@ def test_an_object_is_a_picture_in_a_notebook(name: str) -> None:
         assert "nan" not in {word for part in tree.iter("path") for word in re.findall("[a-z]+", part.get("d", ""))}
 
 
-def cells_of(block: Block) -> list[str]:
+def cells_of(block: OutputBlock) -> list[str]:
     """What a block says, piece by piece."""
     match block:
-        case Figures():
-            return [piece for fact in block.facts for piece in (fact.name, fact.value, fact.aside)]
+        case HeadlineValues():
+            return [piece for fact in block.values for piece in (fact.name, fact.value, fact.remark)]
         case TableBlock():
             return [cell for row in (block.header, *block.rows) for cell in row]
-        case Lines():
+        case TextLines():
             return [line for line in block.lines if line.strip()]
         case _:
             return []
@@ -198,12 +198,12 @@ def test_text_and_page_say_all_of_an_answer(name: str) -> None:
     if place is None or isinstance(it, list):
         return
     blocks = load_place(place)(it)
-    text, page = blocks_text(blocks), " ".join("".join(ET.fromstring(it._repr_html_()).itertext()).split())
+    text, page = render_as_text(blocks), " ".join("".join(ET.fromstring(it._repr_html_()).itertext()).split())
     assert str(it) == escape_controls(text)
     for block in blocks:
         for piece in cells_of(block):
             assert piece in text or isinstance(block, TableBlock)  # a chart has no header
-            assert " ".join(typeset(piece).split()) in page or " ".join(piece.split()) in page
+            assert " ".join(typeset_numbers(piece).split()) in page or " ".join(piece.split()) in page
 
 
 def answers() -> dict[str, set[type]]:
@@ -220,7 +220,7 @@ def answers() -> dict[str, set[type]]:
 
 
 def test_all_that_public_functions_return_is_shown() -> None:
-    """A new one: derive what it returns from ``base.shown.Displayable``, and give it a line in ``show/lines.py``."""
+    """A new one: derive its result from ``base.display.Displayable``, and give it a line in ``show/repr_lines.py``."""
     of = answers()
     assert {each for each, classes in of.items() if not classes} == {
         "compare", "compare_packing", "differences", "no_time_limit", "inflation", "list_names", "report",
@@ -238,13 +238,13 @@ def test_what_is_said_is_of_classes_that_there_are() -> None:
     import simcluster.longrun.studies.advice  # noqa: F401
 
     named = {name for places in DISPLAY_TABLES.values() for place in places for name in load_place(place)}
-    named -= {"", "Ranked", "Records"}  # a named tuple has no base
+    named -= {"", "RankedLayout", "Records"}  # a named tuple has no base
     assert named <= below(Displayable)
 
 
 def test_what_is_compared_by_its_line_says_all_of_it() -> None:
     """Rows of a validation are played once where their ``repr`` is the same: nothing in them may be shown in short."""
-    for kind in (RowTask, ScheduleTask, simcluster.Costs):
+    for kind in (StepTask, ScheduleTask, simcluster.Costs):
         assert not issubclass(kind, Displayable)
         words = {word for each in fields(kind) for word in re.findall(r"\w+", str(each.type))}
         assert not words & {each.__name__ for each in Displayable.__subclasses__()}
@@ -255,7 +255,7 @@ def test_what_is_compared_by_its_line_says_all_of_it() -> None:
 
 @pytest.mark.parametrize("name", METRICS)
 def test_every_metric_is_an_attribute(name: str) -> None:
-    assert getattr(result(), name) == METRICS[name].of(result())
+    assert getattr(result(), name) == METRICS[name].formula(result())
     assert name in dir(result())
 
 
@@ -283,7 +283,7 @@ def test_the_summary_is_what_the_command_prints(capsys: pytest.CaptureFixture[st
 def test_a_gantt_is_of_the_job_s_own_ranks() -> None:
     """Any rank of the job, simulated or not; the title says which step it is."""
     last = scenario().gpus - 1
-    assert result().simulated_for(last) != last
+    assert result().representative_of(last) != last
     picture: Any = result().gantt(ranks=[0, last], width=6)
     (axes,) = picture.axes
     assert [label.get_text().split(" · ")[0] for label in axes.get_yticklabels()] == ["rank 0", f"rank {last}"]
@@ -297,7 +297,7 @@ def test_a_gantt_is_of_the_job_s_own_ranks() -> None:
 def test_a_gantt_is_interactive_where_that_is_asked_for() -> None:
     cell = result().gantt(interactive=True, ranks=[7])
     assert cell._repr_html_() == plots.gantt_html(result(), ranks=[7])._repr_html_()
-    with pytest.raises(InputError, match="interactive=True does not take width, title; it takes only ranks"):
+    with pytest.raises(InputError, match="width, title cannot be used with interactive=True, which takes only ranks"):
         result().gantt(interactive=True, width=3, title="mine")  # type: ignore[call-overload]
 
 
@@ -331,14 +331,14 @@ def test_names_are_text_and_nothing_else() -> None:
 
 
 def test_rows_go_where_boxes_would_be_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(drawn, "_MOST_BOXES", 12)
-    tree = ET.fromstring(drawn.timeline_html(result().timeline, 8))
+    monkeypatch.setattr(cell_drawings, "_MOST_BOXES", 12)
+    tree = ET.fromstring(cell_drawings.timeline_html(result().timeline, 8))
     assert "1 of 8 ranks shown" in "".join(tree.itertext())
 
 
 def test_boxes_lie_where_spans_do() -> None:
     """A pipeline of 4 stages and 8 microbatches: each computes 24 of 33 seconds, the first from the begin on."""
-    tree = ET.fromstring(drawn.timeline_html(made("simulate_costs").timeline, 4))
+    tree = ET.fromstring(cell_drawings.timeline_html(made("simulate_costs").timeline, 4))
     for stage, drawing in enumerate(tree.iter("svg")):
         assert drawing.get("aria-label") == f"rank {stage} · stage {stage}"
         paths = [path for path in drawing.iter("path") if path.get("class") in ("k-forward", "k-backward")]

@@ -17,10 +17,10 @@ from hypothesis import strategies as st
 
 import simcluster
 from simcluster.base.clock import TICK
-from simcluster.devices.device import device_document
+from simcluster.devices.device import load_device_entry
 from simcluster.engine.job_record import simulate_job
-from simcluster.reference.record import Record
-from simcluster.results.result import Result, flat_numbers
+from simcluster.reference.step_record import StepRecord
+from simcluster.results.result import Result, flatten_result
 from simcluster.scenario.scenario import Scenario
 from simcluster.step.simulate import simulate
 
@@ -171,8 +171,8 @@ def test_faults_of_factor_one_change_nothing(tiny: Tiny) -> None:
 def test_two_steps_are_one_step_twice(tiny: Tiny) -> None:
     one, three = simulate(tiny(**PLAIN)), simulate(tiny(**PLAIN, steps=3))
     assert three.step_time == pytest.approx(one.step_time, rel=1e-12)
-    for name, value in flat_numbers(one.to_dict()).items():
-        assert flat_numbers(three.to_dict())[name] == pytest.approx(value, rel=1e-9, abs=1e-15), name
+    for name, value in flatten_result(one.to_dict()).items():
+        assert flatten_result(three.to_dict())[name] == pytest.approx(value, rel=1e-9, abs=1e-15), name
     table = three.timeline
     assert sorted(set(table["step"])) == [0, 1, 2]
     first, last = (table[table["step"] == step].reset_index(drop=True) for step in (0, 2))
@@ -219,7 +219,7 @@ def test_two_runs_are_the_same_bytes(usual_engines: None) -> None:
 
 def scaled_device(speed: int) -> dict[str, Any]:
     """An A100 that does everything ``speed`` times as fast."""
-    device = device_document("a100-80gb")
+    device = load_device_entry("a100-80gb")
     device["peak"] = {"fp32": f"{19.5 * speed} TFLOP/s", "bf16": f"{312 * speed} TFLOP/s"}
     device["memory_bandwidth"] = f"{2 * speed} TB/s"
     device["launch"] = f"{4 / speed} us"
@@ -287,11 +287,11 @@ def test_a_slow_gpu_slows_everyone(tiny: Tiny, rank: int, factors: list[float]) 
 def test_the_step_without_faults_is_played_for_who_asks(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
     played: list[int] = []
 
-    def counted(*args: Any) -> Record:
+    def counted(*args: Any) -> StepRecord:
         played.append(len(args))
         return simulate_job(*args)
 
-    monkeypatch.setattr(importlib.import_module("simcluster.step.simulation"), "simulate_job", counted)
+    monkeypatch.setattr(importlib.import_module("simcluster.step.engine_run"), "simulate_job", counted)
     result = simulate(tiny(**PLAIN, faults=[{**SLOW, "rank": 3}]), engine="compiled")
     assert result.step_time > 0
     assert len(played) == 1

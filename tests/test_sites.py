@@ -10,15 +10,15 @@ from conftest import Tiny
 
 from simcluster import load_cluster, simulate
 from simcluster.base.errors import InputError
-from simcluster.longrun.studies.amortised import amortised_answer, amortised_rows
-from simcluster.longrun.studies.states import StepStates
+from simcluster.longrun.studies.cluster_states import ClusterStateSimulator
+from simcluster.longrun.studies.periodic_work import list_periodic_work, periodic_work_answer
 from simcluster.model.layers import parameters
-from simcluster.scenario.job import planned_footprints
+from simcluster.scenario.job_conversion import plan_footprints
 from simcluster.studies.bench.collective import collective_times
-from simcluster.studies.whatif.extra_steps import outer_step_seconds
+from simcluster.studies.whatif.extra_steps import simulate_outer_step
 from simcluster.topology import Cluster, parse_topology
 from simcluster.topology.cluster import make_cluster
-from simcluster.topology.regular import Regular
+from simcluster.topology.regular_wiring import RegularWiring
 
 WAN = {"line_rate": "80 Gbit/s", "latency": "5 ms"}
 RATE, LATENCY = 10e9, 5e-3  # of that
@@ -41,8 +41,8 @@ def test_a_way_between_sites_is_over_border_and_wan() -> None:
         ("gpu1", "site0.switch"), ("site0.switch", "site0.border"), ("site0.border", "wan"), ("wan", "site1.border"),
         ("site1.border", "site1.switch"), ("site1.switch", "gpu6"),
     ]  # fmt: skip
-    assert cluster.spread_latency(cluster.spread(1, 6)) == pytest.approx(LATENCY + 4e-6)
-    assert (cluster.far([0, 4]), cluster.far([4, 7])) == (True, False)
+    assert cluster.mean_route_latency(cluster.spread_route(1, 6)) == pytest.approx(LATENCY + 4e-6)
+    assert (cluster.spans_sites([0, 4]), cluster.spans_sites([4, 7])) == (True, False)
     assert [cluster.links[link][1] for link in cluster.route(4, 6)] == ["site1.switch", "gpu6"]
 
 
@@ -58,7 +58,7 @@ def test_sites_in_closed_form_are_their_graph(name: str) -> None:
         "leaf_spine": lambda: built(2, {**two_leaves, "link": PORT, "uplink": PORT}),
         "three": lambda: built(3),
     }[name]()
-    assert isinstance(cluster.wiring, Regular)
+    assert isinstance(cluster.wiring, RegularWiring)
     drawn = make_cluster(cluster.name, "h100", cluster.graph)
     assert (drawn.gpus, drawn.links) == (cluster.gpus, cluster.links)
     pairs = [(a, b) for a in range(cluster.num_gpus) for b in range(cluster.num_gpus) if a != b]
@@ -66,7 +66,7 @@ def test_sites_in_closed_form_are_their_graph(name: str) -> None:
     flow = np.zeros_like(source)
     found = []
     for each in (cluster, drawn):
-        row, link, fraction, seconds = each.routes(source, target, flow)
+        row, link, fraction, seconds = each.route_rows(source, target, flow)
         order = np.lexsort((link, row))
         found.append((row[order], link[order], fraction[order], seconds))
     for own, graph in zip(*found, strict=True):
@@ -102,7 +102,7 @@ def test_what_nccl_knows_of_itself_ends_at_the_site() -> None:
     ("site", "words"),
     [
         ({"kind": "sites"}, "Input tag 'sites'"),
-        ({**FLAT, "gpus": 3, "gpus_per_host": 2}, "no whole machines of 2"),
+        ({**FLAT, "gpus": 3, "gpus_per_host": 2}, "needs a multiple of 2, its GPUs per node"),
     ],
 )
 def test_sites_that_cannot_be(site: dict[str, Any], words: str) -> None:
@@ -111,7 +111,7 @@ def test_sites_that_cannot_be(site: dict[str, Any], words: str) -> None:
 
 
 def test_rails_that_never_meet_cannot_be_joined() -> None:
-    with pytest.raises(InputError, match="never meet"):
+    with pytest.raises(InputError, match="separate rails or planes"):
         load_cluster({"kind": "sites", "device": "h100", "sites": 2, "wan": WAN,
                       "site": {"kind": "machines", "nodes": 4, "device": "h100", "machine": {
                           "gpus": 2, "nvlink": {"line_rate": "400 GB/s", "latency": "1 us"},
@@ -138,14 +138,14 @@ def test_an_outer_step_takes_the_pseudo_gradients_over_the_wan(tiny: Tiny) -> No
     """All parameters once each way in fp32, in rings of two: 2 rounds of half of a part, and what the passes take."""
     over = {**APART, "parallel": {**GRID, "zero": 1}}
     scenario = tiny(**over, training={"outer": {"every": 100}})
-    found = outer_step_seconds(scenario)
+    found = simulate_outer_step(scenario)
     wan = 4.0 * parameters(scenario.model).total / RATE
     assert found == pytest.approx(wan + 2 * (LATENCY + 4e-6), rel=0.02)
     result = simulate(scenario)
-    (row,) = amortised_rows(result)
-    assert (row.name, row.seconds, row.every) == ("outer step", found, 100)
-    assert amortised_answer(result)[1]["amortised"]["step_time_s"] == result.step_time + found / 100
-    assert StepStates(scenario).healthy_step_time == result.step_time + found / 100
+    (row,) = list_periodic_work(result)
+    assert (row.name, row.seconds, row.interval_steps) == ("outer step", found, 100)
+    assert periodic_work_answer(result)[1]["amortised"]["step_time_s"] == result.step_time + found / 100
+    assert ClusterStateSimulator(scenario).healthy_step_time == result.step_time + found / 100
     assert simulate(tiny(**over)).step_time > result.step_time + 4 * LATENCY  # nothing crosses in a step of its own
 
 
@@ -153,10 +153,10 @@ def test_what_goes_on_beside_steps_holds_up_only_what_they_do_not_cover(tiny: Ti
     def of(**outer: Any) -> Any:
         return tiny(**APART, parallel={**GRID, "zero": 1}, training={"outer": {"every": 100, **outer}})
 
-    step, waited = simulate(of()).step_time, outer_step_seconds(of())
+    step, waited = simulate(of()).step_time, simulate_outer_step(of())
     for beside in (1, 3):
-        assert outer_step_seconds(of(beside=beside)) == pytest.approx(waited - beside * step, rel=0.03)
-    assert outer_step_seconds(of(beside=49)) < 0.01 * waited
+        assert simulate_outer_step(of(beside=beside)) == pytest.approx(waited - beside * step, rel=0.03)
+    assert simulate_outer_step(of(beside=49)) < 0.01 * waited
 
 
 def test_the_outer_optimizer_takes_its_memory(tiny: Tiny) -> None:
@@ -164,7 +164,7 @@ def test_the_outer_optimizer_takes_its_memory(tiny: Tiny) -> None:
     held = []
     for outer in (None, {"every": 9, "workers": 2}, {"every": 9, "workers": 2, "parts": 2, "beside": 1}):
         scenario = tiny(**APART, parallel={**GRID, "zero": 1}, training={"outer": outer} if outer else {})
-        held.append([stage.optimizer for stage in planned_footprints(scenario)])
+        held.append([stage.optimizer for stage in plan_footprints(scenario)])
     for alone, state, copied in zip(*held, strict=True):
         own = alone / 12.0 * 2  # mixed-18 has 12 B of a quarter; a worker's replicas are two
         assert state - 12.0 * own == pytest.approx(8.0 * own)
@@ -174,10 +174,10 @@ def test_the_outer_optimizer_takes_its_memory(tiny: Tiny) -> None:
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"training": {"outer": {"every": 4, "workers": 3}}}, "3 do not divide dp 4; use"),
-        ({"training": {"outer": {"every": 4}}, "cluster": {"topology": "flat", "gpus": 8}}, "got one site"),
-        ({"training": {"outer": {"every": 4, "parts": 5}}}, "5 parts in 4 steps"),
-        ({"training": {"outer": {"every": 2, "beside": 2}}}, "next outer step is after 2"),
+        ({"training": {"outer": {"every": 4, "workers": 3}}}, "3 workers do not divide dp 4; use"),
+        ({"training": {"outer": {"every": 4}}, "cluster": {"topology": "flat", "gpus": 8}}, r"got 1 \(one site\)"),
+        ({"training": {"outer": {"every": 4, "parts": 5}}}, "must be at most 'every' = 4 steps; got 5"),
+        ({"training": {"outer": {"every": 2, "beside": 2}}}, "beside: must be less than 'every' = 2 steps; got 2"),
         (
             {"training": {"outer": {"every": 4}}, "parallel": {"tp": 1, "pp": 2, "dp": 4}},
             r"order to \[tp, cp, pp, dp\]",

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import simcluster
-from simcluster.longrun.launch.small import STEPS, choose_small_layout, minimal_document, small_version
+from simcluster.longrun.launch.small_version import STEPS, choose_small_layout, minimal_document, small_version
 from simcluster.model.layers import layer_parameters_per_tp_rank
 from simcluster.scenario.scenario import Scenario, from_document
 
@@ -67,5 +67,5 @@ def test_layouts_keep_what_one_machine_has_room_for() -> None:
 
 
 def test_what_has_no_machine_says_so() -> None:
-    with pytest.raises(simcluster.InputError, match="name the node"):
+    with pytest.raises(simcluster.InputError, match="name a type of node"):
         small_version(simcluster.scenario("tiny_dp"))

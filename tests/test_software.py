@@ -8,11 +8,11 @@ from hypothesis import strategies as st
 from segment_times import segment_seconds
 
 from simcluster.base.errors import InputError
-from simcluster.devices.software import Software, expected_latest, load_software, software_names
+from simcluster.devices.software import Software, expected_latest_delay, list_software_names, load_software
 from simcluster.model.kernels import Kernel
 from simcluster.planning.ops import Op
-from simcluster.planning.segment_ops import HostCosts, SegmentBuilder
-from simcluster.planning.works import Collective, Compute, HostWork
+from simcluster.planning.segment_builder import HostLaunchTimes, SegmentBuilder
+from simcluster.planning.work_kinds import Collective, Compute, HostWork
 from simcluster.scenario.scenario import from_document, load
 from simcluster.step.simulate import simulate
 
@@ -32,56 +32,56 @@ def seconds_of(op: Op) -> float:
 )
 def test_the_last_kernel_waits_until_it_is_issued(kernels: list[int], issue: int, begin: int) -> None:
     """One op a kernel: the pass takes what the GPU needs, or what the host needs and the last kernel behind it."""
-    ops = SegmentBuilder(lambda some: Compute(sum(each.flops for each in some)), HostCosts(issue, 0.0, begin))
-    ops.begin_microbatch()
+    ops = SegmentBuilder(lambda some: Compute(sum(each.flops for each in some)), HostLaunchTimes(issue, 0.0, begin))
+    ops.add_microbatch_start()
     for each in kernels:
-        ops.compute((kernel(each),), "forward", "k", 0)
+        ops.add_kernels((kernel(each),), "forward", "k", 0)
     host = begin + issue * len(kernels)
-    assert segment_seconds(ops.segment(), seconds_of) == max(
+    assert segment_seconds(ops.build_segment(), seconds_of) == max(
         sum(kernels), host + kernels[-1] if host > kernels[0] else 0
     )
 
 
 def test_a_pass_of_one_op_takes_the_longer() -> None:
-    ops = SegmentBuilder(lambda some: Compute(5.0), HostCosts(3.0, 0.0))
-    ops.compute((kernel(1), kernel(1)), "weight_grad", "w", 0)
-    (op,) = ops.segment().ops
+    ops = SegmentBuilder(lambda some: Compute(5.0), HostLaunchTimes(3.0, 0.0))
+    ops.add_kernels((kernel(1), kernel(1)), "weight_grad", "w", 0)
+    (op,) = ops.build_segment().ops
     assert op.work == Compute(6.0)
 
 
 def test_collectives_are_issued_too() -> None:
-    ops = SegmentBuilder(lambda some: Compute(1.0), HostCosts(0.0, 10.0))
-    ops.compute((kernel(1),), "forward", "k", 0)
-    ops.collective("all_reduce", "k", 2.0)
-    ops.collective("all_reduce", "k", 2.0)
-    assert segment_seconds(ops.segment(), seconds_of) == 20.0 + 2.0
+    ops = SegmentBuilder(lambda some: Compute(1.0), HostLaunchTimes(0.0, 10.0))
+    ops.add_kernels((kernel(1),), "forward", "k", 0)
+    ops.add_collective("all_reduce", "k", 2.0)
+    ops.add_collective("all_reduce", "k", 2.0)
+    assert segment_seconds(ops.build_segment(), seconds_of) == 20.0 + 2.0
 
 
 def test_gaps_are_the_gpus_own() -> None:
     """Each kernel takes so much longer, whatever the host has issued."""
-    ops = SegmentBuilder(lambda some: Compute(sum(each.flops for each in some)), HostCosts(gap=3.0))
-    ops.compute((kernel(1), kernel(2)), "forward", "k", 0)
-    ops.compute((kernel(4),), "forward", "k", 0)
-    assert [seconds_of(op) for op in ops.segment().ops] == [3.0 + 6.0, 4.0 + 3.0]
+    ops = SegmentBuilder(lambda some: Compute(sum(each.flops for each in some)), HostLaunchTimes(gap=3.0))
+    ops.add_kernels((kernel(1), kernel(2)), "forward", "k", 0)
+    ops.add_kernels((kernel(4),), "forward", "k", 0)
+    assert [seconds_of(op) for op in ops.build_segment().ops] == [3.0 + 6.0, 4.0 + 3.0]
 
 
 def test_the_last_of_a_group_delays_what_waits_for_it() -> None:
     """Before each collective that the main lane waits for, not before those beside it; behind the loss once."""
-    ops = SegmentBuilder(lambda some: Compute(1.0), HostCosts(late=5.0, loss=7.0))
-    ops.compute((kernel(1),), "forward", "k", 0)
-    ops.add_overlapped("all_gather", "k", 1.0, 0)
-    ops.join()
-    ops.collective("all_reduce", "k", 2.0)
-    ops.end_forward()
-    idle = [(op.name, op.work.seconds) for op in ops.segment().ops if isinstance(op.work, HostWork)]
+    ops = SegmentBuilder(lambda some: Compute(1.0), HostLaunchTimes(late=5.0, loss=7.0))
+    ops.add_kernels((kernel(1),), "forward", "k", 0)
+    ops.add_overlapped_collective("all_gather", "k", 1.0, 0)
+    ops.join_collectives()
+    ops.add_collective("all_reduce", "k", 2.0)
+    ops.add_loss_time()
+    idle = [(op.name, op.work.seconds) for op in ops.build_segment().ops if isinstance(op.work, HostWork)]
     assert idle == [("late", 5.0), ("loss", 7.0)]
 
 
 def test_the_expected_last_of_a_group() -> None:
     """Exact for one and two (1 / sqrt(pi)); Harter's tables (1961) for four and eight."""
-    assert expected_latest(1) == 0
+    assert expected_latest_delay(1) == 0
     for members, exact in ((2, 0.5642), (4, 1.0294), (8, 1.4236)):
-        assert expected_latest(members) == pytest.approx(exact, abs=0.03)
+        assert expected_latest_delay(members) == pytest.approx(exact, abs=0.03)
 
 
 def test_members_of_a_group_of_one_are_never_late() -> None:
@@ -131,7 +131,7 @@ def test_large_kernels_hide_the_host() -> None:
 
 def test_names() -> None:
     assert load_software("ideal") is None
-    assert all(isinstance(load_software(name), Software) for name in software_names() if name != "ideal")
+    assert all(isinstance(load_software(name), Software) for name in list_software_names() if name != "ideal")
     with pytest.raises(InputError, match="megatron-deepspeed"):
         load_software("megatron-deepsped")
 

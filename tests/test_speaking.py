@@ -18,9 +18,9 @@ import pytest
 import simcluster
 from simcluster import cli
 from simcluster.base.errors import InputError
-from simcluster.base.telling import current_phases, listen_to_progress, report_phase, report_step_start
+from simcluster.base.progress import current_phases, listen_to_progress, report_phase, report_step_start
 from simcluster.cli import COMMANDS, main, make_parser, outputs, terminal
-from simcluster.cli.alike import group_rows, join_names
+from simcluster.cli.merged_rows import join_names, merge_equal_rows
 from simcluster.scenario.scenario import from_document, load
 from simcluster.scenario.sections import Engine
 from simcluster.step.simulate import simulate
@@ -32,7 +32,7 @@ KINETO = Path(__file__).parent / "inputs" / "kineto"
 
 ENDINGS = {"json": ".json", "figure": ".png", "links": ".csv", "csv": ".csv", "memory": ".csv", "table": ".csv",
            "page": ".html", "scenario": ".yaml", "device": ".yaml", "any": ".x"}  # fmt: skip
-POSITIONAL = {"kind": "megatron", "action": "play", "shell": "bash"}
+POSITIONAL = {"kind": "megatron", "action": "simulate", "shell": "bash"}
 FILES = [(name, dest) for name in COMMANDS for dest in make_parser(name).files]
 
 
@@ -111,11 +111,11 @@ def test_a_log_has_a_line_every_so_often(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(sys, "stderr", log := io.StringIO())
     with terminal.track_progress("fit"):
         for_a_while(0.08)
-        terminal.set_progress("point 3")
+        terminal.show_progress_text("point 3")
         for_a_while(0.08)
     lines = log.getvalue().splitlines()
     for_a_while(0.08)
-    assert lines[0] == "simcluster fit: 0 s, at work"
+    assert lines[0] == "simcluster fit: 0 s, working"
     assert lines[-1] == "simcluster fit: 0 s, point 3"
     assert log.getvalue().splitlines() == lines, "none behind the end"
 
@@ -128,8 +128,8 @@ def test_a_terminal_has_one_line_that_goes_before_anything_is_printed(monkeypatc
         assert both.getvalue() == "", "what is quick says nothing"
         for_a_while(0.05)
         sys.stdout.write("answer\n")
-    assert both.getvalue().startswith("\r\x1b[Ksimcluster check: 0 s, at work")
-    assert both.getvalue().endswith("at work\r\x1b[Kanswer\n")
+    assert both.getvalue().startswith("\r\x1b[Ksimcluster check: 0 s, working")
+    assert both.getvalue().endswith("working\r\x1b[Kanswer\n")
     assert sys.stdout is both
 
 
@@ -228,7 +228,7 @@ def test_all_that_is_missing_is_named_before_any_work(
         (["calibrate", "-o", "x.yaml"], ("torch", "scipy"), "measuring needs PyTorch; fitting needs scipy; pip"),
         (["calibrate", "-o", "x.yaml", "--measure-only"], ("torch", "scipy"), "measuring needs PyTorch; pip"),
         (["calibrate", "-o", "x.yaml", "--from", "x.jsonl"], ("torch", "scipy"), "fitting needs scipy; pip"),
-        (["chakra", "play", "traces"], ("google.protobuf",), "needs protobuf; pip install 'simcluster[chakra]'"),
+        (["chakra", "simulate", "traces"], ("google.protobuf",), "needs protobuf; pip install 'simcluster[chakra]'"),
         (["replay", "trace.parquet"], ("pyarrow",), "trace.parquet: Parquet needs pyarrow; pip"),
         (["report", "a.json", "--timeline", "b.parquet", "-o", "r.html"], ("pyarrow",), "b.parquet: Parquet needs"),
     ],
@@ -283,14 +283,14 @@ def test_no_encoding_is_too_small(name: str, argv: list[str], monkeypatch: pytes
 
 
 def test_bars_and_signs_have_plain_ones() -> None:
-    assert terminal.to_ascii("██▏░ 2 × 3 ± 1 → ≥ … Jürgen µs") == "##|. 2 x 3 +- 1 -> >= ... Jurgen us"
+    assert terminal.convert_to_ascii("██▏░ 2 × 3 ± 1 → ≥ … Jürgen µs") == "##|. 2 x 3 +- 1 -> >= ... Jurgen us"
 
 
 def test_every_sign_of_the_texts_has_a_plain_one() -> None:
     files = [path for path in PACKAGE.rglob("*.py") if "report" not in path.parts and path.name != "terminal.py"]
     signs = {sign for path in files for sign in path.read_text(encoding="utf-8") if not sign.isascii()}
     assert len(signs) > 5
-    assert not {sign for sign in signs if "?" in terminal.to_ascii(sign)}
+    assert not {sign for sign in signs if "?" in terminal.convert_to_ascii(sign)}
 
 
 def test_json_stays_what_it_is_in_ascii(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -318,7 +318,7 @@ def test_what_changes_the_step_takes_the_comparison_away(changes: dict[str, Any]
     except InputError:
         pytest.skip("no such scenario")
     assert found.measured_step_time is None
-    assert next(iter(changes)) in found.measured.why_not_compared()
+    assert next(iter(changes)) in found.measured.comparison_obstacle()
     assert from_document(found.document()) == found
 
 
@@ -330,21 +330,21 @@ def test_what_changes_the_step_takes_the_comparison_away(changes: dict[str, Any]
 def test_what_leaves_the_step_alone_leaves_the_comparison(changes: dict[str, Any]) -> None:
     found = measured(changes)
     assert found.measured_step_time == (15.0 if "measured.step_time" in changes else 13.75)
-    assert found.measured.why_not_compared() == ""
+    assert found.measured.comparison_obstacle() == ""
 
 
 def test_changes_of_a_changed_scenario_add_up() -> None:
     once = measured({"pipeline.schedule": "1f1b"})
     twice = from_document(once.document(), {"training.recompute": "full"})
     assert twice.measured.changed == ("pipeline.schedule", "training.recompute")
-    assert "a change of pipeline.schedule, training.recompute: not compared" in twice.measured.why_not_compared()
+    assert "measured before a change of pipeline.schedule, training.recompute" in twice.measured.comparison_obstacle()
 
 
 # --- equal rows -------------------------------------------------------------------------------------------------------
 
 
 def test_rows_that_say_the_same_are_one() -> None:
-    rows = group_rows([("rank 3", ["a"]), ("rank 0", ["b"]), ("rank 1", ["a"]), ("rank 2", ["a"])])
+    rows = merge_equal_rows([("rank 3", ["a"]), ("rank 0", ["b"]), ("rank 1", ["a"]), ("rank 2", ["a"])])
     assert [(join_names(row.names), row.cells) for row in rows] == [("rank 1-3", ("a",)), ("rank 0", ("b",))]
 
 

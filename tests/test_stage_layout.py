@@ -31,17 +31,17 @@ def tiny(**changes: Any) -> Scenario:
     ],
 )
 def test_layouts_are_read_as_megatron_core_does(text: Any, slices: list[str]) -> None:
-    layout = StageLayout.of(text)
+    layout = StageLayout.parse(text)
     assert list(layout.slices) == slices
-    assert layout.counts == tuple(each.count("t") for each in slices)
+    assert layout.decoder_layers == tuple(each.count("t") for each in slices)
 
 
 @given(st.lists(st.integers(0, 5), min_size=2, max_size=12))
 def test_a_layout_is_what_its_text_says(counts: list[int]) -> None:
     slices = ["t" * count for count in counts]
     layout = StageLayout(("E" + slices[0], *slices[1:-1], slices[-1] + "L"))
-    assert StageLayout.of(str(layout)) == layout
-    assert StageLayout.of([list(each) for each in layout.slices]) == layout
+    assert StageLayout.parse(str(layout)) == layout
+    assert StageLayout.parse([list(each) for each in layout.slices]) == layout
 
 
 def test_a_layout_says_layers_chunks_and_schedule() -> None:
@@ -54,7 +54,7 @@ def test_a_layout_says_layers_chunks_and_schedule() -> None:
     assert load(made.document()) == made
     even = made.with_({"pipeline.layout": None, "pipeline.chunks": 2, "pipeline.schedule": "interleaved"})
     assert even.pipeline.layers_per_stage == "even"
-    assert made.with_(made.pipeline.layers_changes("auto")).pipeline.layers_per_stage == "auto"
+    assert made.with_(made.pipeline.stage_layer_changes("auto")).pipeline.layers_per_stage == "auto"
 
 
 EMPTY: list[dict[str, Any]] = [
@@ -78,19 +78,19 @@ def test_slices_without_layers_hand_on_what_arrives(changes: dict[str, Any]) -> 
     ("layout", "words"),
     [
         ("Ettt|tttxtL", "character 9 of 'Ettt|tttxtL' is 'x', which is not a layer"),
-        ("Et(tt|*3L", "'(' near 'Et(tt|||L' repeats nothing"),
+        ("Et(tt|*3L", "'(' near 'Et(tt|||L' repeats no layer"),
         ("Et*9999999|L", "repeats to more than 100,000 letters"),
         ("Et|(tttt|)*99999L", "repeats to more than 100,000 letters"),
-        ("ttttE|ttttL", "the first slice begins with E (embedding)"),
-        ("Etttt|ttttLL", "the last slice ends with L (loss), which occurs once; it is in slice 1, 1"),
+        ("ttttE|ttttL", "the first slice must begin with E (embedding)"),
+        ("Etttt|ttttLL", "the last slice must end with L (loss), which must occur exactly once; it is in slice 1, 1"),
         ("Etttt|tttt", "it is nowhere"),
         ("Em|ttttttttL", "come after all decoder layers"),
-        ("Etttt|ttttmL", "slice 1 of 0 to 1 has m"),
+        ("Etttt|ttttmL", "the last slice, 1, has 1 x 'm' (multi-token prediction)"),
         ("Ettt|ttttL", "has 7 decoder layers (t), but model.layers is 8"),
-        ("Ettt|ttt|ttL", "has 3 slices (one more than there are |), not a multiple of pp 2"),
+        ("Ettt|ttt|ttL", "has 3 slices (one more than the number of |), not a multiple of pp 2"),
         ("Ettt|ttt|t|tL", "has 4 slices for pp 2, but 1f1b has 2"),
         ([["embeding"], ["loss"]], "'embeding' is not a layer; did you mean 'embedding'?"),
-        (["E|t", "L"], "an item of a list is one slice"),
+        (["E|t", "L"], "each item of a list is one slice"),
         (3, "got 3"),
         ([[1]], "names of layers"),
     ],

@@ -20,20 +20,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simcluster.base.errors import InputError
-from simcluster.base.loops import add_product, latest_per_group
-from simcluster.engine.stage_sweep import StageSweep
-from simcluster.faults.draws import Lognormal, Normal
-from simcluster.faults.quick_draws import FastStreams
-from simcluster.planning.ops import MAIN, Item, Need, Op, Segment, StageProgram
-from simcluster.planning.parallel import Plan
-from simcluster.planning.stages import stage_programs
-from simcluster.planning.works import Collective, Compute, FixedCollective, Receive, Transfer
-from simcluster.reference.communication import GroupsAndRoutes
-from simcluster.reference.nodes import build_lanes
-from simcluster.reference.plain import StepSimulation
+from simcluster.base.loops import add_scaled_factors, latest_end_per_group
+from simcluster.engine.stage_sweep import BatchStepTimer
+from simcluster.faults.fast_streams import FastStreams
+from simcluster.faults.random_factors import LognormalFactors, NormalFactors
+from simcluster.planning.ops import MAIN, Dependency, Op, Segment, StageProgram, WorkItem
+from simcluster.planning.rank_grid import ParallelPlan
+from simcluster.planning.stage_programs import build_stage_programs
+from simcluster.planning.work_kinds import Collective, Compute, FixedCollective, StageReceive, StageSend
+from simcluster.reference.communication import JobCommunication
+from simcluster.reference.dependency_graph import build_dependency_graph
+from simcluster.reference.step_simulation import ReferenceSimulation
 from simcluster.scenario.scenario import Scenario
-from simcluster.step.planned import plan_job
-from simcluster.traffic.methods import Methods
+from simcluster.step.step_plan import plan_job
+from simcluster.traffic.collective_methods import MethodChooser
 
 REPLICAS = 2
 TICK = 2.0**-10
@@ -51,20 +51,20 @@ class Drawn:
         self._random = np.random.default_rng(seed)
         self._known: dict[object, Any] = {}
 
-    def of(self, stage: int, number: int, item: Item, op: Op, ranks: int) -> Any:
+    def of(self, stage: int, number: int, item: WorkItem, op: Op, ranks: int) -> Any:
         """Seconds [replica, rank of the stage or 1]."""
-        alone = not isinstance(op.work, Collective | FixedCollective | Transfer | Receive)
+        alone = not isinstance(op.work, Collective | FixedCollective | StageSend | StageReceive)
         name: object = (stage, number)
         if isinstance(op.work, Collective | FixedCollective):
             name = op.work.axis, item.key, [each is op for each in item.segment.ops].index(True)
-        if isinstance(op.work, Transfer | Receive):
-            name = item.key if isinstance(op.work, Transfer) else item.key[1]  # type: ignore[index]
+        if isinstance(op.work, StageSend | StageReceive):
+            name = item.key if isinstance(op.work, StageSend) else item.key[1]  # type: ignore[index]
         if name not in self._known:
             self._known[name] = TICK * self._random.integers(0, 9, (REPLICAS, ranks if alone else 1))
         return self._known[name]
 
 
-def ops_of(program: StageProgram) -> Iterator[tuple[Item, Op]]:
+def ops_of(program: StageProgram) -> Iterator[tuple[WorkItem, Op]]:
     """In the order in which the sweep numbers them."""
     return ((item, op) for items in program.lanes.values() for item in items for op in item.segment.ops)
 
@@ -77,9 +77,9 @@ def fixed(program: StageProgram, seconds: list[float]) -> StageProgram:
         own, work = next(left), op.work
         if isinstance(work, Collective | FixedCollective):
             return replace(op, work=FixedCollective(work.axis, own))
-        if isinstance(work, Transfer):
+        if isinstance(work, StageSend):
             return replace(op, work=replace(work, seconds=own))
-        return op if isinstance(work, Receive) else replace(op, work=Compute(own))
+        return op if isinstance(work, StageReceive) else replace(op, work=Compute(own))
 
     lanes = {
         name: [item._replace(segment=Segment(tuple(map(given_time, item.segment.ops)))) for item in items]
@@ -88,7 +88,9 @@ def fixed(program: StageProgram, seconds: list[float]) -> StageProgram:
     return replace(program, lanes=lanes)
 
 
-def by_reference(scenario: Scenario, programs: list[StageProgram], layout: Plan, seconds: list[Any]) -> list[float]:
+def by_reference(
+    scenario: Scenario, programs: list[StageProgram], layout: ParallelPlan, seconds: list[Any]
+) -> list[float]:
     """The step of each replica, played one by one."""
     cluster, found = scenario.cluster.built, []
     places = {int(rank): (stage, place) for stage, ranks in enumerate(layout.stage_ranks())
@@ -99,9 +101,9 @@ def by_reference(scenario: Scenario, programs: list[StageProgram], layout: Plan,
             stage, place = places[rank]
             mine = [each[replica, place % each.shape[1]] for each in seconds[stage]]
             own[rank] = fixed(programs[stage], mine)
-        communication = GroupsAndRoutes(layout, cluster, Methods({}), None)
-        lanes = build_lanes(own, communication.peer)
-        StepSimulation(lanes, cluster, communication, [1.0] * layout.num_ranks, {}, {}, in_steps=False)
+        communication = JobCommunication(layout, cluster, MethodChooser({}), None)
+        lanes = build_dependency_graph(own, communication.peer_rank)
+        ReferenceSimulation(lanes, cluster, communication, [1.0] * layout.num_ranks, {}, {}, in_steps=False)
         found.append(max(node.end for nodes in lanes.values() for node in nodes))
     return found
 
@@ -111,8 +113,8 @@ def by_reference(scenario: Scenario, programs: list[StageProgram], layout: Plan,
 def test_the_sweep_is_the_reference_replica_by_replica(document: dict[str, Any], seed: int) -> None:
     scenario = tiny_scenario(**document)
     planned, _ = plan_job(scenario, scenario.cluster.device)
-    programs, layout = stage_programs(planned), planned.plan
-    sweep, drawn = StageSweep(programs, layout), Drawn(seed)
+    programs, layout = build_stage_programs(planned), planned.plan
+    sweep, drawn = BatchStepTimer(programs, layout), Drawn(seed)
     seconds = [
         [drawn.of(stage, number, *each, len(ranks)) for number, each in enumerate(ops_of(program))]
         for stage, (program, ranks) in enumerate(zip(programs, sweep.stage_ranks, strict=True))
@@ -125,12 +127,12 @@ def loop_digest() -> str:
     """Return a digest of the arrays that the loops return, compiled or in plain Python, for drawn arrays."""
     streams, digest = FastStreams(), hashlib.sha256()
     for count in (7, 1024):
-        for law in (Lognormal(kind="lognormal", sigma=0.3), Normal(kind="normal", sigma=0.7)):
+        for law in (LognormalFactors(kind="lognormal", sigma=0.3), NormalFactors(kind="normal", sigma=0.7)):
             digest.update(law.draw(streams(3, count), count).tobytes())
             digest.update(streams(4, count).gumbel(size=count).tobytes())
     few, many = (np.random.default_rng(5).random((3, places)) for places in (4, 64))
-    latest = latest_per_group(many, 4), latest_per_group(many, 1)
-    for found in (*latest, add_product(few, 0.3, many), add_product(many, 0.3, many)):
+    latest = latest_end_per_group(many, 4), latest_end_per_group(many, 1)
+    for found in (*latest, add_scaled_factors(few, 0.3, many), add_scaled_factors(many, 0.3, many)):
         digest.update(found.tobytes())
     return digest.hexdigest()
 
@@ -147,8 +149,8 @@ def test_plain_python_has_the_same_bits() -> None:
 def test_a_sweep_says_that_ops_wait_for_each_other() -> None:
     """Before anything is played."""
     planned, _ = plan_job(tiny_scenario(), tiny_scenario().cluster.device)
-    programs = stage_programs(planned)
+    programs = build_stage_programs(planned)
     first, *_, last = lane = programs[0].lanes[MAIN]
-    lane[0] = first._replace(needs=(Need(0, last.key),))
+    lane[0] = first._replace(needs=(Dependency(0, last.key),))
     with pytest.raises(InputError, match="ops wait for each other"):
-        StageSweep(programs, planned.plan)
+        BatchStepTimer(programs, planned.plan)

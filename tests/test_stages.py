@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 from simcluster.base.errors import InputError
 from simcluster.model.layers import layer_parameters_per_tp_rank, stage_parameters_per_tp_rank
 from simcluster.model.transformer import Model
-from simcluster.planning.job import DataParallel, Job, Slices, balance_layers
-from simcluster.planning.ops import MAIN, Item, Op, Segment, StageProgram
-from simcluster.planning.parallel import Plan
-from simcluster.planning.segments import Pass
-from simcluster.planning.stages import stage_programs
-from simcluster.planning.works import Collective, Compute, Transfer
+from simcluster.planning.job import DataParallelOptions, Job, ModelSlices, balance_layers
+from simcluster.planning.ops import MAIN, Op, Segment, StageProgram, WorkItem
+from simcluster.planning.pass_segments import PassLayers
+from simcluster.planning.rank_grid import ParallelPlan
+from simcluster.planning.stage_programs import build_stage_programs
+from simcluster.planning.work_kinds import Collective, Compute, StageSend
 from simcluster.schedules import schedule_entry
 
 MODEL = Model(
@@ -40,9 +40,9 @@ KINDS = {letter: kind for kind, letter in LETTERS.items()}
 class Described:
     """Passes whose one op is named after what it covers: layers, then e(mbedding), h(ead), b(oundary)."""
 
-    def segment(self, letter: str, part: Pass) -> Segment:
+    def segment(self, letter: str, part: PassLayers) -> Segment:
         kind, seconds = KINDS[letter], 2.0 if letter == "B" else 1.0
-        ends = ("e" if part.embedding else "") + ("h" if part.lm_head else "") + ("b" if part.boundary else "")
+        ends = ("e" if part.embedding else "") + ("h" if part.lm_head else "") + ("b" if part.gathers_input else "")
         name = "+".join(map(str, part.layers)) + (f" {ends}" if ends else "")
         return Segment((Op(Compute(seconds), "compute", kind, name),))
 
@@ -70,18 +70,18 @@ def job(
     data |= {name: other.pop(name) for name in list(other) if name in data}
     fields: dict[str, Any] = {
         "model": MODEL,
-        "passes": Described(),
+        "pass_maker": Described(),
         "send_bytes": 100.0,
         "gather_boundary": False,
         "overlap_sends": True,
         "steps": 1,
     }
     order = schedule_entry(schedule)(pp, microbatches, chunks)
-    fields["slices"] = Slices.even(MODEL.layers, len(order.routes[0]))
+    fields["slices"] = ModelSlices.split_evenly(MODEL.layers, len(order.routes[0]))
     return Job(
-        plan=Plan(tp=tp, dp=dp, pp=pp),
+        plan=ParallelPlan(tp=tp, dp=dp, pp=pp),
         schedule=order,
-        data_parallel=DataParallel(**data),
+        data_parallel=DataParallelOptions(**data),
         **{**fields, **other},
     )
 
@@ -105,10 +105,10 @@ def lines(program: StageProgram) -> list[str]:
     return found
 
 
-def items(job: Job) -> list[tuple[int, str, Item]]:
+def items(job: Job) -> list[tuple[int, str, WorkItem]]:
     return [
         (program.stage, lane, item)
-        for program in stage_programs(job)
+        for program in build_stage_programs(job)
         for lane, row in program.lanes.items()
         for item in row
     ]
@@ -123,7 +123,7 @@ def works(job: Job, stage: int, name: str) -> list[Any]:
 
 
 def test_one_after_the_other() -> None:
-    first, second = stage_programs(job())
+    first, second = build_stage_programs(job())
     assert lines(first) == [
         "main | F0.0 | 0+1+2+3 e",
         "main | F1.0 | 0+1+2+3 e",
@@ -153,7 +153,7 @@ def test_one_after_the_other() -> None:
 def test_everything_beside() -> None:
     """Buckets of two layers: gradients leave beside the last backward, parameters come beside the first forward."""
     made = job(zero=1, overlap_reduce=True, overlap_gather=True, bucket_bytes=4.0 * 2 * LAYER)
-    first, second = stage_programs(made)
+    first, second = build_stage_programs(made)
     assert lines(first) == [
         "main | F0.0/0 | 0+1 e < 0:gathered 0 0 1",
         "main | F0.0 | 2+3 < 0:gathered 0 0 0",
@@ -182,7 +182,7 @@ def test_everything_beside() -> None:
 
 
 def test_zero_one_gathers_behind_the_optimizer() -> None:
-    first, _ = stage_programs(job(zero=1))
+    first, _ = build_stage_programs(job(zero=1))
     assert lines(first)[4:9] == [
         "main | gradients reduce_scatter 0 | reduce_scatter dp",
         "main | norm 0 | gradient_norm",
@@ -201,19 +201,19 @@ def test_tied_embeddings_are_summed_between_the_ends() -> None:
         expected = [Collective("all_reduce", "embedding", 4.0 * 1024 * 512)] if stage in (0, 3) else []
         assert works(made, stage, "embedding_gradients") == expected
     assert works(job(pp=1, model=tied), 0, "embedding_gradients") == []
-    beside = stage_programs(job(model=tied, overlap_reduce=True))[0]
+    beside = build_stage_programs(job(model=tied, overlap_reduce=True))[0]
     assert "main | embedding_gradients all_reduce 0 | all_reduce embedding < 0:reduced 0 0 0" in lines(beside)
 
 
 def test_sends_may_hold_up_the_sender() -> None:
-    first, _ = stage_programs(job(overlap_sends=False))
+    first, _ = build_stage_programs(job(overlap_sends=False))
     assert [line.split(" | ")[1] for line in lines(first)][:4] == ["F0.0", "send F0.0", "F1.0", "send F1.0"]
     assert list(first.lanes) == [MAIN]
 
 
 def test_chunks_hand_on_to_each_other_and_across() -> None:
     """Interleaved over two stages: virtual stages 0 1 2 3 on stages 0 1 0 1, layers in that order."""
-    first, second = stage_programs(job(schedule="interleaved", chunks=2))
+    first, second = build_stage_programs(job(schedule="interleaved", chunks=2))
     assert "main | F0.2 | 4+5 < 1:send F0.1" in lines(first)
     assert "main | F0.1 | 2+3 < 0:send F0.0" in lines(second)
     assert "main | F0.3 | 6+7 h < 0:send F0.2" in lines(second)
@@ -221,14 +221,14 @@ def test_chunks_hand_on_to_each_other_and_across() -> None:
 
 
 def test_one_stage_hands_on_without_sending() -> None:
-    (alone,) = stage_programs(job(pp=1, schedule="interleaved", chunks=2))
+    (alone,) = build_stage_programs(job(pp=1, schedule="interleaved", chunks=2))
     assert list(alone.lanes) == [MAIN]
     assert "main | F0.1 | 4+5+6+7 h < 0:F0.0" in lines(alone)
     assert "main | B0.0 | 0+1+2+3 e < 0:B0.1" in lines(alone)
 
 
 def test_a_second_step_follows_the_first() -> None:
-    (alone,) = stage_programs(job(pp=1, microbatches=1, zero=1, overlap_gather=True, steps=2))
+    (alone,) = build_stage_programs(job(pp=1, microbatches=1, zero=1, overlap_gather=True, steps=2))
     assert lines(alone) == [
         "main | F0.0 | 0+1+2+3+4+5+6+7 eh < 0:gathered 0 0 0",
         "main | B0.0 | 0+1+2+3+4+5+6+7 eh",
@@ -299,10 +299,10 @@ def test_every_need_is_made_once_and_every_send_is_needed(made: Job) -> None:
         for need in item.needs:
             needed_by.setdefault((need.stage, need.key), []).append(stage)
     assert all(ends[need] == 1 for need in needed_by)
-    sends = [(stage, item) for stage, _, item in every if isinstance(item.segment.ops[0].work, Transfer)]
+    sends = [(stage, item) for stage, _, item in every if isinstance(item.segment.ops[0].work, StageSend)]
     for stage, item in sends:
         (receiver,) = needed_by[stage, item.key]
-        assert item.segment.ops[0].work == Transfer(receiver, 100.0)
+        assert item.segment.ops[0].work == StageSend(receiver, 100.0)
         assert receiver != stage
     crossings = sum(
         one[0] != other[0] for one, other in zip(made.schedule.routes[0], made.schedule.routes[0][1:], strict=False)
@@ -312,7 +312,7 @@ def test_every_need_is_made_once_and_every_send_is_needed(made: Job) -> None:
 
 @given(made=jobs())
 def test_the_main_lane_runs_the_row_of_the_schedule(made: Job) -> None:
-    for program in stage_programs(made):
+    for program in build_stage_programs(made):
         passes = (item for item in program.lanes[MAIN] if item.segment.ops[0].kind in LETTERS)
         ran = [(item.step, LETTERS[item.segment.ops[0].kind], item.microbatch, item.chunk) for item in passes]
         row = made.schedule.rows[program.stage]
@@ -323,8 +323,8 @@ def test_the_main_lane_runs_the_row_of_the_schedule(made: Job) -> None:
 def test_a_fused_pair_waits_for_both_and_both_are_there_at_its_end() -> None:
     """DualPipe-V on two stages: stage 0 begins its first pair when the gradient for its B is there too."""
     made = job(schedule="dualpipe-v", microbatches=4)
-    (program, _) = stage_programs(made)
-    first = made.schedule.fused_at(0)[0]
+    (program, _) = build_stage_programs(made)
+    first = made.schedule.fused_positions(0)[0]
     halves = [item for item in program.lanes[MAIN] if item.microbatch >= 0][first : first + 2]
     forward, backward = made.schedule.rows[0][first : first + 2]
     assert [item.microbatch for item in halves] == [forward.microbatch, backward.microbatch]
@@ -361,7 +361,7 @@ def test_every_pass_covers_its_chunk_once(made: Job) -> None:
 def test_gradients_cover_the_parameters_of_the_stage_once(made: Job) -> None:
     """Buckets, or all at once; and only after the last microbatch's backward."""
     plan, per_slice = made.plan, 8 // len(made.schedule.routes[0])
-    for program in stage_programs(made):
+    for program in build_stage_programs(made):
         parameters = stage_parameters_per_tp_rank(
             made.model,
             plan.tp,
@@ -387,7 +387,7 @@ def test_gradients_cover_the_parameters_of_the_stage_once(made: Job) -> None:
 
 @given(made=jobs())
 def test_buckets_are_at_least_as_large_as_asked_but_for_the_last_of_a_chunk(made: Job) -> None:
-    for program in stage_programs(made):
+    for program in build_stage_programs(made):
         chunks: dict[tuple[int, int], list[float]] = {}
         for item in program.lanes.get("dp", []):
             work = item.segment.ops[0].work
@@ -411,14 +411,14 @@ def test_an_arriving_tensor_is_gathered_where_it_was_sent_split(made: Job) -> No
 
 def test_layers_are_split_evenly_in_order() -> None:
     made = job(schedule="interleaved", pp=2, chunks=2)
-    assert [made.slices.layers_of(virtual) for virtual in range(4)] == [(0, 1), (2, 3), (4, 5), (6, 7)]
+    assert [made.slices.layers_of_slice(virtual) for virtual in range(4)] == [(0, 1), (2, 3), (4, 5), (6, 7)]
 
 
 def test_uneven_slices_are_in_the_programs() -> None:
-    made = job(pp=2, slices=Slices((5, 3)))
-    assert made.whole(0, 0).layers == (0, 1, 2, 3, 4)
-    assert made.whole(1, 0).layers == (5, 6, 7)
-    assert [made.slices.slice_of(layer) for layer in range(8)] == [0] * 5 + [1] * 3
+    made = job(pp=2, slices=ModelSlices((5, 3)))
+    assert made.pass_over_chunk(0, 0).layers == (0, 1, 2, 3, 4)
+    assert made.pass_over_chunk(1, 0).layers == (5, 6, 7)
+    assert [made.slices.slice_of_layer(layer) for layer in range(8)] == [0] * 5 + [1] * 3
 
 
 def longest(seconds: list[int], first: int, last: int, counts: tuple[int, ...]) -> int:
@@ -443,7 +443,7 @@ def test_no_cut_is_better_balanced(
     slices = data.draw(st.integers(1, len(seconds)))
     hollow = empty_ends and slices > 1
     cut = balance_layers(seconds, first, last, slices, empty_ends=empty_ends)
-    assert cut.layers == len(seconds)
+    assert cut.num_layers == len(seconds)
     assert min(cut.counts[1:-1], default=1) >= 1
     assert hollow or min(cut.counts) >= 1
     cuts = (
@@ -457,15 +457,15 @@ def test_no_cut_is_better_balanced(
 def test_an_end_without_layers() -> None:
     """The embedding and the LM head take as long as a layer: arXiv:2407.21783 leaves those chunks without one."""
     assert balance_layers([1.0] * 6, 1.0, 1.0, 8, empty_ends=True).counts == (0, 1, 1, 1, 1, 1, 1, 0)
-    with pytest.raises(InputError, match=r"5 layers cannot fill 8 slices .* but for the first and the last"):
+    with pytest.raises(InputError, match=r"5 layers are too few for 8 slices .* \(except the first and the last\)"):
         balance_layers([1.0] * 5, 1.0, 1.0, 8, empty_ends=True)
 
 
 def test_layers_of_stages_are_spread_over_their_chunks() -> None:
     order = schedule_entry("interleaved")(4, 4, 2)  # stage s holds slices s and s + 4
-    assert Slices.of_stages([3, 4, 5, 3], order).counts == (1, 2, 3, 2, 2, 2, 2, 1)
+    assert ModelSlices.from_stage_layers([3, 4, 5, 3], order).counts == (1, 2, 3, 2, 2, 2, 2, 1)
     folded = schedule_entry("zb-v")(2, 4)  # stage 0 holds slices 0 and 3, both ends of the model
-    assert Slices.of_stages([3, 6], folded).counts == (2, 3, 3, 1)
+    assert ModelSlices.from_stage_layers([3, 6], folded).counts == (2, 3, 3, 1)
 
 
 def test_more_slices_than_layers_are_refused() -> None:

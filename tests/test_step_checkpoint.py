@@ -11,16 +11,16 @@ import pytest
 
 from simcluster.base.errors import InputError
 from simcluster.cli import main
-from simcluster.longrun.studies.states import StepStates, find_job_fabric
+from simcluster.longrun.studies.cluster_states import ClusterStateSimulator, find_job_network
 from simcluster.model.layers import parameters
 from simcluster.results.result import Result
 from simcluster.scenario.checkpoint_plan import (
-    bytes_by_rank,
-    bytes_per_parameter,
     checkpoint_bytes,
+    checkpoint_bytes_by_rank,
+    checkpoint_bytes_per_parameter,
     checkpoint_cost,
-    checkpoint_spec,
-    nic_rates,
+    node_nic_rates,
+    step_checkpoint_spec,
 )
 from simcluster.scenario.scenario import Scenario, load
 from simcluster.step.simulate import simulate
@@ -41,13 +41,13 @@ def played(**given: Any) -> tuple[Result, Any]:
 def test_training_stands_and_the_write_goes_on_as_long_as_a_run_of_weeks_says() -> None:
     """The run of weeks works its seconds out of links and bytes; here they are flows."""
     result, found = played(mode="snapshot", more=ALONE)
-    weight = checkpoint_cost(result.scenario, checkpoint_spec(result.scenario))
+    weight = checkpoint_cost(result.scenario, step_checkpoint_spec(result.scenario))
     assert found.stands_s == pytest.approx(weight.stall, rel=0.01)  # and latencies
     skew = 0.002_3  # a stage with fewer bytes has its snapshot, and begins to write, so much earlier
     assert weight.write <= found.write_s <= weight.write + skew
     blocking, whole = played(mode="blocking", more=ALONE)
     assert whole.stands_s == pytest.approx(
-        checkpoint_cost(blocking.scenario, checkpoint_spec(blocking.scenario)).stall, rel=1e-3
+        checkpoint_cost(blocking.scenario, step_checkpoint_spec(blocking.scenario)).stall, rel=1e-3
     )
     assert whole.beside_s == 0.0
 
@@ -55,10 +55,10 @@ def test_training_stands_and_the_write_goes_on_as_long_as_a_run_of_weeks_says() 
 @pytest.mark.parametrize("to", ["10 GB/s", "50 GB/s"])
 def test_a_step_beside_the_write_is_the_state_that_a_run_of_weeks_plays(to: str) -> None:
     result, found = played(mode="snapshot", to=to, more=ALONE)
-    weight = checkpoint_cost(result.scenario, checkpoint_spec(result.scenario))
-    states = StepStates(result.scenario.model_copy(update={"steps": 1}))
+    weight = checkpoint_cost(result.scenario, step_checkpoint_spec(result.scenario))
+    states = ClusterStateSimulator(result.scenario.model_copy(update={"steps": 1}))
     assert states.scenario.checkpoint is None
-    state = states.writing_step_time("write", dict(weight.shares))
+    state = states.step_time_during_write("write", dict(weight.shares))
     assert found.beside_s == pytest.approx(found.step_s)  # in flight all the time
     assert state > states.healthy_step_time
     assert found.step_s - states.healthy_step_time == pytest.approx(state - states.healthy_step_time, rel=0.25)
@@ -69,19 +69,19 @@ def test_copies_to_peers_take_the_cables_of_both_directions() -> None:
     result = simulate(load("tiny_3d", {"checkpoint.place": "peers", "steps": 3, **ALONE}))
     found, scenario = result.checkpoint, result.scenario
     assert found is not None
-    spec = checkpoint_spec(scenario)
-    by_rank = bytes_by_rank(scenario, bytes_per_parameter(scenario, spec))
+    spec = step_checkpoint_spec(scenario)
+    by_rank = checkpoint_bytes_by_rank(scenario, checkpoint_bytes_per_parameter(scenario, spec))
     of_machine = by_rank.reshape(4, 2).sum(axis=1)
-    half = nic_rates(scenario, [0, 1, 2, 3]) / 2
+    half = node_nic_rates(scenario, [0, 1, 2, 3]) / 2
     skew = 0.002_3  # as above
     assert (of_machine / half).max() <= found.write_s <= (of_machine / half).max() + skew
     assert found.stands_s == pytest.approx(checkpoint_cost(scenario, spec).memory_stall, rel=0.01)
-    out, both = (scenario.cluster.built.host_way(3, way) for way in ("storage", "peers"))
+    out, both = (scenario.cluster.built.host_memory_route(3, way) for way in ("storage", "peers"))
     ends = {link: pair for pair, link in scenario.cluster.built.link_index.items()}
     back = [ends[link][::-1] for link, _ in both[len(out) :]]
     assert both[: len(out)] == out
     assert back == [ends[link] for link, _ in out]
-    assert "copied to peers' memory" in "\n".join(found.lines())
+    assert "copied to peers' memory" in "\n".join(found.summary_lines())
     again = simulate(scenario, engine="reference")
     assert again.step_time == result.step_time
     assert again.checkpoint == found
@@ -99,18 +99,18 @@ def test_copies_to_peers_take_the_cables_of_both_directions() -> None:
 def test_copies_to_peers_are_in_every_part_of_a_result(name: str, more: dict[str, Any]) -> None:
     result = simulate(load(name, {"checkpoint.place": "peers", **more}))
     assert result.to_dict()["account"] == result.account.to_dict()
-    keys = result.called[1]
+    keys = result.span_calls[1]
     written = {key.communicator for key in keys if key.axis == "storage"}
     assert written
     communicators = result.folding.communicators
-    assert {communicators.kind(number).name for number in written} == {("copy", "peers")}
+    assert {communicators.table_of_communicator(number).name for number in written} == {("copy", "peers")}
 
 
 @pytest.mark.parametrize(
     ("more", "told"),
     [
-        ({"checkpoint.mode": "blocking"}, "copies to peers overlap with training"),
-        ({"cluster.nodes": 1, "cluster.gpus_per_node": 8}, "the job is on one node, which has no peer"),
+        ({"checkpoint.mode": "blocking"}, "copies to peers never block training"),
+        ({"cluster.nodes": 1, "cluster.gpus_per_node": 8}, "the job's only node has no peer node"),
     ],
 )
 def test_copies_to_peers_that_cannot_be_are_refused(more: dict[str, Any], told: str) -> None:
@@ -151,9 +151,11 @@ def test_a_stall_of_the_host_for_a_checkpoint_is_a_checkpoint_too() -> None:
 def test_each_rank_saves_what_the_run_of_weeks_counts(name: str, more: dict[str, Any], savers: int) -> None:
     scenario = saving(name, mode="snapshot", more=more)
     result = simulate(scenario)
-    counted = bytes_by_rank(scenario, bytes_per_parameter(scenario, checkpoint_spec(scenario)))
+    counted = checkpoint_bytes_by_rank(
+        scenario, checkpoint_bytes_per_parameter(scenario, step_checkpoint_spec(scenario))
+    )
     assert np.count_nonzero(counted) == savers
-    once = checkpoint_bytes(scenario, checkpoint_spec(scenario))  # in storage: no copies of what tp ranks all hold
+    once = checkpoint_bytes(scenario, step_checkpoint_spec(scenario))  # in storage: no copies of what tp ranks all hold
     for way, whole in (("d2h", counted.sum()), ("storage", once)):
         found = []
         for rank in range(scenario.gpus):
@@ -168,14 +170,14 @@ def test_each_rank_saves_what_the_run_of_weeks_counts(name: str, more: dict[str,
 def test_machines_write_over_the_cables_of_their_gpus(name: str) -> None:
     scenario = load(name)
     cluster = scenario.cluster.built
-    fabric = find_job_fabric(cluster, scenario.gpus)
+    fabric = find_job_network(cluster, scenario.gpus)
     of_host: dict[int, float] = {}
-    for port, switch in fabric.edges:
-        host = int(cluster.hosts[fabric.ports[port]])
+    for port, switch in fabric.nic_cables:
+        host = int(cluster.node_of_gpu[fabric.ports[port]])
         of_host[host] = of_host.get(host, 0.0) + float(cluster.capacity[cluster.link_index[port, switch]])
-    assert nic_rates(scenario, list(of_host)).tolist() == pytest.approx(list(of_host.values()))
+    assert node_nic_rates(scenario, list(of_host)).tolist() == pytest.approx(list(of_host.values()))
     for gpu in (0, scenario.gpus - 1):
-        way = cluster.host_way(gpu, "storage")
+        way = cluster.host_memory_route(gpu, "storage")
         assert sum(part for _, part in way) == 1.0
 
 
@@ -202,8 +204,8 @@ def test_the_command_takes_it_from_the_run_or_from_its_own_section(
     assert known["checkpoint"]["after"] == 0
     assert known["scenario"]["steps"] > 2
     spec = {"days": "1 d", "checkpoint": {"to": "40 GB/s", "mode": "snapshot"}}
-    assert checkpoint_spec(load("tiny_3d", {"run": spec, "checkpoint.after": 0})).to == 40e9
-    assert checkpoint_spec(load("tiny_3d", {"run": spec, "checkpoint.to": "1 GB/s"})).to == 1e9
+    assert step_checkpoint_spec(load("tiny_3d", {"run": spec, "checkpoint.after": 0})).to == 40e9
+    assert step_checkpoint_spec(load("tiny_3d", {"run": spec, "checkpoint.to": "1 GB/s"})).to == 1e9
 
 
 @pytest.mark.parametrize(
@@ -224,9 +226,12 @@ def test_what_is_written_takes_storage_as_long_as_its_bytes(tp: int, mode: str) 
     """Each parameter once in both: norms that tensor-parallel ranks all hold go to their hosts, not all to storage."""
     cut = {"parallel.tp": tp, "parallel.dp": 4 // tp, "parallel.sequence_parallel": tp > 1}
     scenario = saving(mode=mode, to="100 MB/s", more={**ALONE, **cut})
-    found, each = simulate(scenario).checkpoint, bytes_per_parameter(scenario, checkpoint_spec(scenario))
+    found, each = (
+        simulate(scenario).checkpoint,
+        checkpoint_bytes_per_parameter(scenario, step_checkpoint_spec(scenario)),
+    )
     assert found is not None
     assert found.bytes == pytest.approx(each * parameters(scenario.model).total, rel=1e-12)
     assert found.bytes / found.write_s == pytest.approx(100e6, rel=1e-3)
-    copied = float(bytes_by_rank(scenario, each).sum())
+    copied = float(checkpoint_bytes_by_rank(scenario, each).sum())
     assert (copied > found.bytes * (1 + 1e-9)) == (tp > 1)

@@ -9,20 +9,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simcluster.base.clock import round_to_tick
-from simcluster.base.kept import LruCache
+from simcluster.base.lru_cache import LruCache
 from simcluster.engine.tables import CommunicationKind
 from simcluster.planning.ops import MAIN
 from simcluster.schedules import Schedule, make_schedule
 from simcluster.studies.sweep.step_tables import (
     ActionWork,
     Costs,
-    Items,
+    ScheduleColumns,
     SendWork,
     StepTemplate,
     TimedOp,
-    find_shapes,
-    schedule_items,
-    step_seconds,
+    find_work_shapes,
+    make_schedule_columns,
+    simulate_template,
 )
 from simcluster.traffic.traffic import Traffic
 
@@ -34,9 +34,9 @@ def fixed(seconds: float) -> CommunicationKind:
     return CommunicationKind(1, (Traffic((), 0.0, 1, seconds),))
 
 
-def simulated(items: Items, costs: list[Costs], stages: int) -> float:
-    shapes, kinds = find_shapes(costs)
-    return step_seconds(StepTemplate(items, shapes, stages), costs, kinds, [], LruCache(1))
+def simulated(items: ScheduleColumns, costs: list[Costs], stages: int) -> float:
+    shapes, kinds = find_work_shapes(costs)
+    return simulate_template(StepTemplate(items, shapes, stages), costs, kinds, [], LruCache(1))
 
 
 def longest_path(schedule: Schedule, seconds: dict[ActionWork | SendWork, float], *, overlap: bool) -> list[float]:
@@ -80,9 +80,9 @@ def test_a_step_is_the_longest_path_of_its_schedule(
 ) -> None:
     """Sends are short or long, so that they queue; an action is one op, or three with one on a side lane."""
     schedule = make_schedule(order[0], stages, stages * rounds, order[1])
-    items = schedule_items(schedule, overlap=overlap, casts=False)
+    items = make_schedule_columns(schedule, overlap=overlap, casts=False)
     seconds, costs = {}, list[Costs]()
-    for work in items.works:
+    for work in items.distinct_works:
         draw = st.integers(0, 40) if isinstance(work, SendWork) else st.integers(9, 30)
         seconds[work] = round_to_tick(data.draw(draw) / 100)  # steps beyond 512 s are on a coarser grid
         if isinstance(work, SendWork):
@@ -106,9 +106,9 @@ def test_stages_meet_in_ends_of_one_name(before: list[int], meeting: list[int]) 
     stages = len(before)
     none = np.zeros(0, dtype=np.int64)
     works = [ActionWork("F", stage, 0, arrives=False) for stage in range(stages)]
-    items = Items(tuple(works), np.arange(2 * stages), none, none)
+    items = ScheduleColumns(tuple(works), np.arange(2 * stages), none, none)
     together = [CommunicationKind(stages, (Traffic((), 0.0, 1, float(each)),)) for each in meeting]
-    meetings = [TimedOp(communication=each, meeting=("all", number)) for number, each in enumerate(together)]
+    meetings = [TimedOp(communication=each, meeting_key=("all", number)) for number, each in enumerate(together)]
     costs: list[Costs] = [(TimedOp(float(each)),) for each in before]
     ends = [(*meetings[:1], TimedOp(float(stage)), *meetings[1:]) for stage in range(stages)]
     assert simulated(items, [*costs, *ends], stages) == max(before) + sum(meeting) + stages - 1

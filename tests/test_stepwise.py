@@ -13,14 +13,14 @@ from hypothesis import strategies as st
 from simcluster.base.clock import TICK, round_to_tick
 from simcluster.base.errors import DeadlockError, InputError
 from simcluster.collectives import Hop, Phase
-from simcluster.engine.communication_kinds import hop_rounds
-from simcluster.engine.explicit import ExplicitProgram
+from simcluster.engine.communication_kinds import hops_with_traffic
+from simcluster.engine.explicit_program import ExplicitProgram
 from simcluster.engine.run import simulate_tables
 from simcluster.engine.tables import CommunicationKind
-from simcluster.scenario.files import load_cluster
+from simcluster.scenario.document_resolution import load_cluster
 from simcluster.step.simulate import simulate as run
-from simcluster.studies.bench.collective import collective_times, concurrent_times
-from simcluster.studies.bench.collective_loads import busiest_links
+from simcluster.studies.bench.collective import collective_times, concurrent_collective_times
+from simcluster.studies.bench.collective_loads import busiest_links_of_collective
 from simcluster.topology import Cluster, parse_topology
 
 RINGS = ("all_reduce", "reduce_scatter", "all_gather")
@@ -80,7 +80,7 @@ def test_a_send_begins_when_both_ends_are_there(first: float, second: float, siz
 @given(n=ranks, kind=st.sampled_from(RINGS), percent=st.integers(1, 99), data=st.data())
 def test_one_slow_link_sets_the_pace_of_all(n: int, kind: str, percent: int, data: st.DataObject) -> None:
     cluster, slow = flat(n), data.draw(st.integers(0, n - 1))
-    slowed = cluster.scaled([(f"gpu{slow}", "switch", percent / 100)])
+    slowed = cluster.with_scaled_links([(f"gpu{slow}", "switch", percent / 100)])
     flow, steps = (collective_times(slowed, range(n), kind, 2.0**28, detail=detail) for detail in ("flow", "steps"))
     assert flow.duration == steps.duration
 
@@ -92,7 +92,8 @@ def test_equal_rings_at_once_on_shared_links(groups: int, n: int, size: float, k
     members = [[group + 8 * (place % 2) + 4 * (place // 2) for place in range(n)] for group in range(groups)]
     arrivals = [[start] * n] * groups
     flow, steps = (
-        concurrent_times(cluster, members, kind, size, detail=detail, arrivals=arrivals) for detail in ("flow", "steps")
+        concurrent_collective_times(cluster, members, kind, size, detail=detail, arrivals=arrivals)
+        for detail in ("flow", "steps")
     )
     assert [time.finishes for time in flow] == [time.finishes for time in steps]
 
@@ -117,7 +118,7 @@ def test_unequal_latencies_a_flow_takes_the_mean_and_steps_the_longest() -> None
 
 def test_behind_a_slow_link_those_that_arrived_early_are_ahead() -> None:
     """D.6 (ii), on a ring with a slow hop: what could be sent before the last rank came need not be sent after it."""
-    cluster = flat(8, latency=0).scaled([("gpu0", "switch", 0.1)])
+    cluster = flat(8, latency=0).with_scaled_links([("gpu0", "switch", 0.1)])
     arrivals = [0.0] * 4 + [0.03] + [0.0] * 3
     flow, steps = (
         collective_times(cluster, range(8), "all_reduce", 2.0**28, detail=detail, arrivals=arrivals)
@@ -132,7 +133,7 @@ def test_behind_a_slow_link_those_that_arrived_early_are_ahead() -> None:
 
 @given(n=ranks, data=st.data())
 def test_slow_links_and_late_ranks_never_make_steps_later_than_the_flow(n: int, data: st.DataObject) -> None:
-    cluster = flat(n).scaled([(f"gpu{data.draw(st.integers(0, n - 1))}", "switch", 0.3)])
+    cluster = flat(n).with_scaled_links([(f"gpu{data.draw(st.integers(0, n - 1))}", "switch", 0.3)])
     arrivals = data.draw(st.lists(times, min_size=n, max_size=n))
     flow, steps = (
         collective_times(cluster, range(n), "all_reduce", 2.0**24, detail=detail, arrivals=arrivals)
@@ -150,7 +151,7 @@ def test_other_traffic_meets_a_flow_after_its_latency_and_steps_between_their_ro
     """
     cluster, groups, arrivals = flat(4, latency=latency), [range(4)] * 2, [[0.0] * 4, [1e-4] * 4]
     flow, steps = (
-        concurrent_times(cluster, groups, "all_reduce", 2.0**23, detail=detail, arrivals=arrivals)
+        concurrent_collective_times(cluster, groups, "all_reduce", 2.0**23, detail=detail, arrivals=arrivals)
         for detail in ("flow", "steps")
     )
     last = [max(time.finishes[0] for time in both) for both in (flow, steps)]
@@ -169,7 +170,7 @@ def test_rings_that_share_nvlink_do_not_agree_and_keep_their_bounds() -> None:
         collective_times(cluster, range(16), "all_reduce", 1e9, detail=detail, nccl="none")
         for detail in ("flow", "steps")
     )
-    limit = busiest_links(cluster, [range(16)], "all_reduce", 1e9, nccl="none")
+    limit = busiest_links_of_collective(cluster, [range(16)], "all_reduce", 1e9, nccl="none")
     assert limit.busy < flow.duration < steps.duration
     assert flow.duration == pytest.approx(limit.busy + limit.latency, rel=1e-9)
 
@@ -180,14 +181,16 @@ def test_rings_that_share_nvlink_do_not_agree_and_keep_their_bounds() -> None:
 def simulate(cluster: Cluster, phases: list[Phase], size: float, arrivals: list[float]) -> list[float]:
     """Return when every rank is done; one that arrives at infinity never comes."""
     gpus, program = range(len(arrivals)), ExplicitProgram()
-    hops, traffics = hop_rounds(cluster, gpus, phases, size, None)
+    hops, traffics = hops_with_traffic(cluster, gpus, phases, size, None)
     program.meetings.append(CommunicationKind(len(gpus), traffics, hops=hops))
     for position, arrival in enumerate(arrivals):
         lane = program.add_lane(position)
         if math.isfinite(arrival):
             program.add_op(lane, arrival)
-            program.add_op(lane, meeting=0, position=position)
-    found: list[float] = simulate_tables(program.tables(cluster.capacity), str, keeps_times=False).lane_end.tolist()
+            program.add_op(lane, rendezvous=0, position=position)
+    found: list[float] = simulate_tables(
+        program.make_tables(cluster.capacity), str, keeps_times=False
+    ).lane_end.tolist()
     return found
 
 
@@ -206,7 +209,7 @@ def test_a_rank_without_hops_is_done_when_it_arrives() -> None:
 
 def test_channels_do_not_wait_for_each_other() -> None:
     """Two hops of one rank in two channels: one to a slow GPU, one to a fast one."""
-    cluster = flat(3, latency=0).scaled([("gpu2", "switch", 0.1)])
+    cluster = flat(3, latency=0).with_scaled_links([("gpu2", "switch", 0.1)])
     to = (Hop(0, 1, 0.5, channel=0), Hop(0, 2, 0.5, channel=1))
     finishes = simulate(cluster, [Phase(rounds=4, hops=to, chunks=1, reduces=False)], 1e9, [0.0] * 3)
     assert finishes[1] == pytest.approx(4 * 0.5e9 / 45e9, rel=1e-9)  # 5 GB/s of its 50 go to the other
@@ -214,7 +217,7 @@ def test_channels_do_not_wait_for_each_other() -> None:
 
 
 def test_in_one_channel_the_slow_hop_holds_back_the_fast_one() -> None:
-    cluster = flat(3, latency=0).scaled([("gpu2", "switch", 0.1)])
+    cluster = flat(3, latency=0).with_scaled_links([("gpu2", "switch", 0.1)])
     to = (Hop(0, 1, 0.5), Hop(0, 2, 0.5))
     finishes = simulate(cluster, [Phase(rounds=4, hops=to, chunks=1, reduces=False)], 1e9, [0.0] * 3)
     assert finishes[1] == pytest.approx(3 * 0.1 + 0.5e9 / 45e9, rel=1e-9)

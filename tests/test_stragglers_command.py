@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from simcluster.cli import main
-from simcluster.interop.replay.trace_writer import trace_of_result
-from simcluster.planning.parallel import Plan
+from simcluster.interop.replay.trace_writer import recorded_trace_of_result
+from simcluster.planning.rank_grid import ParallelPlan
 from simcluster.results.waits import Wait, wait_matrix
 from simcluster.step.simulate import simulate
 from simcluster.studies.whatif.mitigations import drop_node_and_move_ranks, find_slow_nodes, mitigations
@@ -37,12 +37,12 @@ def test_folded_waits_become_those_of_every_rank(tiny: Any, parallel: dict[str, 
     folded, plain = simulate(scenario), simulate(scenario, folded=False)
     assert len(folded.weights) < len(plain.weights) == 16
     assert folded.wait_matrix.unit == "rank"
-    np.testing.assert_allclose(folded.wait_matrix.waited, plain.wait_matrix.waited, rtol=1e-12)
-    assert folded.wait_matrix.awaited.argmax() == plain.wait_matrix.awaited.argmax() == 5
+    np.testing.assert_allclose(folded.wait_matrix.waited_seconds, plain.wait_matrix.waited_seconds, rtol=1e-12)
+    assert folded.wait_matrix.awaited_seconds.argmax() == plain.wait_matrix.awaited_seconds.argmax() == 5
 
 
 def test_a_rank_waits_for_its_own_neighbour_not_for_the_one_that_was_played() -> None:
-    plan = Plan(dp=4, pp=2)  # ranks 0 to 3, then 4 to 7
+    plan = ParallelPlan(dp=4, pp=2)  # ranks 0 to 3, then 4 to 7
     found = wait_matrix([Wait(0, 4, "pipeline", 1.0)], plan, class_of=[0] * 4 + [1] * 4, host_of=[0] * 8)
     assert np.argwhere(found.seconds).tolist() == [[0, 4], [1, 5], [2, 6], [3, 7]]
     alike = wait_matrix([Wait(0, 1, "group", 1.0)], plan, class_of=[0, 0, 1, 1, 2, 2, 2, 2], host_of=[0] * 8)
@@ -50,7 +50,7 @@ def test_a_rank_waits_for_its_own_neighbour_not_for_the_one_that_was_played() ->
 
 
 def test_waits_are_gathered_by_worker_machine_and_stage(tiny: Any) -> None:
-    plan = Plan(tp=2, dp=2, pp=2)
+    plan = ParallelPlan(tp=2, dp=2, pp=2)
     one = [Wait(0, 5, "pipeline", 3.0)]
     options: dict[str, Any] = {"class_of": range(8), "host_of": [0, 0, 1, 1, 2, 2, 3, 3]}
     by_worker = wait_matrix(one, plan, **options, unit="worker")
@@ -58,7 +58,7 @@ def test_waits_are_gathered_by_worker_machine_and_stage(tiny: Any) -> None:
     assert by_worker.seconds[0, 2] == by_worker.seconds.sum() == 1.5  # a mean over its two ranks
     assert wait_matrix(one, plan, **options, unit="machine").seconds[0, 2] == 1.5
     assert wait_matrix(one, plan, **options, unit="stage", steps=3).seconds[0, 1] == 0.25
-    large = Plan(tp=8, dp=16, pp=4)
+    large = ParallelPlan(tp=8, dp=16, pp=4)
     hosts = [rank // 8 for rank in range(512)]
     assert wait_matrix([], large, class_of=range(512), host_of=hosts).unit == "worker"
 
@@ -78,7 +78,7 @@ def test_gradients_that_wait_beside_computation_make_nobody_wait(tiny: Any) -> N
     busy = float((computing["end"] - computing["start"]).sum())
     background = spans[(spans["stream"] == "dp") & (spans["start"] > spans["ready"])]
     assert float((background["start"] - background["ready"]).sum()) > result.step_time - busy  # early, all in all
-    assert 0.1 * result.step_time < result.wait_matrix.waited[0] <= result.step_time - busy
+    assert 0.1 * result.step_time < result.wait_matrix.waited_seconds[0] <= result.step_time - busy
 
 
 # --- traces of our own ------------------------------------------------------------------------------------------------
@@ -89,10 +89,10 @@ def test_a_recorded_pass_is_as_long_as_its_ops(tiny: Any) -> None:
     sections: dict[str, Any] = {**JOB, "overlap": {"tensor": True}}
     sections.pop("parallel")
     job = simulate(tiny(**sections, parallel={"tp": 2, "pp": 2, "dp": 2, "sequence_parallel": True}))
-    trace = trace_of_result(job, "own")
+    trace = recorded_trace_of_result(job, "own")
     lengths: dict[tuple[str, int], list[float]] = defaultdict(list)
     for code, stage, seconds in zip(trace.optype, trace.stage, trace.duration, strict=True):
-        lengths[trace.words[code], int(stage)].append(float(seconds))
+        lengths[trace.optype_names[code], int(stage)].append(float(seconds))
     for (optype, stage), passes in lengths.items():
         if optype.endswith("compute"):
             assert max(passes) < 1.02 * min(passes), (optype, stage)

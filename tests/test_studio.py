@@ -26,25 +26,38 @@ from websockets.sync.client import connect
 from websockets.typing import Origin
 
 from simcluster.base.errors import InputError
-from simcluster.base.gc_paused import pause_gc
+from simcluster.base.gc_pause import pause_gc
 from simcluster.base.units import format_seconds
 from simcluster.cli import outputs
-from simcluster.documents.reading import parse_document
-from simcluster.documents.shipped import builtin_names, builtin_path
-from simcluster.interactive.controls.offers import describe_controls
-from simcluster.interactive.controls.settings import controls
+from simcluster.documents.builtin_documents import builtin_names, builtin_path
+from simcluster.documents.yaml_documents import parse_document
+from simcluster.interactive.controls.offered_values import describe_controls
+from simcluster.interactive.controls.settings import all_controls
 from simcluster.interactive.page import hints
-from simcluster.interactive.page.answers import PARTS, QUICK, SLOW, PageQuery, answer_part, scenario_text
 from simcluster.interactive.page.hints import hint_parts
-from simcluster.interactive.page.kept import ResultCache
-from simcluster.interactive.page.pool import PagePart, SimulationStopped, StudioPool, Viewer
-from simcluster.interactive.page.server import application
-from simcluster.interactive.page.states import Folder, StudioState, parse_link, parse_state, state_scenario
-from simcluster.results.metrics import BREAKDOWN
-from simcluster.scenario.effort import estimate_seconds
+from simcluster.interactive.page.page_parts import (
+    PARTS,
+    QUICK_PARTS,
+    SLOW_PARTS,
+    PageQuery,
+    compute_page_part,
+    scenario_text,
+)
+from simcluster.interactive.page.result_cache import ResultCache
+from simcluster.interactive.page.server import make_application
+from simcluster.interactive.page.studio_state import (
+    StudioFolder,
+    StudioState,
+    load_state_scenario,
+    parse_link,
+    parse_state,
+)
+from simcluster.interactive.page.worker_pool import PagePart, SimulationStopped, StudioPool, WindowSession
+from simcluster.results.rank_time import BREAKDOWN
+from simcluster.scenario.effort_estimate import estimate_simulation_seconds
 from simcluster.scenario.scenario import load_text
 from simcluster.show.report import make_entry
-from simcluster.show.report.html import typeset
+from simcluster.show.report.html import typeset_numbers
 from simcluster.show.yaml_text import yaml_text
 from simcluster.step.simulate import simulate
 
@@ -56,10 +69,10 @@ BASE = "tiny_3d"
 
 def values_of(base: str) -> dict[str, list[Any]]:
     """What the page offers for every control."""
-    scenario = state_scenario(StudioState(base), Folder(HERE))
+    scenario = load_state_scenario(StudioState(base), StudioFolder(HERE))
     found = {each["key"]: each["values"] for each in describe_controls(scenario, scenario)}
     for key in found:
-        control = controls()[key]
+        control = all_controls()[key]
         if control.place:
             found[key] = [(0, float(number)) for number in found[key]]
         elif control.is_fault:
@@ -75,7 +88,7 @@ def offered() -> dict[str, list[Any]]:
 
 def states() -> st.SearchStrategy[StudioState]:
     chosen = st.fixed_dictionaries({}, optional={key: st.sampled_from(values) for key, values in offered().items()})
-    made = chosen.map(lambda found: tuple((key, found[key]) for key in controls() if key in found))
+    made = chosen.map(lambda found: tuple((key, found[key]) for key in all_controls() if key in found))
     return st.builds(StudioState, st.sampled_from([*builtin_names("scenarios"), "my run (2).yaml"]), made)
 
 
@@ -85,8 +98,8 @@ def states() -> st.SearchStrategy[StudioState]:
 @settings(max_examples=25)
 @given(state=st.deferred(states))
 def test_a_state_is_a_link_and_a_message_and_back(state: StudioState) -> None:
-    assert parse_link(state.link()) == state
-    assert parse_link("#" + state.link()) == state
+    assert parse_link(state.to_link()) == state
+    assert parse_link("#" + state.to_link()) == state
     assert parse_state(json.loads(json.dumps(state.to_json()))) == state
 
 
@@ -95,20 +108,22 @@ def test_a_state_is_a_scenario_file_of_its_own(tmp_path: Path) -> None:
     state = StudioState(BASE, (("parallel.tp", 4), ("training.recompute", "full"), ("slow_gpu", (1, 1.5))))
     text = scenario_text(state, tmp_path)
     (tmp_path / "saved.yaml").write_text(text)
-    scenario, saved = state_scenario(state, Folder(tmp_path)), load_text(text)
+    scenario, saved = load_state_scenario(state, StudioFolder(tmp_path)), load_text(text)
     assert saved.document() == {**scenario.document(), "name": scenario.title}
     base = builtin_path("scenarios", BASE).read_text().splitlines()
     assert text.startswith(base[0])
     assert len(text.splitlines()) < len(base) + 6
-    assert state_scenario(StudioState("saved.yaml"), Folder(tmp_path)).document() == load_text(text).document()
+    assert (
+        load_state_scenario(StudioState("saved.yaml"), StudioFolder(tmp_path)).document() == load_text(text).document()
+    )
 
 
 def test_replicas_and_gpus_follow_the_split_and_the_machines() -> None:
-    folder = Folder(HERE)
-    assert state_scenario(StudioState("gpt3_175b_64xa100", (("parallel.tp", 4),)), folder).dp == 2
-    assert state_scenario(StudioState("gpt3_175b_64xa100", (("cluster.nodes", 16),)), folder).gpus == 128
+    folder = StudioFolder(HERE)
+    assert load_state_scenario(StudioState("gpt3_175b_64xa100", (("parallel.tp", 4),)), folder).dp == 2
+    assert load_state_scenario(StudioState("gpt3_175b_64xa100", (("cluster.nodes", 16),)), folder).gpus == 128
     # layers that were counted out for 16 stages are dealt anew for 8
-    assert state_scenario(StudioState("llama3_405b_16384xh100", (("parallel.pp", 8),)), folder).parallel.pp == 8
+    assert load_state_scenario(StudioState("llama3_405b_16384xh100", (("parallel.pp", 8),)), folder).parallel.pp == 8
 
 
 @pytest.mark.parametrize(
@@ -135,22 +150,22 @@ def test_only_controls_can_be_set_and_only_to_what_they_take(wanted: Any, told: 
 
 
 def test_every_value_that_is_offered_is_legal_or_refused_with_one_that_is() -> None:
-    folder, refused = Folder(HERE), 0
+    folder, refused = StudioFolder(HERE), 0
     for key, values in values_of(BASE).items():
         for value in values:
             state = StudioState(BASE, ((key, value),))
             try:
-                state_scenario(state, folder)
+                load_state_scenario(state, folder)
             except InputError as problem:
                 told = str(problem)
             else:
                 continue
             refused += 1
-            found = answer_part(PageQuery(state, None, HERE, key), "answer")
+            found = compute_page_part(PageQuery(state, None, HERE, key), "answer")
             assert found["problem"] == told.splitlines()
             assert found["remedies"], (key, value)
             for remedy in found["remedies"]:
-                state_scenario(parse_state({"base": BASE, "settings": remedy["settings"]}), folder)
+                load_state_scenario(parse_state({"base": BASE, "settings": remedy["settings"]}), folder)
     assert refused > 10  # and the rules were met
 
 
@@ -158,7 +173,7 @@ def test_ways_out_are_of_what_the_rule_names_where_nobody_knows_what_was_changed
     """As of a link, or a state that was come back to: not of the price, which was set last."""
     state = StudioState(BASE, (("parallel.tp", 8), ("slow_gpu", (0, 2.0)), ("price", 2.5)))
     known, unknown = (
-        answer_part(PageQuery(state, None, HERE, key), "figures")["remedies"] for key in ("parallel.tp", "")
+        compute_page_part(PageQuery(state, None, HERE, key), "figures")["remedies"] for key in ("parallel.tp", "")
     )
     assert unknown == known
     assert {tuple(each["settings"]) for each in unknown} >= {
@@ -177,15 +192,15 @@ def test_only_files_of_the_folder_are_read_or_written(tmp_path: Path) -> None:
     (inside / "link.yaml").symlink_to(outside)
     (inside / "below" / "deep.yaml").write_text("name: deep\n")
     (inside / "mine.yaml").write_text("name: mine\n")
-    folder = Folder(inside)
-    assert folder.names() == ["mine.yaml"]
+    folder = StudioFolder(inside)
+    assert folder.scenario_names() == ["mine.yaml"]
     for name in ("../outside.yaml", str(outside), "link.yaml", "below/deep.yaml", "..", "mine.yaml/", "tiny_3d\0"):
         with pytest.raises(InputError):
             folder.scenario_path(name)
     for name in ("../new.yaml", "/tmp/new.yaml", "below/new", "link", "mine", ".hidden", "", "a\nb", "x" * 300):
         with pytest.raises(InputError):
-            folder.to_write(name)
-    assert folder.to_write("new one") == inside / "new one.yaml"
+            folder.path_to_write(name)
+    assert folder.path_to_write("new one") == inside / "new one.yaml"
 
 
 def test_python_of_a_file_is_not_run(tmp_path: Path) -> None:
@@ -195,9 +210,12 @@ def test_python_of_a_file_is_not_run(tmp_path: Path) -> None:
     (tmp_path / "own.py").write_text("raise SystemExit('ran')\n")
     (tmp_path / "mine.yaml").write_text(text)
     with pytest.raises(InputError, match="does not run"):
-        state_scenario(StudioState("mine.yaml"), Folder(tmp_path))
+        load_state_scenario(StudioState("mine.yaml"), StudioFolder(tmp_path))
     assert (
-        state_scenario(StudioState("mine.yaml", (("pipeline.schedule", "gpipe"),)), Folder(tmp_path)).parallel.pp == 2
+        load_state_scenario(
+            StudioState("mine.yaml", (("pipeline.schedule", "gpipe"),)), StudioFolder(tmp_path)
+        ).parallel.pp
+        == 2
     )
 
 
@@ -208,17 +226,17 @@ def test_every_part_is_answered_of_one_and_of_two() -> None:
     """In JSON that every browser reads, and the same in every process."""
     one, other = StudioState(BASE), StudioState(BASE, (("slow_gpu", (1, 1.5)),))
     for asked in (PageQuery(one, None, HERE), PageQuery(other, one, HERE, "slow_gpu")):
-        found = {part: answer_part(asked, part) for part in PARTS}
+        found = {part: compute_page_part(asked, part) for part in PARTS}
         for part, each in found.items():
             assert each["part"] == part
             assert each["sections"] or part == "hints"
-            assert PagePart.of(each).there
+            assert PagePart.from_content(each).has_content
         assert len(found["timeline"]["data"]["runs"]) == 1 + (asked.pinned is not None)
     sections = found["answer"]["sections"]
     assert found["figures"]["sections"]["figures"].count("to come") == 3  # by "answer", which takes longer
     assert "to come" not in sections["figures"]
-    assert {each["key"] for each in found["hints"]["hints"]} <= set(controls())
-    assert (*QUICK, *SLOW) == tuple(PARTS)
+    assert {each["key"] for each in found["hints"]["hints"]} <= set(all_controls())
+    assert (*QUICK_PARTS, *SLOW_PARTS) == tuple(PARTS)
     assert "B is" in sections["compared"]
     assert "slower than A" in sections["compared"]
     assert "B against A" in sections["differences"]
@@ -226,10 +244,10 @@ def test_every_part_is_answered_of_one_and_of_two() -> None:
 
 
 def test_dollars_of_the_control_are_those_of_the_run_of_weeks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("simcluster.interactive.page.answers._RUNS", 2)
+    monkeypatch.setattr("simcluster.interactive.page.page_parts._RUNS", 2)
     priced = PageQuery(StudioState("week_64xa100", (("price", 2.5),)), None, HERE)
-    assert "at $2.50 per GPU-hour" in answer_part(priced, "run")["sections"]["run"]
-    unpriced = answer_part(PageQuery(StudioState("week_64xa100", ()), None, HERE), "run")["sections"]["run"]
+    assert "at $2.50 per GPU-hour" in compute_page_part(priced, "run")["sections"]["run"]
+    unpriced = compute_page_part(PageQuery(StudioState("week_64xa100", ()), None, HERE), "run")["sections"]["run"]
     assert "set the control “dollars per GPU-hour”" in unpriced
 
 
@@ -245,8 +263,8 @@ def test_a_hint_that_arrays_cannot_play_is_not_played_one_by_one(
     jittery = scenario.with_({"faults": [{"kind": "jitter", "factor": {"kind": "normal", "sigma": 0.01}}]})
     told = {}
     for many in (2.0, 0.5):
-        monkeypatch.setattr(hints, "_MOST_SECONDS", many * estimate_seconds(jittery))
-        told[many] = answer_part(PageQuery(StudioState("mine.yaml"), None, tmp_path), "hint jitter 1")["hints"]
+        monkeypatch.setattr(hints, "_MOST_SECONDS", many * estimate_simulation_seconds(jittery))
+        told[many] = compute_page_part(PageQuery(StudioState("mine.yaml"), None, tmp_path), "hint jitter 1")["hints"]
     assert [each["of"] for each in told[2.0]] == ["step"]
     assert told[0.5] == [{"key": "jitter", "of": "", "words": f"with 0.01 {hints._TOO_LONG}"}]
 
@@ -255,7 +273,7 @@ def test_what_another_value_would_give_is_what_it_gives(monkeypatch: pytest.Monk
     """Of every control that is there, or why not; no step that takes long is played for it."""
     base = simulate(BASE)
     asked = PageQuery(StudioState(BASE), None, HERE)
-    found = [each for part in hint_parts() for each in answer_part(asked, part)["hints"]]
+    found = [each for part in hint_parts() for each in compute_page_part(asked, part)["hints"]]
     others = [
         ("parallel.zero", "parallel.zero=3", "with 3"), ("parallel.tp", "parallel.tp=4", "with 4"),
         ("overlap.tensor", "overlap.tensor=false", "if off"),
@@ -265,8 +283,8 @@ def test_what_another_value_would_give_is_what_it_gives(monkeypatch: pytest.Monk
         ("slow_link", "faults+={kind: slow_link, nic_of: 0, speed: 0.91}", "with 0.91"),
     ]  # fmt: skip
     for key, change, where in others:
-        other = simulate(state_scenario(StudioState(BASE), Folder(HERE)).with_(["parallel.dp=null", change]))
-        words = f"{typeset(f'{other.step_time / base.step_time - 1:+.1%}')} {where}"
+        other = simulate(load_state_scenario(StudioState(BASE), StudioFolder(HERE)).with_(["parallel.dp=null", change]))
+        words = f"{typeset_numbers(f'{other.step_time / base.step_time - 1:+.1%}')} {where}"
         assert {"key": key, "of": "step", "words": words} in found
     batches = [each for each in found if each["key"] == "training.global_batch"]
     assert [(each["of"], each["words"][0]) for each in batches] == [
@@ -277,38 +295,42 @@ def test_what_another_value_would_give_is_what_it_gives(monkeypatch: pytest.Monk
     assert [of for of, _ in machines] == ["tokens/s per GPU"] * 2
     assert [words.split(" with ")[1] for _, words in machines] == ["2", "8"]
     assert not [each for each in found if each["key"] in ("parallel.ep", "parallel.cp") and "with 1" in each["words"]]
-    found += answer_part(asked, "hints")["hints"]
-    there = {each["key"] for each in answer_part(asked, "figures")["controls"]}
+    found += compute_page_part(asked, "hints")["hints"]
+    there = {each["key"] for each in compute_page_part(asked, "figures")["controls"]}
     assert {each["key"] for each in found} >= there
     assert {each["key"]: each["words"] for each in found}["price"] == "changes dollars, not the step"
     assert {each["key"]: each["words"] for each in found}["parallel.dp"] == "no other valid value"
     monkeypatch.setattr(hints, "_MOST_SECONDS", 0.0)
-    told = [each["words"] for part in hint_parts() for each in answer_part(asked, part)["hints"]]
+    told = [each["words"] for part in hint_parts() for each in compute_page_part(asked, part)["hints"]]
     assert {words.partition(":")[0] for words in told} == {"no hint"}
 
 
 def test_of_a_fault_that_is_there_the_next_ones_are_told() -> None:
     asked = PageQuery(StudioState(BASE, (("slow_gpu", (1, 1.3)),)), None, HERE)
-    found = [each["words"] for number in (0, 1) for each in answer_part(asked, f"hint slow_gpu {number}")["hints"]]
+    found = [
+        each["words"] for number in (0, 1) for each in compute_page_part(asked, f"hint slow_gpu {number}")["hints"]
+    ]
     assert [words[0] + words.partition("with ")[2] for words in found] == ["−× 1.2", "+× 1.5"]
 
 
 def test_what_is_advised_is_a_change_of_controls() -> None:
     """In the words of the page, none of a command line; what is tried gives what it says."""
     asked = PageQuery(StudioState(BASE, (("training.recompute", "selective"),)), None, HERE)
-    found = answer_part(asked, "advice")
+    found = compute_page_part(asked, "advice")
     told = found["sections"]["advice"]
     assert "--" not in told
     idea = found["ideas"][0]
     assert f"with {idea['words']} it takes" in told
     assert idea["settings"]["training.recompute"] == "selective"
-    tried = answer_part(replace(asked, live=parse_state({"base": BASE, "settings": idea["settings"]})), "figures")
+    tried = compute_page_part(
+        replace(asked, current=parse_state({"base": BASE, "settings": idea["settings"]})), "figures"
+    )
     assert f"it takes {format_seconds(tried['step'])} " in told
 
 
 def test_dollars_are_shown_once_a_price_is_given() -> None:
     told = [
-        answer_part(PageQuery(StudioState(BASE, price), None, HERE), "figures")["sections"]["dollars"]
+        compute_page_part(PageQuery(StudioState(BASE, price), None, HERE), "figures")["sections"]["dollars"]
         for price in ((), (("price", 2.5),))
     ]
     dollars = 2.5 * 8 * simulate(BASE).step_time / 3600
@@ -330,10 +352,10 @@ def test_dollars_are_shown_once_a_price_is_given() -> None:
 )
 def test_programs_are_kept_where_a_change_leaves_them(change: dict[str, Any], kept: bool) -> None:
     """And what is played with them is the same to the bit."""
-    plays, base = ResultCache(), state_scenario(StudioState(BASE), Folder(HERE))
-    before, changed = plays.planned(base), base.with_(change)
-    assert (plays.planned(changed).programs is before.programs) == kept
-    assert (plays.planned(changed) is before) == ("faults+" in change)
+    plays, base = ResultCache(), load_state_scenario(StudioState(BASE), StudioFolder(HERE))
+    before, changed = plays.plan(base), base.with_(change)
+    assert (plays.plan(changed).programs is before.programs) == kept
+    assert (plays.plan(changed) is before) == ("faults+" in change)
     own, fresh = plays.result(changed), simulate(changed)
     assert own.step_time == fresh.step_time
     assert own.timeline.equals(fresh.timeline)
@@ -342,13 +364,13 @@ def test_programs_are_kept_where_a_change_leaves_them(change: dict[str, Any], ke
 def test_programs_of_an_automatic_cut_are_kept_where_the_times_cut_alike() -> None:
     """A fault leaves the plan, faster links the programs; where they cut otherwise there are others."""
     cut = {"pipeline.layers_per_stage": "auto", "model.layers": 5}
-    plays, base = ResultCache(), state_scenario(StudioState(BASE), Folder(HERE)).with_(cut)
-    before = plays.planned(base)
+    plays, base = ResultCache(), load_state_scenario(StudioState(BASE), StudioFolder(HERE)).with_(cut)
+    before = plays.plan(base)
     slow = base.with_({"faults+": {"kind": "slow_gpu", "rank": 3, "slowdown": 1.5}})
-    assert plays.planned(slow) is before
+    assert plays.plan(slow) is before
     for scale, alike in ((0.5, True), (2.0, False)):
         changed = base.with_({"cluster.scale.nvlink": scale})
-        planned = plays.planned(changed)
+        planned = plays.plan(changed)
         assert [planned.job.slices == before.job.slices, planned.programs is before.programs] == [alike, alike]
         assert plays.result(changed).timeline.equals(simulate(changed).timeline)
 
@@ -374,22 +396,22 @@ class Told:
     def __init__(self) -> None:
         self.asked: list[Any] = []
 
-    def window(self) -> Told:
+    def open_window(self) -> Told:
         return self
 
-    def begin(self) -> None: ...
+    def start_first_worker(self) -> None: ...
 
-    def ask(self, *request: Any) -> None:
+    def set_request(self, *request: Any) -> None:
         self.asked.append(request)
 
-    async def leave(self) -> None: ...
+    async def cancel_request(self) -> None: ...
 
     async def close(self) -> None: ...
 
-    async def once(self, function: Any, *arguments: Any) -> Any:
+    async def call_once(self, function: Any, *arguments: Any) -> Any:
         return function(*arguments)
 
-    async def answers(self) -> Any:
+    async def iterate_messages(self) -> Any:
         await asyncio.Event().wait()
         yield ""
 
@@ -410,7 +432,7 @@ def visited(path: str, headers: dict[str, str], folder: Path = HERE) -> tuple[in
         "query_string": query.encode(), "scheme": "http", "server": ("127.0.0.1", PORT), "client": ("127.0.0.1", 1),
         "headers": [(name.lower().encode(), value.encode("latin-1")) for name, value in headers.items()],
     }  # fmt: skip
-    app = application(folder, None, PORT, Told())  # type: ignore[arg-type]
+    app = make_application(folder, None, PORT, Told())  # type: ignore[arg-type]
     asyncio.run(app(scope, receive, send))  # type: ignore[arg-type]
     found = {name.decode(): value.decode() for name, value in sent[0]["headers"]}
     return sent[0]["status"], found, b"".join(each.get("body", b"") for each in sent[1:]).decode()
@@ -432,7 +454,7 @@ def connected(messages: list[Any], headers: dict[str, str], folder: Path = HERE)
         "headers": [(name.lower().encode(), value.encode("latin-1")) for name, value in headers.items()],
         "scheme": "ws", "subprotocols": [], "server": ("127.0.0.1", PORT), "client": ("127.0.0.1", 1),
     }  # fmt: skip
-    asyncio.run(application(folder, None, PORT, told)(scope, receive, send))  # type: ignore[arg-type]
+    asyncio.run(make_application(folder, None, PORT, told)(scope, receive, send))  # type: ignore[arg-type]
     return sent, told
 
 
@@ -478,7 +500,7 @@ def test_the_page_runs_its_own_script_alone_and_asks_nobody_else() -> None:
 
 def test_files_and_reports_of_a_state() -> None:
     own = {"Host": HOST}
-    link = StudioState(BASE, (("training.recompute", "full"),)).link().replace("&", "%26").replace("=", "%3D")
+    link = StudioState(BASE, (("training.recompute", "full"),)).to_link().replace("&", "%26").replace("=", "%3D")
     status, _, written = visited(f"/scenario?state={link}", own)
     assert status == 200
     assert load_text(written).training.recompute == "full"
@@ -549,7 +571,7 @@ def test_save_as_writes_a_new_file_and_no_other(tmp_path: Path) -> None:
     first, second = (json.loads(each["text"])["of"] for each in sent[1:])
     assert first == {"saved": "mine.yaml", "files": ["mine.yaml"]}
     assert "already exists" in second["problem"][0]
-    assert state_scenario(StudioState("mine.yaml"), Folder(tmp_path)).parallel.tp == 4
+    assert load_state_scenario(StudioState("mine.yaml"), StudioFolder(tmp_path)).parallel.tp == 4
 
 
 def test_what_is_missing_is_told_in_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -569,7 +591,7 @@ class Slowly:
         self.windows, self.calls, self.stops = 0, list[tuple[StudioState, str]](), 0
 
     async def call(self, function: Any, asked: PageQuery, part: str) -> dict[str, Any]:
-        self.calls.append((asked.live, part))
+        self.calls.append((asked.current, part))
         await asyncio.sleep(0.01)
         return {"part": part, "sections": {}}
 
@@ -581,25 +603,25 @@ class Slowly:
 def test_the_newest_request_wins_and_what_is_known_is_not_played_again() -> None:
     async def path() -> tuple[list[dict[str, Any]], Slowly]:
         pool, worker = StudioPool(1), Slowly()
-        viewer = Viewer(pool, worker, worker)  # type: ignore[arg-type]
+        viewer = WindowSession(pool, worker, worker)  # type: ignore[arg-type]
         asked = [PageQuery(StudioState(BASE, (("parallel.tp", number),)), None, HERE) for number in (1, 2, 4)]
-        said, answers = list[dict[str, Any]](), viewer.answers()
+        said, answers = list[dict[str, Any]](), viewer.iterate_messages()
         for number in (0, 1, 2, 0):
-            viewer.ask(len(said) + number, asked[number], 0)
+            viewer.set_request(len(said) + number, asked[number], 0)
             if number != 1:  # the second is overtaken at once
                 async for message in answers:
                     said.append(json.loads(message))
                     if (number == 0 and len(said) == 1) or "done" in said[-1]["of"]:
                         break
         await answers.aclose()  # type: ignore[attr-defined]
-        await viewer.leave()
+        await viewer.cancel_request()
         return said, worker
 
     said, worker = asyncio.run(path())
-    played = [state.settings[0][1] for state, part in worker.calls if part == QUICK[0]]
+    played = [state.settings[0][1] for state, part in worker.calls if part == QUICK_PARTS[0]]
     assert played == [1, 4]
     parts = [each["of"].get("part") for each in said if each["ask"] == said[-2]["ask"]]
-    assert said[0]["of"]["part"] == QUICK[0]
+    assert said[0]["of"]["part"] == QUICK_PARTS[0]
     assert [*PARTS, *hint_parts()] == [part for part in parts if part]
 
 
@@ -619,9 +641,9 @@ def test_a_call_that_ends_after_its_window_is_no_error() -> None:
         asyncio.get_running_loop().set_exception_handler(lambda _, context: printed.append(context))
         worker = Killed()
         gc.freeze()  # or the collector goes through what all tests before this one hold: seconds
-        viewer = Viewer(StudioPool(1), worker, worker)  # type: ignore[arg-type]
-        viewer.ask(0, PageQuery(StudioState(BASE), None, HERE), 0)
-        parts = asyncio.create_task(viewer._quick_parts())
+        viewer = WindowSession(StudioPool(1), worker, worker)  # type: ignore[arg-type]
+        viewer.set_request(0, PageQuery(StudioState(BASE), None, HERE), 0)
+        parts = asyncio.create_task(viewer._send_quick_parts())
         while not worker.calls and not parts.done():
             await asyncio.sleep(0)
         assert worker.calls
@@ -639,13 +661,13 @@ def test_a_drag_shows_states_on_its_way_and_drops_stale_ones() -> None:
 
     async def path() -> tuple[list[dict[str, Any]], Slowly]:
         worker = Slowly()
-        viewer = Viewer(StudioPool(1), worker, worker)  # type: ignore[arg-type]
-        said, answers = list[dict[str, Any]](), viewer.answers()
+        viewer = WindowSession(StudioPool(1), worker, worker)  # type: ignore[arg-type]
+        said, answers = list[dict[str, Any]](), viewer.iterate_messages()
 
         async def drag() -> None:
             for number in range(10):
                 state = StudioState(BASE, (("cluster.scale.network", 0.5 + number / 10),))
-                viewer.ask(number, PageQuery(state, None, HERE), 0)
+                viewer.set_request(number, PageQuery(state, None, HERE), 0)
                 await asyncio.sleep(0.015)
 
         moving = asyncio.create_task(drag())
@@ -658,7 +680,7 @@ def test_a_drag_shows_states_on_its_way_and_drops_stale_ones() -> None:
         return said, worker
 
     said, worker = asyncio.run(path())
-    shown = [each["ask"] for each in said if each["of"].get("part") == QUICK[0]]
+    shown = [each["ask"] for each in said if each["of"].get("part") == QUICK_PARTS[0]]
     assert shown == sorted(shown)
     assert shown[-1] == 9
     assert len(shown) > 1

@@ -21,21 +21,21 @@ from conftest import AtOnce
 
 import simcluster
 from simcluster.base.errors import InputError
-from simcluster.base.store import Store
-from simcluster.base.telling import DEFAULT_ESTIMATE_LIMIT, estimate_limit, no_time_limit
+from simcluster.base.progress import DEFAULT_ESTIMATE_LIMIT, estimate_limit, no_time_limit
+from simcluster.base.store import RowStore
 from simcluster.base.version import sources_digest
 from simcluster.cli import main
 from simcluster.cli.sweep import ProgressBar
 from simcluster.results.result import VERSION
-from simcluster.scenario.scenario import Base, Variant
+from simcluster.scenario.scenario import BaseScenario, ScenarioVariant
 from simcluster.studies.sweep import dask_cluster
-from simcluster.studies.sweep.playing import Row, simulate_on_executor
 from simcluster.studies.sweep.sweep import MAX_VARIANTS, load_sweep, make_sweep, run_sweep, sweep
+from simcluster.studies.sweep.variant_simulation import Row, simulate_on_executor
 
 VARY: dict[str, list[Any]] = {"parallel.tp": [1, 2], "parallel.pp": [1, 2], "parallel.sequence_parallel": [True, False]}
 
 
-def cheap(variant: Variant) -> Row:
+def cheap(variant: ScenarioVariant) -> Row:
     """A stand-in for a simulation, which says what was asked of it."""
     changes = dict(variant.changes)
     if changes.get("seed") == 13:
@@ -53,21 +53,23 @@ def seeds(count: int) -> dict[str, list[int]]:
 
 
 def test_the_grid_is_in_order_and_complete() -> None:
-    made = make_sweep(Base("tiny_dp"), {"a": [1, 2], "b": [3, 4, 5]}, fixed=[("c", 0)], rows=[{"d": 8}, {"d": 9}])
+    made = make_sweep(
+        BaseScenario("tiny_dp"), {"a": [1, 2], "b": [3, 4, 5]}, fixed=[("c", 0)], rows=[{"d": 8}, {"d": 9}]
+    )
     assert made.paths == ["d", "a", "b"]
-    values = [tuple(made.values(number).values()) for number in made.numbers]
+    values = [tuple(made.variant_values(number).values()) for number in made.numbers]
     assert values == [(d, a, b) for d in (8, 9) for a in (1, 2) for b in (3, 4, 5)]
-    assert made.variant(0).changes == (("c", 0), ("d", 8), ("a", 1), ("b", 3))
+    assert made.make_variant(0).changes == (("c", 0), ("d", 8), ("a", 1), ("b", 3))
 
 
 def test_a_sample_has_no_repetition_and_is_the_same_by_its_seed() -> None:
     grid = {"a": list(range(1000)), "b": list(range(1000)), "c": list(range(1000))}
-    first = make_sweep(Base("tiny_dp"), grid, sample=500, seed=3)
+    first = make_sweep(BaseScenario("tiny_dp"), grid, sample=500, seed=3)
     assert len(set(first.numbers)) == 500
-    assert first.numbers == make_sweep(Base("tiny_dp"), grid, sample=500, seed=3).numbers
-    assert first.numbers != make_sweep(Base("tiny_dp"), grid, sample=500, seed=4).numbers
+    assert first.numbers == make_sweep(BaseScenario("tiny_dp"), grid, sample=500, seed=3).numbers
+    assert first.numbers != make_sweep(BaseScenario("tiny_dp"), grid, sample=500, seed=4).numbers
     with pytest.raises(InputError, match=r"1,000,000,000 variants are more than .*--sample"):
-        make_sweep(Base("tiny_dp"), grid)
+        make_sweep(BaseScenario("tiny_dp"), grid)
     assert MAX_VARIANTS < 1000**3
 
 
@@ -75,12 +77,12 @@ def test_a_study_file_with_a_grid_and_one_with_a_table(tmp_path: Path) -> None:
     study = tmp_path / "study.yaml"
     study.write_text("scenario: tiny_dp\nset: {steps: 2}\nvary: {seed: [1, 2], training.micro_batch: [1]}\n")
     made = load_sweep(study, {"training.global_batch": [8]})
-    assert [variant.changes for _, variant in made.variants()] == [
+    assert [variant.changes for _, variant in made.iterate_variants()] == [
         (("steps", 2), ("seed", number), ("training.micro_batch", 1), ("training.global_batch", 8)) for number in (1, 2)
     ]
     (tmp_path / "rows.csv").write_text("S,MB\n1,1\n2,\n")
     study.write_text("scenario: tiny_dp\ntable: rows.csv\ncolumns: {S: seed, MB: training.micro_batch}\n")
-    assert [dict(variant.changes) for _, variant in load_sweep(study, {}).variants()] == [
+    assert [dict(variant.changes) for _, variant in load_sweep(study, {}).iterate_variants()] == [
         {"seed": 1, "training.micro_batch": 1},
         {"seed": 2},
     ]
@@ -105,7 +107,7 @@ def test_dask_gives_the_serial_rows_to_the_bit(dask_address: str, monkeypatch: p
     serial = sweep("tiny_3d", VARY)
     pd.testing.assert_frame_equal(sweep("tiny_3d", VARY, executor=dask_address), serial, check_exact=True)
     monkeypatch.setattr(dask_cluster, "sources_digest", lambda: "another simulator")
-    with pytest.raises(InputError, match=r"worker tcp://.* has another simcluster, numpy, .*restart the workers"):
+    with pytest.raises(InputError, match=r"worker tcp://.* has other versions of simcluster, .*restart the workers"):
         sweep("tiny_3d", VARY, executor=dask_address)
 
 
@@ -145,20 +147,20 @@ class Watched:
     def __init__(self, *, killed: bool) -> None:
         self._killed = killed
 
-    def task(self) -> Any:
-        return partial(dask_cluster.simulate_checked, sources_digest())
+    def chunk_function(self) -> Any:
+        return partial(dask_cluster.simulate_if_same_version, sources_digest())
 
-    def look(self) -> None:
+    def check_alive(self) -> None:
         raise AssertionError
 
-    def killed(self, problem: BaseException) -> bool:
+    def has_killed_process(self, problem: BaseException) -> bool:
         if not self._killed:
             raise InputError(f"lost: {problem}")
         return True
 
 
 def test_a_task_that_kills_who_plays_it_is_a_row_and_its_neighbours_are_played() -> None:
-    tasks = [(number, Variant(Base("tiny_dp"), (("seed", number),))) for number in range(6)]
+    tasks = [(number, ScenarioVariant(BaseScenario("tiny_dp"), (("seed", number),))) for number in range(6)]
     rows = simulate_on_executor(Unlucky(RuntimeError("gone")), 1, tasks, cheap, Watched(killed=True))
     found = {number: row["status"] for chunk in rows for number, row in chunk}
     assert found == {number: "failed" if number == 3 else "ok" for number in range(6)}
@@ -166,17 +168,17 @@ def test_a_task_that_kills_who_plays_it_is_a_row_and_its_neighbours_are_played()
 
 @pytest.mark.parametrize("problem", [CancelledError(), OSError("closed"), RuntimeError("gone")])
 def test_an_executor_that_is_lost_is_one_message(problem: Exception, tmp_path: Path) -> None:
-    made = make_sweep(Base("tiny_dp"), seeds(6))
-    tasks = [(number, variant) for number, variant in made.variants()]
+    made = make_sweep(BaseScenario("tiny_dp"), seeds(6))
+    tasks = [(number, variant) for number, variant in made.iterate_variants()]
     with pytest.raises(InputError, match="lost"):
         list(simulate_on_executor(Unlucky(problem), 1, tasks, cheap, Watched(killed=False)))
     with pytest.raises(InputError, match="lost"):
         list(simulate_on_executor(Closed(problem), 1, tasks, cheap, Watched(killed=False)))
-    with pytest.raises(InputError, match=r"the executor is broken .*with a new one"):
+    with pytest.raises(InputError, match=r"the executor is broken .*: run it again with a new executor"):
         run_sweep(made, executor=Closed(BrokenExecutor("x")), measure=cheap)
-    with pytest.raises(InputError, match=r"the executor is broken .*with a new one"):
+    with pytest.raises(InputError, match=r"the executor is broken .*: run it again with a new executor"):
         run_sweep(made, executor=Unlucky(BrokenExecutor("x")), store=tmp_path / "rows", measure=cheap)
-    assert run_sweep(made, store=tmp_path / "rows", measure=cheap).played < 6
+    assert run_sweep(made, store=tmp_path / "rows", measure=cheap).num_simulated < 6
 
 
 @pytest.mark.parametrize(("asked", "most"), [(False, DEFAULT_ESTIMATE_LIMIT), (True, math.inf)])
@@ -192,8 +194,10 @@ def how_long(_: object) -> dict[str, float]:
 
 
 def test_a_worker_with_another_simulator_plays_nothing() -> None:
-    with pytest.raises(InputError, match="a worker of the Dask cluster has another simcluster"):
-        dask_cluster.simulate_checked("another simulator", cheap, [])
+    with pytest.raises(
+        InputError, match=r"a worker of the Dask cluster has other versions of simcluster, .* restart the workers"
+    ):
+        dask_cluster.simulate_if_same_version("another simulator", cheap, [])
 
 
 # --- nothing is lost --------------------------------------------------------------------------------------------------
@@ -201,15 +205,15 @@ def test_a_worker_with_another_simulator_plays_nothing() -> None:
 
 def test_what_is_done_is_not_played_again_and_a_sweep_may_grow(tmp_path: Path) -> None:
     store = tmp_path / "rows"
-    first = run_sweep(make_sweep(Base("tiny_dp"), seeds(10)), store=store, measure=cheap)
-    assert first.played == 10
-    more = run_sweep(make_sweep(Base("tiny_dp"), {"seed": [3, 3, 12, 11]}), store=store, measure=cheap)
-    assert more.played == 2
+    first = run_sweep(make_sweep(BaseScenario("tiny_dp"), seeds(10)), store=store, measure=cheap)
+    assert first.num_simulated == 10
+    more = run_sweep(make_sweep(BaseScenario("tiny_dp"), {"seed": [3, 3, 12, 11]}), store=store, measure=cheap)
+    assert more.num_simulated == 2
     assert [row["step_time_s"] for row in more.rows] == [1.0, 1.0, 4.0, 11 / 3]
-    other = make_sweep(Base("tiny_dp"), {"seed": [3]}, fixed=[("steps", 2)])
-    assert run_sweep(other, store=store, measure=cheap).played == 1
-    again = run_sweep(make_sweep(Base("tiny_dp"), seeds(10)), store=store, retry=True, measure=cheap)
-    assert again.played == 1  # the seventh had failed
+    other = make_sweep(BaseScenario("tiny_dp"), {"seed": [3]}, fixed=[("steps", 2)])
+    assert run_sweep(other, store=store, measure=cheap).num_simulated == 1
+    again = run_sweep(make_sweep(BaseScenario("tiny_dp"), seeds(10)), store=store, retry=True, measure=cheap)
+    assert again.num_simulated == 1  # the seventh had failed
     assert again.rows == first.rows
 
 
@@ -218,7 +222,7 @@ import sys, time
 sys.path.insert(0, sys.argv[3])
 from pathlib import Path
 from simcluster.studies.sweep.sweep import make_sweep
-from simcluster.scenario.scenario import Base
+from simcluster.scenario.scenario import BaseScenario
 from simcluster.studies.sweep.sweep import run_sweep
 
 def say(done, *_):
@@ -226,7 +230,7 @@ def say(done, *_):
     time.sleep(0.05)  # or it would be over before it is killed
 
 if __name__ == "__main__":
-    made = make_sweep(Base("tiny_dp"), {"seed": list(range(int(sys.argv[2])))})
+    made = make_sweep(BaseScenario("tiny_dp"), {"seed": list(range(int(sys.argv[2])))})
     run_sweep(made, executor=2, store=Path(sys.argv[1]), progress=say)
 """
 
@@ -250,15 +254,15 @@ def killed(folder: Path, count: int, *, times: int) -> None:
         os.killpg(process.pid, signal.SIGKILL)
         process.stdout.close()
         assert process.wait() == -signal.SIGKILL, "it must be killed before it is finished"
-        with Store(store, VERSION) as kept:
-            now = kept.count
+        with RowStore(store, VERSION) as kept:
+            now = kept.row_count
         assert told is not None
         assert count > now >= told, "what was told to be done is on disk"
         before = now
-    made = make_sweep(Base("tiny_dp"), seeds(count))
+    made = make_sweep(BaseScenario("tiny_dp"), seeds(count))
     swept = run_sweep(made, store=store)
-    assert swept.played == count - before, "rows that were on disk are not played again"
-    pd.testing.assert_frame_equal(swept.frame(), run_sweep(made).frame(), check_exact=True)
+    assert swept.num_simulated == count - before, "rows that were on disk are not played again"
+    pd.testing.assert_frame_equal(swept.to_frame(), run_sweep(made).to_frame(), check_exact=True)
 
 
 # --- the command ------------------------------------------------------------------------------------------------------
@@ -289,7 +293,7 @@ def test_values_of_several_types_fit_in_a_column(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ([], "a sweep needs a varied key"),
+        ([], "a sweep needs at least one varied key"),
         (["--vary", "paralel.tp=1,2"], "did you mean 'parallel'"),
         (["--vary", "cluster.scale.netwerk=1,2"], "did you mean 'network'"),
         (["--vary", "seed=1,2", "--executor", "many"], "must be a number of processes"),
@@ -309,7 +313,7 @@ def test_bad_input(arguments: list[str], words: str, tmp_path: Path, capsys: pyt
     [
         ("scenario: tiny_dp\nvary: {seed: []}\n", "seed"),
         ("scenario: tiny_dp\nvary: {sed: [1]}\n", "did you mean 'seed'"),
-        ("scenario: tiny_dp\ntable: rows.csv\n", "needs columns"),
+        ("scenario: tiny_dp\ntable: rows.csv\n", "'table' needs 'columns', which map the table's headers to"),
         ("scenario: tiny_dp\ntable: none.csv\ncolumns: {S: seed}\n", "does not exist"),
         ("scenario: tiny_dp\ntable: rows.csv\ncolumns: {T: seed}\n", "no column 'T'"),
         ("scenario: tiny_dp\nvarry: {seed: [1]}\n", "did you mean 'vary'"),
@@ -323,38 +327,38 @@ def test_bad_studies(text: str, words: str, tmp_path: Path, capsys: pytest.Captu
 
 
 def test_bad_stores(tmp_path: Path) -> None:
-    made = make_sweep(Base("tiny_dp"), seeds(3))
+    made = make_sweep(BaseScenario("tiny_dp"), seeds(3))
     (tmp_path / "text").write_text("not a database, but long enough to be looked at as one " * 20)
     with pytest.raises(InputError, match="not a store of finished rows"):
         run_sweep(made, store=tmp_path / "text", measure=cheap)
-    with Store(tmp_path / "old", "0.0.9"):
+    with RowStore(tmp_path / "old", "0.0.9"):
         pass
     with pytest.raises(InputError, match=rf"created by simcluster 0\.0\.9, this is {VERSION}"):
         run_sweep(made, store=tmp_path / "old", measure=cheap)
     with (
-        Store(tmp_path / "holed", VERSION) as kept,
-        pytest.raises(InputError, match=r"row a cannot be found any more; choose anoth"),
+        RowStore(tmp_path / "holed", VERSION) as kept,
+        pytest.raises(InputError, match=r"row a is listed but cannot be read; choose anoth"),
     ):
-        list(kept.rows(["a"]))
-    with Store(tmp_path / "busy", VERSION), pytest.raises(InputError, match="another process is writing"):
+        list(kept.read_rows(["a"]))
+    with RowStore(tmp_path / "busy", VERSION), pytest.raises(InputError, match="another process is writing"):
         run_sweep(made, store=tmp_path / "busy", measure=cheap)
     file = sqlite3.connect(tmp_path / "foreign")
     file.execute("PRAGMA application_id=7")
     file.execute("CREATE TABLE x (y)")
     file.close()
-    with pytest.raises(InputError, match="another program's"):
+    with pytest.raises(InputError, match="the database of another program"):
         run_sweep(made, store=tmp_path / "foreign", measure=cheap)
 
 
 def test_a_full_disk_is_one_message_and_loses_nothing(tmp_path: Path) -> None:
     store = tmp_path / "rows"
-    with Store(store, VERSION) as kept:
-        kept.add([("a", {"status": "ok"})])
+    with RowStore(store, VERSION) as kept:
+        kept.add_rows([("a", {"status": "ok"})])
         kept._file.execute(f"PRAGMA max_page_count={kept._file.execute('PRAGMA page_count').fetchone()[0]}")
         with pytest.raises(InputError, match="finished rows are safe"):
-            kept.add((str(number), {"text": "x" * 10_000}) for number in range(50))
-    with Store(store, VERSION) as kept:
-        assert kept.find_stored(["a", "0"]) == {"a"}
+            kept.add_rows((str(number), {"text": "x" * 10_000}) for number in range(50))
+    with RowStore(store, VERSION) as kept:
+        assert kept.find_stored_keys(["a", "0"]) == {"a"}
 
 
 DAMAGE = ["", "7", "null", '{"status": "ok"}', b"\xff\xfe", None, 3.5, "[" * 5000]
@@ -362,8 +366,8 @@ DAMAGE = ["", "7", "null", '{"status": "ok"}', b"\xff\xfe", None, 3.5, "[" * 500
 
 
 def test_a_damaged_row_is_played_again_and_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    made, store = make_sweep(Base("tiny_dp"), seeds(len(DAMAGE) + 2)), tmp_path / "rows"
-    expected = run_sweep(made, store=store, measure=cheap).frame()
+    made, store = make_sweep(BaseScenario("tiny_dp"), seeds(len(DAMAGE) + 2)), tmp_path / "rows"
+    expected = run_sweep(made, store=store, measure=cheap).to_frame()
     file = sqlite3.connect(store)
     keys = [key for (key,) in file.execute("SELECT key FROM rows ORDER BY key")]
     file.execute("CREATE TABLE other AS SELECT * FROM rows")
@@ -377,9 +381,9 @@ def test_a_damaged_row_is_played_again_and_told(tmp_path: Path, capsys: pytest.C
     file.close()
     with pytest.warns(RuntimeWarning, match=rf"{len(DAMAGE) + 1} of {len(DAMAGE) + 2} rows are damaged"):
         swept = run_sweep(made, store=store, measure=cheap)
-    assert swept.played == len(DAMAGE) + 1
-    pd.testing.assert_frame_equal(swept.frame(), expected, check_exact=True)
-    assert run_sweep(made, store=store, measure=cheap).played == 0
+    assert swept.num_simulated == len(DAMAGE) + 1
+    pd.testing.assert_frame_equal(swept.to_frame(), expected, check_exact=True)
+    assert run_sweep(made, store=store, measure=cheap).num_simulated == 0
 
 
 def test_what_cannot_be_sent_is_said_at_once() -> None:
@@ -392,12 +396,12 @@ def test_the_bar_tells_rate_and_time_left() -> None:
     bar(10, 100, 0)
     bar._begun = (0.0, 10)
     bar.done = 30
-    assert bar.line(10.0, 2) == "30/100 (30%)  2.0 per second, 0:35 left  2 without a result"
+    assert bar.progress_line(10.0, 2) == "30/100 (30%)  2.0 per second, 0:35 left  2 without a result"
 
 
 def test_rows_of_another_measure_are_other_rows(tmp_path: Path) -> None:
-    made = make_sweep(Base("tiny_dp"), {"seed": [1, 2]})
-    assert run_sweep(made, store=tmp_path / "rows", measure=cheap).played == 2
+    made = make_sweep(BaseScenario("tiny_dp"), {"seed": [1, 2]})
+    assert run_sweep(made, store=tmp_path / "rows", measure=cheap).num_simulated == 2
     again = run_sweep(made, store=tmp_path / "rows")
-    assert again.played == 2
+    assert again.num_simulated == 2
     assert "mfu" in again.rows[0]

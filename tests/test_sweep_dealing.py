@@ -18,11 +18,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simcluster.base.errors import InputError
-from simcluster.base.processes import WorkerPool, process_context
-from simcluster.scenario.scenario import Base, Variant
-from simcluster.studies.sweep.players import WorkSplit
-from simcluster.studies.sweep.playing import Row
+from simcluster.base.processes import WorkerPool, multiprocessing_context
+from simcluster.scenario.scenario import BaseScenario, ScenarioVariant
 from simcluster.studies.sweep.sweep import make_sweep, order_variants, sweep
+from simcluster.studies.sweep.sweep_executor import WorkSplit
+from simcluster.studies.sweep.variant_simulation import Row
 
 VARY = {"parallel.zero": [0, 1], "training.micro_batch": [1, 2], "parallel.tp": [1, 2], "parallel.pp": [1, 2]}
 
@@ -35,28 +35,30 @@ def test_each_is_taken_once_whoever_comes_next(keys: list[tuple[str, str]], turn
     deal = WorkSplit(sorted(keys), 4)
     taken: list[int] = []
     for member, seconds in turns:
-        part = deal.take(member)
+        part = deal.take_tasks(member)
         taken += part
         if part:
-            deal.took(member, seconds)
+            deal.record_task_time(member, seconds)
     for member in range(4):  # what is not worth another process is left to the one that has it
-        while part := deal.take(member):
+        while part := deal.take_tasks(member):
             taken += part
-            deal.took(member, 0.0)
+            deal.record_task_time(member, 0.0)
     assert sorted(taken) == list(range(len(keys)))
 
 
 def test_neighbours_share_most_and_a_part_is_cut_where_they_share_least() -> None:
-    made = make_sweep(Base("tiny_3d"), VARY)
+    made = make_sweep(BaseScenario("tiny_3d"), VARY)
     keys = order_variants(made, made.numbers)
     assert sorted(keys) == list(made.numbers)
-    layouts = [(made.values(number)["parallel.pp"], made.values(number)["parallel.tp"]) for number in keys]
+    layouts = [
+        (made.variant_values(number)["parallel.pp"], made.variant_values(number)["parallel.tp"]) for number in keys
+    ]
     assert layouts == [(pp, tp) for pp in (1, 2) for tp in (1, 2) for _ in range(4)]
-    assert [made.values(number)["parallel.zero"] for number in keys] == [0, 1] * 8
+    assert [made.variant_values(number)["parallel.zero"] for number in keys] == [0, 1] * 8
     deal = WorkSplit(list(keys.values()), 3)
-    assert deal.take(0) == range(1)
-    assert deal.take(1) == range(8, 9)  # from the other pp on
-    assert deal.take(2).start in (4, 12)  # from another tp on
+    assert deal.take_tasks(0) == range(1)
+    assert deal.take_tasks(1) == range(8, 9)  # from the other pp on
+    assert deal.take_tasks(2).start in (4, 12)  # from another tp on
 
 
 @contextmanager
@@ -75,7 +77,7 @@ HERE: list[int] = []
 """Empty in a fresh Python, filled in a copy of one in which a test has filled it."""
 
 
-def where(variant: Variant) -> Row:
+def where(variant: ScenarioVariant) -> Row:
     """Which process a variant is played in, and whether that is a copy of this one."""
     return {"status": "ok", "error": "", "copied": bool(HERE), "process": os.getpid()}
 
@@ -84,7 +86,7 @@ def test_processes_are_fresh_where_there_are_other_threads_and_rows_the_same() -
     vary = {"parallel.tp": [1, 2]}
     serial = sweep("tiny_3d", vary)
     with another_thread():
-        assert process_context().get_start_method() == "spawn"
+        assert multiprocessing_context().get_start_method() == "spawn"
         pd.testing.assert_frame_equal(sweep("tiny_3d", vary, executor=2), serial, check_exact=True)
 
 
@@ -123,7 +125,7 @@ ENDED_AT_ONCE = """
 import os, signal, sys
 sys.path.insert(0, sys.argv[1])
 from simcluster.base.processes import WorkerPool
-from simcluster.cli.terminal import stopping_signals
+from simcluster.cli.terminal import catch_stopping_signals
 fork = os.fork
 
 def ended_at_once():
@@ -133,8 +135,8 @@ def ended_at_once():
     return found
 
 os.fork = ended_at_once
-with stopping_signals():
-    WorkerPool(abs, 2).close(now=True)
+with catch_stopping_signals():
+    WorkerPool(abs, 2).close(at_once=True)
 print("over")
 """
 

@@ -14,9 +14,9 @@ from simcluster.model.kernels import Kernel, split_matmul
 from simcluster.model.layers import RankShape
 from simcluster.model.transformer import Model
 from simcluster.planning.ops import Op, Segment
-from simcluster.planning.segment_ops import SegmentBuilder
-from simcluster.planning.segments import Pass, Passes
-from simcluster.planning.works import Collective, Compute
+from simcluster.planning.pass_segments import CachedPassSegmentMaker, PassLayers
+from simcluster.planning.segment_builder import SegmentBuilder
+from simcluster.planning.work_kinds import Collective, Compute
 from simcluster.scenario.scenario import load
 from simcluster.step.simulate import simulate
 
@@ -24,7 +24,7 @@ MODEL = Model(
     layers=2, hidden_size=512, heads=8, kv_heads=8, ffn_hidden_size=2048, vocab_size=1024, sequence_length=128,
     gated_mlp=False,
 )  # fmt: skip
-ALL = Pass((0, 1), embedding=True, lm_head=True)
+ALL = PassLayers((0, 1), embedding=True, lm_head=True)
 
 
 def product(seconds: float) -> Kernel:
@@ -56,14 +56,14 @@ def test_two_things_in_pieces_take_the_longer_and_a_piece_of_the_shorter(
     """T = max(g, c) + min(g, c) / pieces, exactly."""
     g, c = float(product_unit * pieces), float(comm_unit * pieces)
     ops = SegmentBuilder(by_flops)
-    ops.compute((product(1.0),), "forward", "before", 0)
+    ops.add_kernels((product(1.0),), "forward", "before", 0)
     if way == "gathered":
         ops.add_gathered_matmul(product(g), pieces, "forward", "block", c, 0)
     else:
         ops.add_reduced_matmul(product(g), pieces, "forward", "block", ("reduce_scatter", "block", c), 0)
-        ops.join()
-    ops.compute((product(1.0),), "forward", "after", 0)
-    assert length(ops.segment()) == 1.0 + max(g, c) + min(g, c) / pieces + 1.0
+        ops.join_collectives()
+    ops.add_kernels((product(1.0),), "forward", "after", 0)
+    assert length(ops.build_segment()) == 1.0 + max(g, c) + min(g, c) / pieces + 1.0
 
 
 def test_pieces_read_the_weights_again() -> None:
@@ -80,7 +80,7 @@ def test_no_byte_and_no_flop_is_lost(kind: str, sequence_parallel: bool, overlap
     shape = RankShape(2, tp=4, sequence_parallel=sequence_parallel, recompute="full")
     totals = []
     for pieces in (1, 4):
-        made = Passes(
+        made = CachedPassSegmentMaker(
             MODEL, shape, lambda kernels: sum(kernel.flops for kernel in kernels), overlap_tensor=overlap,
             tensor_pieces=pieces,
         )  # fmt: skip

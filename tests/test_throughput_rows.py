@@ -11,14 +11,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simcluster.base.errors import InputError
-from simcluster.reference.loader import simulate_batch_delays
-from simcluster.results.account import RECENT_ENTRIES, Account, attribute_difference
-from simcluster.results.metrics import BREAKDOWN
+from simcluster.reference.data_loader import simulate_batch_delays
+from simcluster.results.rank_time import BREAKDOWN
 from simcluster.results.result import Result
-from simcluster.scenario.loading import host_tokens
+from simcluster.results.step_account import RECENT_ENTRIES, StepAccount, attribute_difference
+from simcluster.scenario.data_wait import tokens_per_host
 from simcluster.scenario.scenario import from_document, load
 from simcluster.step.simulate import WARMUP_STEPS, simulate
-from simcluster.studies.whatif.montecarlo import monte_carlo, remove_randomness
+from simcluster.studies.whatif.monte_carlo_study import monte_carlo, remove_randomness
 
 
 def stall(cause: str, seconds: str, **more: Any) -> dict[str, Any]:
@@ -61,7 +61,7 @@ def test_an_account_saved_without_the_rows_is_read_and_compared() -> None:
     for entries in (saved["breakdown_s"], saved["account"]["states_s"], *saved["account"]["stages_s"]):
         for row in RECENT_ENTRIES:
             del entries[row]
-    old = Account.from_result(saved)
+    old = StepAccount.from_result(saved)
     assert tuple(old.breakdown) == BREAKDOWN
     new = simulate(load("tiny_dp", {"faults": [stall("data_loading", "5 ms")]}))
     causes = attribute_difference(old, new.account)
@@ -130,7 +130,7 @@ def test_a_step_is_as_much_longer_as_its_loader_exposes(name: str, times: float,
     assert states["bubble"] == pytest.approx(plain.times.breakdown["bubble"])
     assert sum(states.values()) == pytest.approx(result.step_time, rel=1e-12)
     assert result.slowdown == 1.0
-    assert ("would hide it" in str(result)) == (expected > 0)
+    assert ("would hide the loading" in str(result)) == (expected > 0)
 
 
 def test_the_loader_sees_the_step_without_itself() -> None:
@@ -144,7 +144,7 @@ def test_the_loader_sees_the_step_without_itself() -> None:
 
 
 def test_a_rate_is_of_the_tokens_that_the_replicas_of_a_host_need() -> None:
-    hosts, tokens = host_tokens(load("tiny_3d"))
+    hosts, tokens = tokens_per_host(load("tiny_3d"))
     scenario = load("tiny_3d")
     assert hosts == tuple(sorted(set(scenario.cluster.built.host_of[: scenario.gpus])))
     assert set(tokens.tolist()) <= {scenario.tokens_per_step / scenario.dp * dp for dp in range(1, scenario.dp + 1)}
@@ -160,8 +160,8 @@ def test_jitter_differs_by_host_and_step_and_all_ways_to_play_agree() -> None:
     scenario = load("tiny_3d", {"data.loader": {"batch": "30 ms", "jitter": jitter}, "steps": 3})
     result = simulate(scenario)
     assert result.loading is not None
-    assert result.loading.exposed > 0
-    assert len({seconds for own in result.loading.late for seconds in own}) > 2
+    assert result.loading.exposed_seconds > 0
+    assert len({seconds for own in result.loading.batch_delays for seconds in own}) > 2
     for other in (simulate(scenario, engine="reference"), simulate(scenario, folded=False)):
         assert other.step_time == result.step_time
         assert other.times.breakdown == pytest.approx(result.times.breakdown)

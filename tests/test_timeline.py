@@ -10,7 +10,7 @@ import pytest
 from conftest import Tiny
 from ops_by_hand import HandOp, label, ops_of
 
-from simcluster.reference.record import OpTimes
+from simcluster.reference.step_record import OpTimes
 from simcluster.results.timeline import COLUMNS, Spans, make_spans
 from simcluster.step.simulate import simulate
 
@@ -47,7 +47,7 @@ def spans() -> Spans:
 
 
 def test_a_whole_table() -> None:
-    frame = spans().frame()
+    frame = spans().to_frame()
     assert tuple(frame.columns) == COLUMNS
     found = list(frame.itertuples(index=False, name=None))
     assert found == [
@@ -63,7 +63,7 @@ def test_a_whole_table() -> None:
 
 
 def test_columns_have_the_types_of_numbers_and_texts() -> None:
-    frame = spans().frame()
+    frame = spans().to_frame()
     for name in ("step", "rank", "layer", "stage", "chunk", "microbatch"):
         assert frame[name].dtype == np.int64
     for name in ("bytes", "ready", "start", "end"):
@@ -77,8 +77,8 @@ def test_spans_of_one_rank_and_words() -> None:
     assert len(table) == 7
     assert len(table.of_rank(0)) == 4
     assert len(table.of_rank(3)) == 0
-    assert table.words[table.code("recv")] == "recv"
-    assert table.code("nothing of the kind") == -1
+    assert table.words[table.word_code("recv")] == "recv"
+    assert table.word_code("nothing of the kind") == -1
 
 
 def test_every_rank_has_a_timeline(tiny: Tiny) -> None:

@@ -15,7 +15,7 @@ from simcluster.base.errors import InputError
 from simcluster.base.units import format_seconds
 from simcluster.cli import main, make_parser
 from simcluster.scenario.scenario import Scenario, from_document
-from simcluster.studies.multi_job import PlacedJob, Shared, load_jobs, simulate_jobs
+from simcluster.studies.multi_job import PlacedJob, SharedJobResult, load_jobs, simulate_jobs
 
 
 def jobs_file(folder: Path, first: list[int], second: list[int], oversubscription: float = 4) -> Path:
@@ -93,7 +93,7 @@ def on_one_uplink(batch: int, steps: int = 1) -> Scenario:
     })  # fmt: skip
 
 
-def sharing(first: Scenario, second: Scenario) -> list[Shared]:
+def sharing(first: Scenario, second: Scenario) -> list[SharedJobResult]:
     return simulate_jobs([PlacedJob(first, (0, 2)), PlacedJob(second, (1, 3))], first.cluster.built)
 
 
@@ -264,7 +264,7 @@ def test_the_picture_is_of_the_same_time_of_all(tmp_path: Path, monkeypatch: pyt
     path = jobs_file(tmp_path, [0, 2], [1, 3])
     assert main(["share", str(path), "--gantt", str(tmp_path / "jobs.png"), "--json", str(tmp_path / "j.json")]) == 0
     rows = json.loads((tmp_path / "j.json").read_text())
-    assert drawn["said"] == [(format_seconds(row["step_time_s"]), f"{row['slowdown']:.3f} x") for row in rows]
+    assert drawn["remarks"] == [(format_seconds(row["step_time_s"]), f"{row['slowdown']:.3f} x") for row in rows]
     begin, end = drawn["window"]
     assert end - begin == pytest.approx(2 * max(row["step_time_s"] for row in rows), rel=1e-3)
 
@@ -295,5 +295,5 @@ def test_a_job_has_the_gpus_of_its_machines_unless_it_says_so(tmp_path: Path) ->
     path.write_text(head + "".join(f"  - {{scenario: tiny_dp, {job}}}\n" for job in [jobs[0], jobs[2]]))
     assert [len(job.gpus) for job in load_jobs(path)[0]] == [16, 16]
     path.write_text(head + "  - {scenario: tiny_dp, machines: [9]}\n")
-    with pytest.raises(InputError, match="no node 9; it has 0 to 3: name some"):
+    with pytest.raises(InputError, match="no node 9; its nodes are 0 to 3: use some"):
         load_jobs(path)

@@ -16,7 +16,7 @@ from pydantic import ValidationError
 from ruamel.yaml import YAML
 
 from simcluster.base.errors import InputError
-from simcluster.studies.bench.describe import bisection_bandwidth, measure_cluster
+from simcluster.studies.bench.cluster_measurement import measure_bisection_bandwidth, measure_cluster
 from simcluster.topology import TOPOLOGIES, Cluster, parse_topology
 from simcluster.topology.links import switch_levels
 
@@ -135,7 +135,9 @@ def test_leaf_spine_counts_and_bisection(leaves, gpus_per_leaf, spines):
     assert kinds(cluster) == {"gpu": leaves * gpus_per_leaf, "leaf": leaves, "spine": spines}
     assert len(cluster.links) == 2 * (leaves * gpus_per_leaf + leaves * spines)
     if leaves % 2 == 0:  # then the halves are whole leaves
-        assert bisection_bandwidth(cluster) == pytest.approx(leaves / 2 * min(gpus_per_leaf, spines) * 50e9, rel=1e-12)
+        assert measure_bisection_bandwidth(cluster) == pytest.approx(
+            leaves / 2 * min(gpus_per_leaf, spines) * 50e9, rel=1e-12
+        )
 
 
 @given(gpus=st.integers(1, 40), per_host=st.integers(1, 8))
@@ -146,14 +148,14 @@ def test_flat_is_a_star(gpus, per_host):
     assert set(cluster.links) == {p for i in range(gpus) for p in ((f"gpu{i}", "switch"), ("switch", f"gpu{i}"))}
     if gpus > per_host:  # halves are of machines
         half = math.ceil(gpus / per_host) // 2 * per_host
-        assert bisection_bandwidth(cluster) == pytest.approx(min(half, gpus - half) * 50e9, rel=1e-12)
+        assert measure_bisection_bandwidth(cluster) == pytest.approx(min(half, gpus - half) * 50e9, rel=1e-12)
 
 
 @pytest.mark.parametrize("units", [2, 4])
 @pytest.mark.parametrize("oversubscription", [1.0, 2.0])
 def test_dgx_bisection_is_that_of_the_uplinks_of_half_the_units(units, oversubscription):
     cluster = dgx(4 * units, 8, 4, oversubscription)
-    assert bisection_bandwidth(cluster) == pytest.approx(units / 2 * 8 * 4 * 25e9 / oversubscription, rel=1e-12)
+    assert measure_bisection_bandwidth(cluster) == pytest.approx(units / 2 * 8 * 4 * 25e9 / oversubscription, rel=1e-12)
 
 
 @given(leaves=st.integers(1, 4), gpus_per_leaf=st.integers(1, 4), spines=st.integers(1, 3), data=st.data())
@@ -161,7 +163,7 @@ def test_dgx_bisection_is_that_of_the_uplinks_of_half_the_units(units, oversubsc
 def test_bisection_between_classes_is_the_maximum_flow_of_the_whole_graph(leaves, gpus_per_leaf, spines, data):
     cluster = leaf_spine(leaves, gpus_per_leaf, spines)
     faults = data.draw(st.lists(st.tuples(st.sampled_from(cluster.links), st.sampled_from([0.5, 0.25])), max_size=3))
-    cluster = cluster.scaled([(a, b, factor) for (a, b), factor in faults])
+    cluster = cluster.with_scaled_links([(a, b, factor) for (a, b), factor in faults])
     half = len(cluster.gpus) // 2
     if half == 0:
         return
@@ -171,7 +173,7 @@ def test_bisection_between_classes_is_the_maximum_flow_of_the_whole_graph(leaves
     for i, gpu in enumerate(cluster.gpus):
         graph.add_edge(*(("from", gpu) if i < half else (gpu, "to")))
     expected = nx.maximum_flow_value(graph, "from", "to", flow_func=nx.algorithms.flow.edmonds_karp)
-    assert bisection_bandwidth(cluster) == pytest.approx(expected, rel=1e-9)
+    assert measure_bisection_bandwidth(cluster) == pytest.approx(expected, rel=1e-9)
 
 
 @pytest.mark.parametrize("cluster", [dgx(5), pcie_box(5), flat(9), leaf_spine(3, 4, 2)], ids=lambda c: c.name)
@@ -221,7 +223,7 @@ def test_dgx_routes_by_nvswitch_by_rail_and_over_a_spine():
     assert cluster.path_latency(cluster.route(3, 11)) == pytest.approx(14e-6, rel=1e-12)
     assert cluster.path_latency(cluster.route(3, 35)) == pytest.approx(15.2e-6, rel=1e-12)
     assert cluster.path_bandwidth(cluster.route(0, 5)) == 240e9
-    assert cluster.uplinks(11) == ("node1.nic3",)
+    assert cluster.exit_nics(11) == ("node1.nic3",)
 
 
 def test_a_rail_spreads_over_all_spines():
@@ -250,8 +252,8 @@ def test_the_contended_rings_of_512_gpus_share_each_uplink_by_two():
 def test_shared_nics_are_taken_in_turn_by_the_gpus_of_a_machine():
     """NCCL's rule, NIC (GPU index + channel) mod k, where a route leaves a machine and where it enters one."""
     cluster = pcie_box(2, nics=2)
-    assert cluster.uplinks(0) == ("node0.nic0", "node0.nic1")
-    assert cluster.uplinks(3) == ("node0.nic1", "node0.nic0")
+    assert cluster.exit_nics(0) == ("node0.nic0", "node0.nic1")
+    assert cluster.exit_nics(3) == ("node0.nic1", "node0.nic0")
     for src, dst in itertools.product(range(8), range(8, 16)):
         nodes = nodes_of(cluster, src, dst)
         assert (nodes[3], nodes[5]) == (f"node0.nic{src % 2}", f"node1.nic{dst % 2}")
@@ -274,7 +276,7 @@ def test_the_nic_on_the_destinations_leaf_is_preferred():
     ]
     cluster = explicit(nodes, edges).build()
     assert nodes_of(cluster, 0, 1) == ["a", "na1", "l1", "nb1", "b"]
-    assert cluster.uplinks(0) == ("na0", "na1")
+    assert cluster.exit_nics(0) == ("na0", "na1")
 
 
 def test_a_shared_nic_is_no_way_between_the_gpus_of_a_machine():
@@ -290,7 +292,7 @@ def test_direct_links_and_one_way_links():
     assert nodes_of(cluster, 0, 1) == ["a", "b"]
     assert nodes_of(cluster, 1, 0) == ["b", "c", "a"]
     assert len(cluster.links) == 3
-    assert cluster.uplinks(0) == ()
+    assert cluster.exit_nics(0) == ()
 
 
 def test_machines_of_an_explicit_graph_without_hosts_are_found():
@@ -312,14 +314,14 @@ def test_routes_and_link_order_do_not_depend_on_the_order_of_questions():
 
 def test_a_slow_link_is_slow_both_ways_and_nothing_else_changes():
     cluster = dgx(2)
-    slow = cluster.scaled([("node0.gpu3", "node0.nic3", 0.5), ("node0.nic3", "node0.gpu3", 0.5)])
+    slow = cluster.with_scaled_links([("node0.gpu3", "node0.nic3", 0.5), ("node0.nic3", "node0.gpu3", 0.5)])
     changed = np.flatnonzero(slow.capacity != cluster.capacity)
     assert {cluster.links[i] for i in changed} == {("node0.gpu3", "node0.nic3"), ("node0.nic3", "node0.gpu3")}
     assert set(slow.capacity[changed] / cluster.capacity[changed]) == {0.25}  # factors on one link multiply
     assert slow.graph["node0.gpu3"]["node0.nic3"]["bandwidth"] == 8e9
     assert cluster.graph["node0.gpu3"]["node0.nic3"]["bandwidth"] == 32e9
     assert slow.route(0, 9) == cluster.route(0, 9)
-    assert cluster.scaled([]) is cluster
+    assert cluster.with_scaled_links([]) is cluster
 
 
 @pytest.mark.parametrize(
@@ -327,12 +329,12 @@ def test_a_slow_link_is_slow_both_ways_and_nothing_else_changes():
     [
         (("node0.gpu3", "node0.nick3", 0.5), "no node 'node0.nick3'.*did you mean node0.nic3"),
         (("node0.gpu3", "node0.nic4", 0.5), "no such link; node0.gpu3 is linked to node0.nvswitch, node0.nic3"),
-        (("node0.gpu3", "node0.nic3", 0.0), "factor 0.0 must be a positive number"),
+        (("node0.gpu3", "node0.nic3", 0.0), "factor is 0.0, but must be above 0"),
     ],
 )
 def test_a_slow_link_that_is_not_there_is_an_error(fault, message):
     with pytest.raises(InputError, match=message):
-        dgx(2).scaled([fault])
+        dgx(2).with_scaled_links([fault])
 
 
 # --- the report -----------------------------------------------------------------------------------------------------
@@ -382,7 +384,7 @@ def test_shipped_topologies_build_say_their_sources_and_round_trip(path):
     spec = parse_topology(load(path))
     cluster = spec.build()
     assert all(data["source"] for _, _, data in cluster.graph.edges(data=True))
-    assert measure_cluster(cluster).lines()
+    assert measure_cluster(cluster).format_lines()
     again = parse_topology(spec.model_dump(mode="json")).build()
     assert again.links == cluster.links
     assert (again.capacity == cluster.capacity).all()
@@ -442,11 +444,11 @@ def test_a_wrong_dgx_is_an_error(change, message):
 @pytest.mark.parametrize(
     ("nodes", "edges", "message"),
     [
-        (["a:gpu", "a:gpu"], [], "two nodes are called 'a'"),
+        (["a:gpu", "a:gpu"], [], "two nodes have the name 'a'"),
         (["gpu0:gpu", "gpu1:gpu"], [("gpu0", "gpu2")], "no node 'gpu2'; did you mean gpu"),
         (["a:gpu", "b:gpu"], [("a", "b"), ("b", "a")], "two links lead from 'b' to 'a'"),
-        (["a:gpu"], [("a", "a")], "joins two different nodes"),
-        (["a:gpu:0", "b:gpu"], [("a", "b")], "'b' has no host"),
+        (["a:gpu"], [("a", "a")], "must join two different nodes"),
+        (["a:gpu:0", "b:gpu"], [("a", "b")], "'b' has no 'host'"),
         (["a:cpu"], [], "kind"),
         ([], [], "nodes"),
     ],
@@ -508,7 +510,7 @@ every_kind = pytest.mark.parametrize("kind", TOPOLOGIES)
 
 @every_kind
 def test_the_example_is_connected_both_ways(kind):
-    cluster = TOPOLOGIES[kind].small(kind).build()
+    cluster = TOPOLOGIES[kind].from_example(kind).build()
     graph = cluster.graph
     assert len(cluster.gpus) >= 2
     assert nx.is_strongly_connected(graph)
@@ -519,7 +521,7 @@ def test_the_example_is_connected_both_ways(kind):
 
 @every_kind
 def test_routes_of_the_example_are_paths_and_many_at_once_are_one_by_one(kind):
-    cluster = TOPOLOGIES[kind].small(kind).build()
+    cluster = TOPOLOGIES[kind].from_example(kind).build()
     pairs = list(itertools.product(range(len(cluster.gpus)), repeat=2))
     for src, dst in pairs:
         nodes = nodes_of(cluster, src, dst)
@@ -527,21 +529,21 @@ def test_routes_of_the_example_are_paths_and_many_at_once_are_one_by_one(kind):
         assert [cluster.links[link] for link in cluster.route(src, dst)] == list(itertools.pairwise(nodes))
         assert not set(nodes[1:-1]) & set(cluster.gpus), "a GPU forwards"
     src, dst = (np.array(ends) for ends in zip(*pairs, strict=True))
-    row, link, fraction, latency = cluster.routes(src, dst, np.zeros(len(pairs), dtype=np.int64))
+    row, link, fraction, latency = cluster.route_rows(src, dst, np.zeros(len(pairs), dtype=np.int64))
     for number, (one, other) in enumerate(pairs):
         own = row == number
         at_once = sorted(zip(link[own].tolist(), fraction[own].tolist(), strict=True))
-        assert at_once == sorted(cluster.spread(one, other, 0))
-        assert latency[number] == cluster.spread_latency(cluster.spread(one, other, 0))
+        assert at_once == sorted(cluster.spread_route(one, other, 0))
+        assert latency[number] == cluster.mean_route_latency(cluster.spread_route(one, other, 0))
 
 
 @every_kind
 def test_the_example_is_the_same_from_its_document(kind):
-    spec = TOPOLOGIES[kind].small(kind)
+    spec = TOPOLOGIES[kind].from_example(kind)
     cluster, again = spec.build(), parse_topology(spec.model_dump(mode="json")).build()
     assert (again.links, again.host_of) == (cluster.links, cluster.host_of)
     assert (again.capacity == cluster.capacity).all()
-    assert measure_cluster(cluster).lines()
+    assert measure_cluster(cluster).format_lines()
 
 
 @pytest.mark.parametrize("box", [dgx, pcie_box])

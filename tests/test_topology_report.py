@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 from test_fabrics import FABRICS, STORAGE, build, document, dragonfly, fabric_document, link, machine
 
 from simcluster.collectives import ALGORITHMS
-from simcluster.scenario.files import load_cluster
-from simcluster.studies.bench.describe import measure_cluster
-from simcluster.studies.bench.places import LinkTable, node_classes
+from simcluster.scenario.document_resolution import load_cluster
+from simcluster.studies.bench.cluster_measurement import measure_cluster
+from simcluster.studies.bench.equivalence_classes import LinkTable, find_node_classes
 from simcluster.topology import parse_topology
 from simcluster.traffic.fairness import solo_rate
-from simcluster.traffic.traffic import group_of, patterns
+from simcluster.traffic.traffic import link_patterns, make_group
 
 # --- classes --------------------------------------------------------------------------------------------------------
 
@@ -57,7 +57,7 @@ def refined(graph, colour):
 @settings(max_examples=150, deadline=None)
 def test_classes_are_the_coarsest_equitable_partition(graph, seed):
     colour = {node: (i * seed) % 3 for i, node in enumerate(graph)}
-    classes = dict(zip(graph, node_classes(LinkTable.from_graph(graph), colour).tolist(), strict=True))
+    classes = dict(zip(graph, find_node_classes(LinkTable.from_graph(graph), colour).tolist(), strict=True))
     expected = refined(graph, colour)
     assert all((classes[a] == classes[b]) == (expected[a] == expected[b]) for a, b in itertools.combinations(graph, 2))
     assert list(dict.fromkeys(classes.values())) == list(range(len(set(classes.values()))))  # by first appearance
@@ -69,9 +69,9 @@ def test_the_table_of_links_knows_ways_back(graph):
     table = LinkTable.from_graph(graph)
     edges = list(graph.edges)
     assert [(table.nodes[a], table.nodes[b]) for a, b in zip(table.start, table.end, strict=True)] == edges
-    assert table.values("bandwidth").tolist() == [data["bandwidth"] for _, _, data in graph.edges(data=True)]
+    assert table.attribute_values("bandwidth").tolist() == [data["bandwidth"] for _, _, data in graph.edges(data=True)]
     back = [edges.index((b, a)) if (b, a) in edges else -1 for a, b in edges]
-    assert table.reverse_links().tolist() == back
+    assert table.find_reverse_links().tolist() == back
 
 
 # --- ring all-reduce over all GPUs ----------------------------------------------------------------------------------
@@ -80,8 +80,8 @@ def test_the_table_of_links_knows_ways_back(graph):
 def in_full(cluster):
     """The same, with every hop of every ring counted."""
     gpus = range(len(cluster.gpus))
-    group = group_of(cluster, gpus)
-    (pattern, *_) = patterns(cluster, gpus, ALGORITHMS["all_reduce"]["ring"](group))
+    group = make_group(cluster, gpus)
+    (pattern, *_) = link_patterns(cluster, gpus, ALGORITHMS["all_reduce"]["ring"](group))
     return len(group.rings) * solo_rate(pattern.usage, cluster.capacity)
 
 
@@ -216,8 +216,8 @@ def test_the_text_does_not_depend_on_hash_seeds():
     import subprocess
     import sys
 
-    code = "from simcluster.scenario.files import load_cluster; "
-    code += "from simcluster.studies.bench.describe import measure_cluster; "
+    code = "from simcluster.scenario.document_resolution import load_cluster; "
+    code += "from simcluster.studies.bench.cluster_measurement import measure_cluster; "
     code += "print(measure_cluster(load_cluster('mixed_nics', [])).format())"
     environment = {**os.environ, "PYTHONHASHSEED": "4711"}
     there = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
@@ -244,11 +244,11 @@ def drawn(cluster, path):
     [
         (
             build(8, fabric_document("rail_only")),
-            ["4 rails apart, 2 spine switches each: no switch joins two", "unit 3"],
+            ["4 separate rails, 2 spine switches each, which no switch joins", "unit 3"],
         ),
         (
             build(12, fabric_document("dragonfly_plus")),
-            ["6 groups, every two of them joined directly", "3 more\ngroups"],
+            ["6 groups, each pair of them joined directly", "3 more\ngroups"],
         ),
         (
             build(8, {**fabric_document("fat_tree"), "units_per_pod": 2}),
@@ -256,11 +256,11 @@ def drawn(cluster, path):
         ),
         (
             build(2, fabric_document("rail_optimised"), machine(4, trays=18)),
-            ["2 racks × 72 GPUs", "one tray of the 18"],
+            ["2 racks × 72 GPUs", "one of the 18 trays"],
         ),
         (
             with_storage(),
-            ["apart from it: storage network, 25 GB/s per machine", "to storage: 2 × 12.5 GB/s", "4 leaf"],
+            ["separate networks: storage network, 25 GB/s per node", "to storage: 2 × 12.5 GB/s", "4 leaf"],
         ),
     ],
     ids=["rail_only", "dragonfly_plus", "pods", "racks", "storage"],

@@ -27,8 +27,8 @@ from simcluster.interop.export.trace_export import MAX_RANKS, MERGED_FILE, check
 from simcluster.interop.kineto.chrome_trace import complete_event
 from simcluster.interop.kineto.chrome_trace import write_chrome_trace as write_events
 from simcluster.interop.kineto.profile_loader import load_profiles
-from simcluster.interop.kineto.profile_metrics import job_with_changes
-from simcluster.interop.replay import measure
+from simcluster.interop.kineto.profile_metrics import apply_profile_what_if
+from simcluster.interop.replay import measure_stragglers
 from simcluster.scenario.scenario import load, load_text
 from simcluster.studies.multi_job import PlacedJob, simulate_jobs
 
@@ -120,7 +120,7 @@ def test_a_replay_of_the_trace_gives_the_step_back(name: str, ranks: range | Non
     """From the simulated ranks alone, and from all."""
     result = run(**VARIANTS[name])
     write_trace(result, tmp_path / "trace", ranks=ranks)
-    found = measure(load_profiles(tmp_path / "trace"))
+    found = measure_stragglers(load_profiles(tmp_path / "trace"))
     total = result.step_time * result.steps
     assert found.measured.sum() == pytest.approx(total, abs=2e-9 * result.steps)
     assert found.replayed.sum() == pytest.approx(total, abs=5e-9 * result.steps)
@@ -131,7 +131,8 @@ def test_from_the_wire_on_it_is_the_same_step(name: str, tmp_path: Path) -> None
     """Of ranks that are alike.  Where one is late, a reader takes short waits for what kernels need to begin."""
     result = run(**VARIANTS[name])
     write_trace(result, tmp_path / "trace", ranks=range(8), begins="wire")
-    assert measure(load_profiles(tmp_path / "trace")).replayed[0] == pytest.approx(result.step_time, abs=5e-9)
+    stragglers = measure_stragglers(load_profiles(tmp_path / "trace"))
+    assert stragglers.replayed[0] == pytest.approx(result.step_time, abs=5e-9)
 
 
 @pytest.mark.parametrize("name", ["1f1b", "gpipe", "interleaved", "zb-h1", "zero 3", "all beside"])
@@ -143,15 +144,15 @@ def test_a_what_if_of_the_trace_is_what_the_simulation_says(name: str, tmp_path:
     fast = run(**settings)
     assert slow.step_time > 1.02 * fast.step_time
     write_trace(slow, tmp_path / "trace", ranks=range(8))
-    job = job_with_changes(load_profiles(tmp_path / "trace"), "compute=1.5x")
-    assert job.step_seconds(lambda graph: graph.seconds)[0] == pytest.approx(fast.step_time, abs=50e-9)
+    job = apply_profile_what_if(load_profiles(tmp_path / "trace"), "compute=1.5x")
+    assert job.replay_step_seconds(lambda graph: graph.seconds)[0] == pytest.approx(fast.step_time, abs=50e-9)
 
 
 def test_a_replay_blames_the_slow_rank(tmp_path: Path) -> None:
     """A replay puts what is typical in its place, as it does for real profiles."""
     text = FLAT + "faults: [{kind: slow_gpu, rank: 2, factor: 1.4}]"
     write_trace(simulate(load_text(text)), tmp_path / "trace", ranks=range(4))
-    assert measure(load_profiles(tmp_path / "trace")).worst == ((2, 0),)
+    assert measure_stragglers(load_profiles(tmp_path / "trace")).worst == ((2, 0),)
 
 
 def test_one_of_several_jobs_is_a_trace_of_its_own(tmp_path: Path) -> None:
@@ -161,12 +162,12 @@ def test_one_of_several_jobs_is_a_trace_of_its_own(tmp_path: Path) -> None:
     first, second = (PlacedJob(own, tuple(range(begin, begin + own.gpus))) for begin in (0, own.gpus))
     result = simulate_jobs([first, second], cluster)[1].result
     assert write_trace(result, tmp_path / "trace", ranks=range(8)).job_ranks == 8
-    found = measure(load_profiles(tmp_path / "trace"))
+    found = measure_stragglers(load_profiles(tmp_path / "trace"))
     assert found.replayed.sum() == pytest.approx(result.step_time * result.steps, abs=5e-9)
 
 
 def test_a_rank_is_written_as_the_one_that_was_simulated_for_it(tiny: Result, folder: Path) -> None:
-    assert tiny.simulated_for(7) == 4
+    assert tiny.representative_of(7) == 4
     one, other = kernels_of(events_of(folder / "rank004.json.gz")), kernels_of(events_of(folder / "rank007.json.gz"))
     assert [(e["name"], e["ts"], e["dur"], e["tid"]) for e in one] == [
         (e["name"], e["ts"], e["dur"], e["tid"]) for e in other
@@ -278,7 +279,8 @@ def test_long_groups_are_written_once(tmp_path: Path) -> None:
     assert all(args["Process Group Ranks"].endswith("28, 29, ...]") for args in calls)
     head = json.loads(gzip.decompress(path.read_bytes()))["distributedInfo"]["pg_config"]
     assert [group["ranks"] for group in head if group["pg_name"] == "dp0"] == [list(range(64))]
-    assert measure(load_profiles(tmp_path / "trace")).replayed[0] == pytest.approx(result.step_time, abs=5e-9)
+    stragglers = measure_stragglers(load_profiles(tmp_path / "trace"))
+    assert stragglers.replayed[0] == pytest.approx(result.step_time, abs=5e-9)
 
 
 def test_no_kernel_of_compute_is_taken_for_something_else(folder: Path) -> None:
@@ -410,7 +412,7 @@ def test_from_arrival_on_waiting_is_in_the_collectives(tmp_path: Path) -> None:
     result = simulate(load_text(FLAT + "faults: [{kind: slow_gpu, rank: 2, factor: 1.4}]"))
     write_trace(result, tmp_path / "trace", ranks=range(4))
     for rank in (0, 2):
-        states = result.times.of_rank[result.simulated_for(rank)].states
+        states = result.times.of_rank[result.representative_of(rank)].states
         _, talk, _, _ = hta_times(tmp_path / "trace" / f"rank{rank:03}.json.gz")
         behind = result.step_time - result.timeline_of(rank)["end"].max()  # until the slow rank has updated too
         assert talk == pytest.approx((states["exposed_dp"] + states["straggler_wait"] - behind) * 1e9, abs=100)
@@ -431,7 +433,7 @@ def test_a_folder_can_be_written_again(tiny: Result, tmp_path: Path) -> None:
     one = write_trace(tiny, tmp_path / "trace")
     assert one == write_trace(tiny, tmp_path / "trace")
     assert one.ranks == (0, 4)
-    with pytest.raises(InputError, match=r"holds rank004\.json\.gz; name an empty folder"):
+    with pytest.raises(InputError, match=r"contains rank004\.json\.gz; name an empty folder"):
         write_trace(tiny, tmp_path / "trace", ranks=[0])
 
 
@@ -496,10 +498,10 @@ def test_stdout_is_the_answer_alone(tmp_path: Path, capsys: pytest.CaptureFixtur
         (["--trace", "{tmp}/trace.pftrace"], "a trace is a file that ends in .json or .json.gz, or a folder"),
         (["--trace", "{tmp}/file"], "a trace is a file that ends in .json or .json.gz, or a folder"),
         (["--trace", "{tmp}/folder.json"], "it is a folder; name a file"),
-        (["--trace", "{tmp}/foreign"], "it holds mine.json; name an empty folder"),
+        (["--trace", "{tmp}/foreign"], "the folder contains mine.json; name an empty folder"),
         (["--trace", "{tmp}/t.json", "--trace-ranks", "8"], "there is no rank 8; this job has ranks 0 to 7"),
         (["--trace", "{tmp}/t.json", "--trace-ranks", "0-9"], "there is no rank 9; this job has ranks 0 to 7"),
-        (["--trace", "{tmp}/t.json", "--trace-ranks", "5-3"], "'5-3' goes backwards; write 3-5"),
+        (["--trace", "{tmp}/t.json", "--trace-ranks", "5-3"], "'5-3' is a descending range; write 3-5"),
         (
             ["--trace", "{tmp}/t.json", "--trace-ranks", "first"],
             "'first' is not a rank; write whole numbers or ranges",

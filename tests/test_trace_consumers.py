@@ -113,8 +113,8 @@ def test_hta_names_the_slow_rank(slow: int, steps: int, tmp_path: Path) -> None:
     if steps > 1:
         return  # HTA leaves the last step out
     for rank in range(4):
-        states = result.times.of_rank[result.simulated_for(rank)].states
-        table = result.timeline_of(result.simulated_for(rank))
+        states = result.times.of_rank[result.representative_of(rank)].states
+        table = result.timeline_of(result.representative_of(rank))
         after_last_kernel = result.step_time - (table["end"].max() - table["start"].min())
         waited = exposed(states) + states["straggler_wait"] - after_last_kernel
         talking = of_rank(found["temporal"], rank)["non_compute_time(us)"]

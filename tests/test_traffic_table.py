@@ -15,13 +15,13 @@ import simcluster
 from simcluster import cli
 from simcluster.base.arrays import Ints
 from simcluster.collectives import ALGORITHMS, Group
-from simcluster.collectives.tree import ChainedTrees
+from simcluster.collectives.tree import DoubleTreeHops
 from simcluster.model.layers import parameters
-from simcluster.results.loads import link_table
+from simcluster.results.link_loads import link_table
 from simcluster.results.result import Result
 from simcluster.results.traffic import AxisTraffic, sent_fractions
 from simcluster.step.simulate import simulate
-from simcluster.traffic.traffic import group_of
+from simcluster.traffic.traffic import make_group
 
 GB = 1e9
 
@@ -58,10 +58,10 @@ def test_tensor_parallel(layers: int, side: int, sent: float) -> None:
 def test_trees_over_many_machines() -> None:
     """Hops of trees over whole machines are counted: as many as one by one, to the bit."""
     cluster, ranks = simcluster.load_cluster("dgx_h100", {"nodes": 67}), 67 * 8
-    phases = ALGORITHMS["all_reduce"]["tree"](group_of(cluster, range(ranks)))
-    listed = [replace(phase, hops=phase.hops.listed) for phase in phases if isinstance(phase.hops, ChainedTrees)]
+    phases = ALGORITHMS["all_reduce"]["tree"](make_group(cluster, range(ranks)))
+    listed = [replace(phase, hops=phase.hops.hop_list) for phase in phases if isinstance(phase.hops, DoubleTreeHops)]
     assert len(listed) == len(phases) == 2
-    assert sent_fractions(phases, cluster.hosts[:ranks]) == sent_fractions(listed, cluster.hosts[:ranks])
+    assert sent_fractions(phases, cluster.node_of_gpu[:ranks]) == sent_fractions(listed, cluster.node_of_gpu[:ranks])
 
 
 def replicas(zero: int) -> Result:
@@ -140,8 +140,8 @@ def test_an_all_reduce_sends_twice_what_it_must(machines: int, each: int, algori
 def test_explain_and_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["run", "tiny_3d", "--explain"]) == 0
     text = capsys.readouterr().out
-    assert "traffic (a step, mean GPU)" in text
-    assert "across machines" in text
+    assert "traffic (per step, mean GPU)" in text
+    assert "between nodes" in text
     assert cli.main(["run", "tiny_3d", "--json", "-"]) == 0
     rows = json.loads(capsys.readouterr().out)["traffic"]
     assert [each["axis"] for each in rows if not each["kind"]] == ["", "tp", "pp", "dp"]

@@ -17,13 +17,13 @@ from test_documents_cited import undescribed
 import simcluster
 from simcluster import cli
 from simcluster.base.errors import InputError
-from simcluster.longrun.eventlog import read_event_log
+from simcluster.longrun.event_log import read_event_log
 from simcluster.longrun.simulation import simulate_runs
-from simcluster.longrun.studies.chunks import MOST_PER_CHUNK, _split_chunks
-from simcluster.longrun.studies.expected import compare_closed_forms
-from simcluster.longrun.studies.logged_failures import with_logged_failures
-from simcluster.longrun.studies.replays import resolve_log_path
-from simcluster.longrun.studies.train import TrainingRun, train
+from simcluster.longrun.studies.closed_form_comparison import compare_closed_forms
+from simcluster.longrun.studies.failure_replay import resolve_log_path
+from simcluster.longrun.studies.logged_failures import replace_failures_by_log
+from simcluster.longrun.studies.run_chunks import MOST_PER_CHUNK, _split_chunks
+from simcluster.longrun.studies.training import TrainingRun, train
 from simcluster.scenario.run_times import FixedTime
 from simcluster.scenario.scenario import load
 
@@ -160,7 +160,7 @@ def test_a_gap_is_explained_by_what_takes_the_time(training: TrainingRun) -> Non
     row = training.expected.set_index("closed_form").loc["goodput, exact"]
     assert row["value"] - row["simulated"] > 3 * row["half_width"]
     assert row["explained"], row["why"]
-    for words in ("maintenance and its restarts", "waiting for machines", "wrong diagnoses", "slow devices", "pauses"):
+    for words in ("maintenance and its restarts", "waiting for nodes", "wrong diagnoses", "slow devices", "pauses"):
         assert words in row["why"]
 
 
@@ -236,7 +236,7 @@ def test_the_command_writes_what_it_says(tmp_path: Path, capsys: pytest.CaptureF
         (["--run.tokens", "300B"], "set one of days, steps, tokens"),
         (
             ["--set", "run.checkpoint={stall: 1 s, write: 1 h, every: 20 min}"],
-            "a write takes 3600 s, but snapshots are",
+            "a write of 3600 s must fit between two snapshots",
         ),
         (["--set", "run.checkpoint={every: 1 h}"], "run.checkpoint: needs a duration"),
         (["--played", "0"], "--played 0: simulate at least one run"),
@@ -244,7 +244,7 @@ def test_the_command_writes_what_it_says(tmp_path: Path, capsys: pytest.CaptureF
         (["--log", "events.txt"], "a table ends in .csv or .parquet"),
         (
             ["--run.days", "null", "--run.steps", "5000", "--run.restart", "[{part: load, takes: 400 d}]"],
-            "it would practically never end",
+            "the run would practically never end",
         ),
     ],
 )
@@ -272,7 +272,7 @@ def test_nothing_that_fails_is_a_run_too() -> None:
     assert found.goodput == pytest.approx(1 / (1 + 10 / 3600), abs=1e-4)
     assert len(found.expected) == 0
     assert "nothing stops the job" in found.summary()
-    with pytest.raises(InputError, match="nothing stopped the job"):
+    with pytest.raises(InputError, match="no failure stopped the job"):
         found.restart_for(0.9)
 
 
@@ -319,7 +319,9 @@ def test_the_log_that_ships_is_what_it_says_it_is(llama: TrainingRun) -> None:
     text = resolve_log_path("simulated_54_days").read_text()
     assert text.splitlines()[0].startswith("# Made by simcluster, measured nowhere")
     assert text.partition("\n")[2] == made.incidents.round({"time": 1, "lasts": 1}).to_csv(index=False)
-    again = simulate_runs(with_logged_failures(llama.run, read_event_log(resolve_log_path("simulated_54_days"))), 0, 4)
+    again = simulate_runs(
+        replace_failures_by_log(llama.run, read_event_log(resolve_log_path("simulated_54_days"))), 0, 4
+    )
     played = simulate_runs(llama.run, 1, 1)
     assert (again.strikes == played.strikes[0]).all()
     shares = [each.seconds_by_category()["productive"][0] / each.wall[0] for each in (again, played)]
@@ -332,5 +334,5 @@ def test_erlang_is_shown_of_nodes_that_leave_one_at_a_time_alone() -> None:
         run = {"days": "9 d", "failures": [cause], "checkpoint": {"stall": "20 s"}, "spares": {"warm": 1}}
         return list(simcluster.train(load("tiny_dp", {"run": run}), played=4).expected["closed_form"])
 
-    assert "waiting for machines, Erlang" in forms()
-    assert "waiting for machines, Erlang" not in forms(of="rack", machines=2)
+    assert "waiting for nodes, Erlang" in forms()
+    assert "waiting for nodes, Erlang" not in forms(of="rack", machines=2)

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from simcluster.base.errors import InputError
-from simcluster.longrun.studies.train import train
+from simcluster.longrun.studies.training import train
 from simcluster.scenario.scenario import load
 
 RUN: dict[str, Any] = {
@@ -38,17 +38,17 @@ RUN: dict[str, Any] = {
 @pytest.mark.parametrize(
     ("path", "value", "words"),
     [
-        ("checkpoint.every", "switch", "'switch' is not an interval; write auto, or as in 83 steps, 20 min"),
+        ("checkpoint.every", "switch", "'switch' is not an interval; write auto, steps (83 steps) or a time (20 min)"),
         ("checkpoint.every", "0 steps", "'0 steps' is not an interval"),
         ("checkpoint.every", {"kind": "fixed"}, "is not an interval"),
         ("checkpoint.every", True, "is not an interval"),
-        ("wrong_diagnosis", True, "must be a share, got 'True'; write a number from 0 to 1"),
+        ("wrong_diagnosis", True, "must be a share from 0 to 1, as in 0.02 or 2 %; got 'True'"),
         ("wrong_diagnosis", "100 %", "less than 1"),
         ("failures.also.0.machines", 10_000, "less than or equal to 128"),
-        ("days", "1e9 d", "years; at most 100 are simulated"),
+        ("days", "1e9 d", "years, but at most 100 can be simulated"),
         ("days", "300 d", None),
-        ("failures.also.1.mtbf", "1 us", "are more than can be simulated; give fewer runs"),
-        ("maintenance.every", "1 ns", "must be at least 10 min; write as in 24 h"),
+        ("failures.also.1.mtbf", "1 us", "take too long to simulate; give fewer runs"),
+        ("maintenance.every", "1 ns", "must be at least 10 min, as in 24 h"),
         ("failures.also.2.bad", {"share": "10 %", "times": 1e-300}, "greater than or equal to 0.001"),
         ("failures.also.0.repair", {"kind": "weibull", "mean": "1 d", "shape": 0.001}, "greater than or equal to 0.05"),
         ("failures.times", 1e-300, None),

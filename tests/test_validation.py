@@ -18,15 +18,15 @@ from hypothesis import strategies as st
 import simcluster
 from simcluster.base.errors import InputError
 from simcluster.cli import main
-from simcluster.documents.expressions import formula_name, parse_formula
+from simcluster.documents.table_formulas import column_formula_name, parse_formula
 from simcluster.evidence.validation import load_study, score_overall, validate_studies
-from simcluster.evidence.validation.collective_studies import PREDICTORS, TimedCollective
-from simcluster.evidence.validation.measured_columns import InlineTable, MeasuredColumn, MeasuredTime
+from simcluster.evidence.validation.collective_studies import PREDICTORS, MeasuredCollective
+from simcluster.evidence.validation.measured_columns import InlineTable, MeasuredCollectiveColumn, MeasuredStepColumn
 from simcluster.evidence.validation.reports import Report, ScoredPoint, geometric_score, relative_score
-from simcluster.evidence.validation.step_studies import MissingTable, RowTask, plan_steps, read_study_table
+from simcluster.evidence.validation.step_studies import MissingTable, StepTask, plan_steps, read_study_table
 from simcluster.evidence.validation.study import StepStudy
-from simcluster.planning.footprint import Facts
-from simcluster.scenario.paths import check_path
+from simcluster.planning.footprint import JobFacts
+from simcluster.scenario.key_paths import check_key_path
 
 ROOT = Path(__file__).parents[1]
 STUDIES = ROOT / "scenarios" / "validation"
@@ -155,7 +155,7 @@ def test_formulas_compute_and_cannot_act(text: str) -> None:
         ("gpu + 1", "no column 'gpu'; did you mean 'gpus'"),
         ("empty + 1", "empty is empty in this row"),
         ("mode + 1", "mode is 'full', but a number is needed"),
-        ("1 / (tp - 8)", "tp - 8 is 0"),
+        ("1 / (tp - 8)", "divides by tp - 8, which is 0"),
         ("mode > 1", "cannot be compared"),
         ("mode in 3", "cannot be compared"),
         ("(1, 2)", "returns a list"),
@@ -175,11 +175,12 @@ def test_formulas_are_pythons_arithmetic(a: int, b: int, c: int) -> None:
 
 
 def test_columns_have_names_that_formulas_can_say() -> None:
-    assert [formula_name(name) for name in ("SeqLen (T)", "# GPUs", "tp", "a-b")] == ["SeqLen_T", "GPUs", "tp", "a_b"]
-    assert parse_formula("SeqLen_T * min(tp, 2)").names == ("SeqLen_T", "tp")
+    names = [column_formula_name(name) for name in ("SeqLen (T)", "# GPUs", "tp", "a-b")]
+    assert names == ["SeqLen_T", "GPUs", "tp", "a_b"]
+    assert parse_formula("SeqLen_T * min(tp, 2)").column_names == ("SeqLen_T", "tp")
 
 
-FACTS = Facts(
+FACTS = JobFacts(
     ranks=4, samples=8, tokens=1000, model_flops=6e15, hardware_flops=8e15, peak_flops=1e15, memory=0.0, footprints=(),
     real_flops=6e15,
 )  # fmt: skip
@@ -202,13 +203,13 @@ FACTS = Facts(
 def test_every_quantity_is_seconds_of_a_step(
     quantity: str, unit: str, flop: str | None, value: float, seconds: float
 ) -> None:
-    measured = MeasuredColumn.model_validate({"column": "x", "quantity": quantity, "unit": unit, "flop": flop})
+    measured = MeasuredStepColumn.model_validate({"column": "x", "quantity": quantity, "unit": unit, "flop": flop})
     assert measured.seconds({"x": value, "batch": 4}, FACTS) == pytest.approx(seconds, rel=1e-12)
 
 
 def test_every_quantity_is_seconds_of_a_collective() -> None:
     def seconds(quantity: str, unit: str, value: float) -> float:
-        measured = MeasuredTime.model_validate({"column": "x", "quantity": quantity, "unit": unit})
+        measured = MeasuredCollectiveColumn.model_validate({"column": "x", "quantity": quantity, "unit": unit})
         return measured.seconds({"x": value}, "all_reduce", 8, 8e9)
 
     assert seconds("time", "us", 50) == pytest.approx(50e-6, rel=1e-12)
@@ -218,8 +219,8 @@ def test_every_quantity_is_seconds_of_a_collective() -> None:
 
 @pytest.mark.parametrize("cell", [None, "n/a", 0, -1, True, math.inf])
 def test_what_is_no_measurement_is_said(cell: object) -> None:
-    measured = MeasuredColumn(column="x", quantity="step_time", unit="s")
-    with pytest.raises(InputError, match="x must be a number above zero"):
+    measured = MeasuredStepColumn(column="x", quantity="step_time", unit="s")
+    with pytest.raises(InputError, match="column x is"):
         measured.seconds({"x": cell}, FACTS)  # type: ignore[dict-item]
 
 
@@ -257,7 +258,7 @@ def test_scores_hold_together(ratios: list[float]) -> None:
      "cluster.nic.line_rate", "training.micro_batch", "overlap.bucket_size", "faults.0.factor", "faults"],
 )  # fmt: skip
 def test_paths_that_a_scenario_has(path: str) -> None:
-    check_path(path)
+    check_key_path(path)
 
 
 @pytest.mark.parametrize(
@@ -270,31 +271,31 @@ def test_paths_that_a_scenario_has(path: str) -> None:
     ],
 )
 def test_paths_that_no_scenario_has(path: str, hint: str) -> None:
-    with pytest.raises(InputError, match=f"a scenario has no {path}.*{hint}"):
-        check_path(path)
+    with pytest.raises(InputError, match=f"{path} is not a scenario key.*{hint}"):
+        check_key_path(path)
 
 
 BAD = [
     (TINY, ("kind: steps", "kind: step"), ["unknown kind 'step'", "did you mean 'steps'"]),
-    (TINY, ("kind: steps\n", ""), ["needs a kind"]),
+    (TINY, ("kind: steps\n", ""), ["has no 'kind'"]),
     (TINY, ("source: made up\n", ""), ["source: is required"]),
     (
         TINY,
         ("  tp: parallel.tp", "  tp: parallel.tpp"),
-        [":20:3", "no parallel.tpp", "did you mean 'tp'", "known: tp, pp"],
+        [":20:3", "parallel.tpp is not a scenario key: no 'tpp' in parallel", "did you mean 'tp'", "known: tp, pp"],
     ),
-    (TINY, ("derive: {parallel.dp", "derive: {parallel.dpp"), [":22:10", "no parallel.dpp"]),
+    (TINY, ("derive: {parallel.dp", "derive: {parallel.dpp"), [":22:10", "parallel.dpp is not a scenario key"]),
     (TINY, ("gpus / tp}", "gpus ** tp}"), [":22", "not allowed in a formula"]),
     (TINY, ("gpus / tp}", "gpus / tpp}"), [":22", "no column 'tpp'", "did you mean 'tp'"]),
     (TINY, ("  tp: parallel.tp", "  tpp: parallel.tp"), [":20:3", "no column 'tpp'", "did you mean 'tp'"]),
     (TINY, ("label: [run", "label: [runs"), ["label.0", "no column 'runs'"]),
     (TINY, ("column: seconds", "column: second"), ["measured.column", "did you mean 'seconds'"]),
-    (TINY, ("unit: s}", "unit: h}"), ["measured in s or ms, not in 'h'"]),
-    (TINY, ("quantity: step_time, unit: s", "quantity: mfu, unit: '%'"), ["mfu needs flop"]),
+    (TINY, ("unit: s}", "unit: h}"), ["unit 'h' does not fit quantity step_time; use s or ms"]),
+    (TINY, ("quantity: step_time, unit: s", "quantity: mfu, unit: '%'"), ["mfu needs 'flop'"]),
     (
         TINY,
         ("step_time, unit: s", "tokens_per_s, unit: tokens/s, parts: [forward]"),
-        ["parts and less apply to step_time"],
+        ["'parts' and 'less' apply only to quantity step_time"],
     ),
     (TINY, ("step_time, unit: s", "step_time, unit: s, parts: [forwards]"), ["parts", "forwards"]),
     (TINY, ("step_time, unit: s", "step_time, unit: s, less: {model.layer: 1}"), ["less", "model.layer"]),
@@ -303,8 +304,8 @@ BAD = [
     (TINY, ("header: [run,", "header: [tp,"), ["names 'tp' twice"]),
     (TINY, ("aim: 0.5", "where: gpus > 99"), ["where", "none of the 4 rows"]),
     (TINY, ("aim: 0.5", "where: run > 99"), ["where", "cannot be compared"]),
-    (TINY, ("  tp: parallel.tp", "  tp: {values: {'1': 1}}"), ["needs either path"]),
-    (TINY, ("  tp: parallel.tp", "  tp: {sets: {'1': {gpus: 1}}, unit: s}"), ["need path"]),
+    (TINY, ("  tp: parallel.tp", "  tp: {values: {'1': 1}}"), ["needs either 'path'"]),
+    (TINY, ("  tp: parallel.tp", "  tp: {sets: {'1': {gpus: 1}}, unit: s}"), ["need 'path'"]),
     (CALLS, ("platforms: {H100: dgx-h100}", "platforms: {H100: dgx-h10}"), ["did you mean 'dgx-h100'"]),
     (CALLS, ("set: set, gpu: gpu", "set: sett, gpu: gpu"), ["columns.set", "no column 'sett'"]),
     (CALLS, ("fitted: [all_reduce]", "fitted: [allreduce]"), ["sets.good.fitted"]),
@@ -330,7 +331,7 @@ def test_bad_arguments(write: Write, tmp_path: Path, capsys: pytest.CaptureFixtu
     for arguments, words in (
         ([study, "--data", str(tmp_path / "nowhere")], "--data names"),
         ([study, "--workers", "0"], "--workers 0"),
-        ([study, "--store", "rows"], "rows of a validation are no longer stored"),
+        ([study, "--store", "rows"], "validation rows are no longer stored"),
         ([study, "--plot", "picture.txt"], "a picture ends in"),
         ([study, "--json", str(tmp_path)], "is a folder"),
         (["korthikanti_table"], "did you mean 'korthikanti_table5'"),
@@ -349,8 +350,8 @@ def test_tables_outside_the_project(
     assert main(["validate", str(study)]) == 2
     shown, error = capsys.readouterr()
     assert "nothing was compared: " in error
-    assert "skipped: needs calls.csv: no directory of measured data is given" in shown
-    assert "skipped: 1, because their tables are missing" in shown
+    assert "skipped: needs calls.csv: the folder of measured data is not given" in shown
+    assert "skipped studies: 1, because their tables are missing" in shown
     assert main(["validate", str(study), "--data", str(tmp_path)]) == 2
     assert f"{tmp_path} has no calls.csv" in capsys.readouterr().out
 
@@ -393,7 +394,7 @@ def test_broken_csv_files(text: str, message: str, write: Write, tmp_path: Path)
         read_study_table(load_study(study), None)
 
 
-def tasks_of(path: Path) -> list[RowTask | str]:
+def tasks_of(path: Path) -> list[StepTask | str]:
     file = load_study(path)
     rows = read_study_table(file, None)
     assert isinstance(file.study, StepStudy)
@@ -414,15 +415,15 @@ def test_cells_become_changes_in_the_order_of_set_columns_derive(write: Write) -
         ("label:", "set: {steps: 2}\nlabel:"),
     )
     one, two, none, odd = tasks_of(path)
-    assert isinstance(one, RowTask)
+    assert isinstance(one, StepTask)
     assert one.changes == (
         ("steps", 2), ("gpus", 1), ("cluster.gpus", 1), ("parallel.tp", 1), ("overlap.bucket_size", "0.001 MB"),
         ("seed", 1), ("training.global_batch", 4), ("parallel.dp", 1), ("training.micro_batch", 1),
     )  # fmt: skip
-    assert isinstance(two, RowTask)
+    assert isinstance(two, StepTask)
     assert dict(two.changes)["parallel.tp"] == 4
     assert dict(two.changes)["steps"] == 3
-    assert isinstance(none, RowTask)
+    assert isinstance(none, StepTask)
     assert "overlap.bucket_size" not in dict(none.changes)  # its cell is empty
     assert odd == "the study does not define the value 'odd' of column 'run'; it defines one, two or none"
 
@@ -432,7 +433,7 @@ def test_a_base_scenario_may_be_a_file_beside_the_study_or_one_that_ships(write:
     for base, expected in (("tiny_dp", "tiny_dp"), ("../x.yaml", None)):
         path = write(TINY[:start] + f"scenario: {base}\n" + TINY[end:])
         task = tasks_of(path)[0]
-        assert isinstance(task, RowTask)
+        assert isinstance(task, StepTask)
         assert task.base == (expected or str(path.parent / base))
 
 
@@ -458,7 +459,7 @@ def test_a_study_of_steps_end_to_end(write: Write, tmp_path: Path, capsys: pytes
     assert total["steps"] == part["score"]
     assert [each["label"] for each in study["refused"]] == ["none, 2", "odd, 3"]
     assert "2 rows: mean absolute error" in shown
-    assert "failed: none, 2: seconds must be a number above zero, got empty" in shown
+    assert "failed: none, 2: column seconds is empty; it must be a number > 0" in shown
     assert "failed: odd, 3: " in shown
     assert (tmp_path / "p.png").stat().st_size > 10_000
 
@@ -497,7 +498,7 @@ def test_a_study_of_collectives_end_to_end(write: Write, tmp_path: Path, capsys:
     times = 0.1 / slow.points[0].predicted
     assert f"degraded: slow, all_reduce: measured {times:.2f} x slower than expected (1 row; a broken" in shown
     assert [each.reason.split(";")[0] for each in report.refused] == [
-        "the NCCL model has no scatter",
+        "the NCCL model does not know the collective 'scatter'",
         "the study has no platform for GPU 'MI300X'",
     ]
     assert report.left_out == (("quoted: no size", 1),)
@@ -514,7 +515,7 @@ def test_the_predictors_agree_on_idle_links() -> None:
     from simcluster.traffic.nccl.platforms import load_platform
 
     for platform, nodes in (("dgx-a100", 1), ("dgx-h100", 1), ("dgx-h100", 2), ("oci-gpu4", 2)):
-        call = TimedCollective("all_reduce", nodes, 8, 2.0**28, load_platform(platform), None)
+        call = MeasuredCollective("all_reduce", nodes, 8, 2.0**28, load_platform(platform), None)
         assert PREDICTORS["network"](call)[0] == pytest.approx(PREDICTORS["formula"](call)[0], rel=1e-6)
 
 
@@ -553,7 +554,7 @@ def test_the_formula_of_megatron_gives_the_seconds_that_others_derived_from_it()
     rows = read_study_table(file, None)
     assert not isinstance(rows, MissingTable)
     for row in rows:
-        flop = parse_formula(file.study.measured.flop).evaluate(row.named_cells())  # type: ignore[union-attr, arg-type]
+        flop = parse_formula(file.study.measured.flop).evaluate(row.cells_by_formula_name())  # type: ignore[union-attr, arg-type]
         seconds = float(flop) / (row.cells["gpus"] * row.cells["tflops_per_gpu"] * 1e12)  # type: ignore[operator, arg-type]
         assert seconds == pytest.approx(row.cells["derived_iter_time_s"], abs=5.1e-4)
 
@@ -605,15 +606,15 @@ def test_studies_are_told_as_soon_as_they_are_there(write: Write, monkeypatch: p
     files = [
         load_study(write(TINY, ("name: tiny", f"name: {name}"), twice, name=f"{name}.yaml")) for name in ("a", "b")
     ]
-    whole, played, told, answer = validate_studies(files), [], [], RowTask.simulate
+    whole, played, told, answer = validate_studies(files), [], [], StepTask.simulate
 
-    def counted(task: RowTask) -> object:
+    def counted(task: StepTask) -> object:
         played.append(task)
         if len(played) == 5:
             raise KeyboardInterrupt
         return answer(task)
 
-    monkeypatch.setattr(RowTask, "simulate", counted)
+    monkeypatch.setattr(StepTask, "simulate", counted)
     ended: list[Report] = []
     with pytest.raises(KeyboardInterrupt):
         validate_studies(files, ended=ended.append, progress=lambda *each: told.append(each))

@@ -15,13 +15,13 @@ from test_offload import TICK, fixed_job, run_of
 
 from simcluster.base.errors import InputError
 from simcluster.cli import main
-from simcluster.longrun.pattern import CheckpointPattern, SnapshotCost
-from simcluster.longrun.run import LongRun
+from simcluster.longrun.checkpoint_pattern import CheckpointPattern, SnapshotCost
+from simcluster.longrun.long_run import LongRun
 from simcluster.longrun.simulation import simulate_runs
-from simcluster.longrun.studies.amortised import amortised_rows
-from simcluster.longrun.studies.build import build_long_run
-from simcluster.longrun.studies.states import StepStates, simulate_validation
-from simcluster.planning.job import Offload
+from simcluster.longrun.studies.cluster_states import ClusterStateSimulator, simulate_validation
+from simcluster.longrun.studies.periodic_work import list_periodic_work
+from simcluster.longrun.studies.run_builder import build_long_run
+from simcluster.planning.job import OffloadOptions
 from simcluster.scenario.scenario import load
 from simcluster.step.simulate import simulate
 
@@ -42,8 +42,8 @@ def test_a_validation_has_a_bubble_of_its_own(tiny: Tiny, pp: int, microbatches:
         gpus=pp, model={"layers": 4}, parallel={"pp": pp}, pipeline={"schedule": schedule},
         training={"global_batch": microbatches, "dropout": False}, collectives={"nccl": "none"},
     )  # fmt: skip
-    job = replace(fixed_job(scenario, 1000, 2000, Offload()), send_bytes=0.0)
-    found = run_of(job.forward_only(), scenario)
+    job = replace(fixed_job(scenario, 1000, 2000, OffloadOptions()), send_bytes=0.0)
+    found = run_of(job.forward_only_job(), scenario)
     assert found.step_time == pytest.approx((microbatches + pp - 1) * 1000 * TICK, rel=1e-6)
     assert found.times.bubble_fraction == pytest.approx((pp - 1) / (microbatches + pp - 1), rel=1e-6)
 
@@ -75,14 +75,14 @@ def test_the_overhead_is_that_of_its_batches(every: int, batches: int, overhead:
 
 def test_a_run_plays_one_batch_forward_and_takes_that_of_every_so_many_steps() -> None:
     scenario = running(validation={"every": "1000 steps", "batches": 50})
-    states = StepStates(scenario)
+    states = ClusterStateSimulator(scenario)
     run = build_long_run(scenario, states)
     one = simulate_validation(scenario).step_time
-    assert states.asked["a batch of validation"] == one
+    assert states.step_times["a batch of validation"] == one
     assert run.pattern.validation == 50 * one / 1000
     assert run.pattern.step == states.healthy_step_time
     measured = running(validation={"every": 200, "seconds": "3 s"})
-    assert build_long_run(measured, StepStates(measured)).pattern.validation == pytest.approx(0.015)
+    assert build_long_run(measured, ClusterStateSimulator(measured)).pattern.validation == pytest.approx(0.015)
 
 
 def test_a_validation_that_cannot_be_is_told() -> None:
@@ -93,12 +93,12 @@ def test_a_validation_that_cannot_be_is_told() -> None:
 
 def test_what_comes_every_so_many_steps_is_told_by_the_step() -> None:
     result = simulate(running(validation={"every": 1000, "batches": 50}))
-    checkpoint, validation = amortised_rows(result)
-    assert (checkpoint.seconds, checkpoint.every) == (0.06, 83)
-    assert validation.each_step == pytest.approx(50 * simulate_validation(result.scenario).step_time / 1000)
-    assert amortised_rows(simulate(load("tiny_3d"))) == ()
+    checkpoint, validation = list_periodic_work(result)
+    assert (checkpoint.seconds, checkpoint.interval_steps) == (0.06, 83)
+    assert validation.seconds_per_step == pytest.approx(50 * simulate_validation(result.scenario).step_time / 1000)
+    assert list_periodic_work(simulate(load("tiny_3d"))) == ()
     never = running(checkpoint={"stall": "60 ms"})  # auto, and nothing fails
-    assert amortised_rows(simulate(never)) == ()
+    assert list_periodic_work(simulate(never)) == ()
 
 
 def test_an_auto_interval_is_that_of_the_run() -> None:
@@ -107,8 +107,8 @@ def test_an_auto_interval_is_that_of_the_run() -> None:
         {"name": "hot", "effect": "slow", "mtbf": "2 h", "by": [1.5], "lasts": "1 h"},
     ]
     scenario = running(failures=failures, checkpoint={"stall": "1 s"}, validation={"every": 100, "batches": 9})
-    (row, _) = amortised_rows(simulate(scenario))
-    assert row.every == build_long_run(scenario, StepStates(scenario)).pattern.steps
+    (row, _) = list_periodic_work(simulate(scenario))
+    assert row.interval_steps == build_long_run(scenario, ClusterStateSimulator(scenario)).pattern.steps
 
 
 def test_run_prints_and_writes_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from documents import scores
 
-from simcluster.devices.device import kernel_seconds, load_device, memory_seconds
-from simcluster.devices.updates import pass_seconds
+from simcluster.devices.device import kernel_seconds, load_device, memory_kernel_seconds
+from simcluster.devices.step_end_passes import parameter_pass_seconds
 from simcluster.evidence.validation import load_study, validate_studies
 from simcluster.evidence.validation.measured_columns import InlineTable
 from simcluster.evidence.validation.reports import Report
@@ -17,11 +17,11 @@ from simcluster.model.kernels import Kernel
 from simcluster.model.layer_block import lm_head_block
 from simcluster.model.layers import RankShape, attention_block, mlp_block
 from simcluster.model.recipes import RECIPES
-from simcluster.model.transformer import Model, padded_vocab
-from simcluster.planning.segments import Pass
+from simcluster.model.transformer import Model, padded_vocab_size
+from simcluster.planning.pass_segments import PassLayers
 from simcluster.scenario.scenario import from_document, load
-from simcluster.step.planned import JobTimes, collective_options, plan_job
 from simcluster.step.simulate import simulate
+from simcluster.step.step_plan import SimulatedJobTimes, collective_options, plan_job
 
 STUDIES = Path(__file__).parents[1] / "scenarios" / "validation"
 
@@ -108,9 +108,11 @@ def layer_seconds(sequence_parallel: bool, recompute: str) -> tuple[float, float
     }  # fmt: skip
     scenario = load("gpt3_175b_64xa100", changes)
     job, _ = plan_job(scenario, load_device("a100-80gb"))
-    own = JobTimes(job, scenario.cluster.built, collective_options(scenario).methods)
-    part = Pass((0,))
-    ((forward, backward),) = own._segment_seconds([[job.passes.segment("F", part), job.passes.segment("B", part)]])
+    own = SimulatedJobTimes(job, scenario.cluster.built, collective_options(scenario).methods)
+    part = PassLayers((0,))
+    ((forward, backward),) = own._simulate_segments(
+        [[job.pass_maker.segment("F", part), job.pass_maker.segment("B", part)]]
+    )
     return forward, backward
 
 
@@ -147,7 +149,11 @@ def test_a_vocabulary_that_nothing_pads_slows_its_products() -> None:
     )
     model = Model(layers=1, hidden_size=1024, heads=16, vocab_size=50257, sequence_length=1024)
     whole = model.model_copy(update={"vocab_multiple": 1})
-    assert [padded_vocab(model, 1), padded_vocab(whole, 1), padded_vocab(whole, 4)] == [50304, 50257, 50260]
+    assert [padded_vocab_size(model, 1), padded_vocab_size(whole, 1), padded_vocab_size(whole, 4)] == [
+        50304,
+        50257,
+        50260,
+    ]
     assert lm_head_block(whole, RankShape(micro_batch=1)).body.forward[0].n == 50257
 
 
@@ -160,8 +166,10 @@ def test_softmax_and_dropout_of_an_unfused_core_are_slower_than_memory() -> None
         "softmax", "probabilities_dropout", "probabilities_dropout_input_grad", "softmax_input_grad"
     ]  # fmt: skip
     for kernel in slow:
-        expected = memory_seconds(device, kernel.bytes / device.by_row)
-        assert kernel_seconds(device, kernel, precision="fp16") == expected > memory_seconds(device, kernel.bytes)
+        expected = memory_kernel_seconds(device, kernel.bytes / device.by_row)
+        assert (
+            kernel_seconds(device, kernel, precision="fp16") == expected > memory_kernel_seconds(device, kernel.bytes)
+        )
 
 
 def test_gradients_added_by_a_kernel_of_their_own_move_the_product_s_output_twice_more() -> None:
@@ -180,7 +188,7 @@ def test_the_passes_behind_a_step() -> None:
     device, recipe = load_device("a100-80gb"), RECIPES["mixed-18"]
     slow = 1 / (device.memory_bandwidth * device.memory_efficiency)
     for kind, size in (("unscale", 8), ("clip", 8), ("copy", 4)):
-        longer, shorter = (pass_seconds(device, many, kind, recipe=recipe) for many in (2e9, 1e9))
+        longer, shorter = (parameter_pass_seconds(device, many, kind, recipe=recipe) for many in (2e9, 1e9))
         assert longer - shorter == pytest.approx(1e9 * size * slow)
     base = load("tiny_dp").document()
     base["training"]["memory_recipe"] = "mixed-18"

@@ -10,10 +10,10 @@ from conftest import Tiny
 
 from simcluster.base.errors import InputError
 from simcluster.cli import main
-from simcluster.planning.perturbations import UNDISTURBED
+from simcluster.planning.disturbances import UNDISTURBED
 from simcluster.scenario.scenario import load
-from simcluster.studies.whatif.verification import verify_folding, with_fewer_replicas
-from simcluster.symmetry.folding import Folding, Symmetry
+from simcluster.studies.whatif.folding_verification import reduce_replicas, verify_folding
+from simcluster.symmetry.folding import FoldedJob, SymmetryFinder
 
 SLOW = {"kind": "slow_gpu", "rank": 3, "factor": 1.5}
 
@@ -34,12 +34,12 @@ def test_equal_runs(tiny: Tiny, faults: list[Any], representatives: int, engine:
 
 def fold_without_faults(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let folding overlook what is wrong with ranks."""
-    folding = Symmetry.folding
+    folding = SymmetryFinder.fold_job
 
-    def overlooking(self: Symmetry, capacity: Any, slowness: Any, disturbances: Any = UNDISTURBED) -> Folding:
+    def overlooking(self: SymmetryFinder, capacity: Any, slowness: Any, disturbances: Any = UNDISTURBED) -> FoldedJob:
         return folding(self, capacity, [1.0] * len(slowness))
 
-    monkeypatch.setattr(Symmetry, "folding", overlooking)
+    monkeypatch.setattr(SymmetryFinder, "fold_job", overlooking)
 
 
 def test_the_first_op_that_differs_is_named(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -47,7 +47,7 @@ def test_the_first_op_that_differs_is_named(tiny: Tiny, monkeypatch: pytest.Monk
     found = verify_folding(job(tiny, faults=[SLOW]))
     assert found.representatives == 2
     assert found.difference.startswith("rank 0, ")
-    assert " folded, " in found.difference
+    assert " when folded, " in found.difference
 
 
 def test_the_command_ends_with_status_1(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -66,14 +66,17 @@ def test_the_command_ends_with_status_1(capsys: pytest.CaptureFixture[str], monk
 
 def test_a_large_job_is_verified_with_fewer_replicas() -> None:
     scenario = load("llama3_405b_1024xh100")
-    fewer = with_fewer_replicas(scenario)
+    fewer = reduce_replicas(scenario)
     assert (fewer.gpus, fewer.dp, fewer.microbatches) == (512, scenario.dp // 2, scenario.microbatches)
-    assert with_fewer_replicas(fewer) is fewer
+    assert reduce_replicas(fewer) is fewer
 
 
 def test_one_replica_may_be_too_large() -> None:
-    with pytest.raises(InputError, match=r"--verify: no part of 16,384 ranks .* one replica has 2,048 ranks"):
-        with_fewer_replicas(load("llama3_405b_128k_16384xh100"))
+    with pytest.raises(
+        InputError,
+        match=r"--verify simulates at most 512 ranks .* this job has 16,384 ranks, .* one replica has 2,048 ranks",
+    ):
+        reduce_replicas(load("llama3_405b_128k_16384xh100"))
 
 
 @pytest.mark.parametrize("never", [{"collectives": {"detail": "steps"}}, {"engine": "reference"}])

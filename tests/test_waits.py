@@ -7,7 +7,7 @@ from conftest import Tiny
 
 from simcluster.results.waits import Wait
 from simcluster.step.simulate import simulate
-from simcluster.studies.bench.given_times import Costs, simulate_costs
+from simcluster.studies.bench.fixed_durations import Costs, simulate_costs
 
 
 def test_at_a_collective_for_the_last_to_arrive() -> None:

@@ -13,7 +13,7 @@ import simcluster
 from simcluster import cli
 from simcluster.base.counts import format_count, format_dollars, parse_count, parse_share
 from simcluster.base.errors import InputError
-from simcluster.longrun.budget.walls import estimate_training
+from simcluster.longrun.budget.training_estimate import estimate_training
 from simcluster.model.recipes import RECIPES, state_bytes
 from simcluster.studies.kernels import kernels
 from simcluster.studies.state_ladder import find_smallest_dp, zero_stages
@@ -102,12 +102,12 @@ def test_what_the_run_costs_buys_the_run(
         ({"mfu": 40}, "mfu 40 must be a share above 0 and at most 1"),
         ({"mfu": True}, "mfu must be a number or a text, got bool: true; write mfu=0.5"),
         ({"gpus": 1.5}, "gpus must be a whole number or a text, got float: 1.5; write gpus=2"),
-        ({"budget": "10M"}, "the GPU-hours it buys depend on the price"),
-        ({"days": 30}, "depends on the tokens"),
+        ({"budget": "10M"}, "the GPU-hours that a budget buys need a price"),
+        ({"days": 30}, "depend on the number of tokens"),
         ({"achievable": 0.5}, "depends on the actual MFU"),
         ({"recipe": "16"}, "there is no memory recipe '16'"),
         ({"bytes_per_parameter": 16, "zero": 2}, "name a recipe instead"),
-        ({"bytes_per_parameter": 16, "recipe": "mixed-16"}, "give one of them"),
+        ({"bytes_per_parameter": 16, "recipe": "mixed-16"}, "give only one of the two"),
         ({"zero": 4}, "zero 4 is not a ZeRO stage"),
         ({"device": "h10"}, "did you mean 'h100'"),
         ({"precision": "int8"}, "no peak for precision 'int8'"),

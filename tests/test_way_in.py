@@ -18,8 +18,8 @@ from conftest import for_each
 import simcluster
 from simcluster.base.errors import InputError
 from simcluster.base.old_names import RENAMED, RENAMED_MEMBERS
-from simcluster.longrun.eventlog import EventLog, Incident
-from simcluster.scenario.scenario import Base, Scenario, from_document
+from simcluster.longrun.event_log import EventLog, LoggedFailure
+from simcluster.scenario.scenario import BaseScenario, Scenario, from_document
 from simcluster.scenario.sections import Parallel
 
 DOCUMENT: dict[str, Any] = {
@@ -50,7 +50,7 @@ def shipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-LOG = EventLog(tuple(Incident(7000.0 * number, "machine", lasts=400.0) for number in range(1, 5)))
+LOG = EventLog(tuple(LoggedFailure(7000.0 * number, "machine", lasts=400.0) for number in range(1, 5)))
 LAYOUTS = {"parallel.tp": [1], "training.micro_batch": [1], "training.recompute": ["none"]}
 
 CALLS: dict[str, Callable[[Any], object]] = {
@@ -156,7 +156,7 @@ def test_clusters() -> None:
     assert times[0] == times[1] == times[2]
     with pytest.raises(InputError, match=r"load_cluster takes a cluster \(.*, got int: 3"):
         simcluster.load_cluster(3)  # type: ignore[arg-type]
-    with pytest.raises(InputError, match="scale: is for the cluster of a scenario"):
+    with pytest.raises(InputError, match="scale: applies only to the cluster of a scenario"):
         simcluster.load_cluster({**section, "scale": {"network": 2}})
 
 
@@ -180,7 +180,9 @@ def test_changed_afterwards_is_read_with_the_change(change: dict[str, Any], ship
     assert simcluster.scenario("small", first).with_(change) == together
     assert simcluster.scenario(shipped / "small.yaml", first).with_(change) == together
     assert simcluster.scenario(DOCUMENT, first).with_(change) == together
-    assert Base.of(simcluster.scenario("small", first)).scenario(tuple(change.items())) == together
+    assert (
+        BaseScenario.from_scenario(simcluster.scenario("small", first)).with_changes(tuple(change.items())) == together
+    )
     assert Scenario(**DOCUMENT).with_(first).with_(change) == together
 
 
@@ -212,7 +214,7 @@ def test_errors_know_the_lines(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"override: training\.nothing: unknown key"):
         job.with_(training__nothing=1)
     for wrong in (3, [("a", 1, 2)], {3: 4}):
-        with pytest.raises(InputError, match="changes are"):
+        with pytest.raises(InputError, match="changes must be"):
             job.with_(wrong)  # type: ignore[arg-type]
 
 
@@ -258,14 +260,16 @@ def test_old_names_of_functions_work_and_warn(old: str) -> None:
     assert today == "scenario" or function is getattr(simcluster, today)
 
 
-@pytest.mark.parametrize(("old", "today"), RENAMED_MEMBERS.items())
-def test_old_names_of_results_work_and_warn(old: str, today: str) -> None:
-    result = simcluster.simulate(DOCUMENT)
-    with pytest.warns(DeprecationWarning, match=rf"Result\.{old} is deprecated: use Result\.{today}$") as caught:
-        assert getattr(result, old) == getattr(result, today)
+@pytest.mark.parametrize(
+    ("owner", "old", "today"), [(o, *pair) for o, of in RENAMED_MEMBERS.items() for pair in of.items()]
+)
+def test_old_names_of_attributes_work_and_warn(owner: str, old: str, today: str) -> None:
+    thing = simcluster.simulate(DOCUMENT) if owner == "Result" else getattr(simcluster, owner)
+    with pytest.warns(DeprecationWarning, match=rf"{owner}\.{old} is deprecated: use {owner}\.{today}$") as caught:
+        assert getattr(thing, old) == getattr(thing, today)
     assert caught[0].filename == __file__
     with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
-        result.nothing  # noqa: B018
+        thing.nothing  # noqa: B018
 
 
 def test_simulate_takes_changes() -> None:

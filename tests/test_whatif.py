@@ -15,16 +15,22 @@ from hypothesis import strategies as st
 from test_fold import documents
 
 import simcluster
-from simcluster.engine.tabulate import JobTables, tabulate
+from simcluster.engine.tabulate import JobTables, tabulate_job
 from simcluster.planning.ops import StageProgram
-from simcluster.results.played import Run
+from simcluster.results.simulated_run import Run
 from simcluster.schedules import Schedule, schedule_entry
-from simcluster.show.blocks import blocks_text
 from simcluster.show.explanation import explain_run
+from simcluster.show.output_blocks import render_as_text
 from simcluster.step.simulate import simulate, simulate_scenario
-from simcluster.studies.bench import given_times as fixed
-from simcluster.studies.bench.given_times import Costs, simulate_costs
-from simcluster.studies.whatif.free import Free, free_ops_of_kind, list_free_kinds, path_seconds_by_kind, what_if_free
+from simcluster.studies.bench import fixed_durations as fixed
+from simcluster.studies.bench.fixed_durations import Costs, simulate_costs
+from simcluster.studies.whatif.free_ops import (
+    FreeOpsResult,
+    list_free_kinds,
+    make_kind_free,
+    path_seconds_by_kind,
+    what_if_free,
+)
 
 COSTS = Costs(
     forward=1.0, backward=2.5, tensor_parallel=0.25, weight_grad=1.0, send=0.125, grad_reduce=3.0, optimizer=0.5
@@ -46,9 +52,9 @@ def free_costs(costs: Costs, kind: str, **shape: Any) -> Run:
     """simulate_costs with a kind of op free."""
 
     def without(programs: Sequence[StageProgram], *arguments: Any, **choices: Any) -> JobTables:
-        return tabulate(free_ops_of_kind(programs, kind), *arguments, **choices)
+        return tabulate_job(make_kind_free(programs, kind), *arguments, **choices)
 
-    with mock.patch.object(fixed, "tabulate", without):
+    with mock.patch.object(fixed, "tabulate_job", without):
         return simulate_costs(costs, **shape)
 
 
@@ -90,7 +96,7 @@ def test_a_free_kind_takes_no_time(tiny: Tiny, document: dict[str, Any], data: s
     """Its entries of the breakdown are zero, and it is gone from the path; the rest of the compute is as it was."""
     result = simulate(tiny(**document))
     kind = data.draw(st.sampled_from([name for name in list_free_kinds(result) if " " not in name]))
-    found = simulate_scenario(result.scenario, change=lambda programs: free_ops_of_kind(programs, kind))
+    found = simulate_scenario(result.scenario, change=lambda programs: make_kind_free(programs, kind))
     breakdown, before = found.times.breakdown, result.times.breakdown
     if kind == "communication":
         assert found.times.communication == 0
@@ -102,7 +108,7 @@ def test_a_free_kind_takes_no_time(tiny: Tiny, document: dict[str, Any], data: s
         if entry != kind:
             assert breakdown[entry] == pytest.approx(before[entry], rel=1e-9, abs=1e-15)
     assert path_seconds_by_kind(found).get(kind, 0.0) == 0
-    plain = simulate_scenario(result.scenario, folded=False, change=lambda programs: free_ops_of_kind(programs, kind))
+    plain = simulate_scenario(result.scenario, folded=False, change=lambda programs: make_kind_free(programs, kind))
     assert found.step_time == plain.step_time
 
 
@@ -129,14 +135,16 @@ def test_the_path_gives_a_lower_bound_where_nothing_shares_links(tiny: Tiny) -> 
 def test_a_step_that_is_longer_without_a_cost_says_why(tiny: Tiny) -> None:
     result = simulate(tiny())
     why = "None of the changes slows anything down in isolation: dp ops take longer"
-    said = blocks_text(explain_run(result, [Free("forward", 1.0, 2.0, 3.0, why), Free("backward", 1.0, 2.0, 3.0)]))
-    assert f"forward free: {why}" in said
-    assert "backward free" not in said
+    said = render_as_text(
+        explain_run(result, [FreeOpsResult("forward", 1.0, 2.0, 3.0, why), FreeOpsResult("backward", 1.0, 2.0, 3.0)])
+    )
+    assert f"without forward: {why}" in said
+    assert "without backward" not in said
     for each in what_if_free(result):
         assert bool(each.note) == (each.step_time > result.step_time * (1 + 1e-9))
 
 
 def test_an_unknown_kind_is_refused(tiny: Tiny) -> None:
     result = simulate(tiny())
-    with pytest.raises(simcluster.InputError, match=r"no ops of kind 'tp'; it has forward, backward, optimizer"):
+    with pytest.raises(simcluster.InputError, match=r"no ops of kind 'tp'; its kinds of op are forward, backward"):
         simcluster.what_if_free(result, ["tp"])

@@ -16,16 +16,16 @@ import simcluster.symmetry.quotient as windows
 from simcluster import load_cluster
 from simcluster.base.arrays import Floats
 from simcluster.collectives import ALGORITHMS, Group
-from simcluster.collectives.description import ColumnHops
-from simcluster.engine.tables import Tables
+from simcluster.collectives.description import LazyHopList
+from simcluster.engine.tables import EngineTables
 from simcluster.scenario.scenario import Scenario
-from simcluster.step.planned import fold_step, plan_step, tabulate_step
 from simcluster.step.simulate import simulate, simulate_scenario
-from simcluster.symmetry.folding import Folding
-from simcluster.symmetry.quotient import Quotient
-from simcluster.symmetry.turns import find_link_images
-from simcluster.traffic.link_usage import usage_at_once
-from simcluster.traffic.traffic import group_of
+from simcluster.step.step_plan import fold_step, plan_step, tabulate_step
+from simcluster.symmetry.folding import FoldedJob
+from simcluster.symmetry.quotient import JobQuotient
+from simcluster.symmetry.tree_symmetry import find_link_images
+from simcluster.traffic.link_usage import batch_link_usage
+from simcluster.traffic.traffic import make_group
 
 STATIC = {"routing": {"kind": "static"}}
 CLUSTERS: list[dict[str, Any]] = [  # machines of 2 GPUs, so that small jobs cover several units
@@ -79,8 +79,8 @@ def documents(draw: st.DrawFn) -> dict[str, Any]:
 class SeenJob(NamedTuple):
     """A job's folding, its tables, and B/s of all its links."""
 
-    folding: Folding
-    tables: Tables
+    folding: FoldedJob
+    tables: EngineTables
     capacity: Floats
 
 
@@ -91,12 +91,12 @@ def seen_job(scenario: Scenario) -> SeenJob:
     return SeenJob(step.folding, tabulate_step(scenario, planned, step).tables, step.cluster.capacity)
 
 
-def both(scenario: Scenario) -> tuple[Quotient | None, SeenJob, SeenJob]:
+def both(scenario: Scenario) -> tuple[JobQuotient | None, SeenJob, SeenJob]:
     """The window that was looked through, the job by it, and as a whole."""
-    found: list[Quotient | None] = [None]
+    found: list[JobQuotient | None] = [None]
     real = windows.find_windows
 
-    def kept(*arguments: Any) -> Iterator[Quotient]:
+    def kept(*arguments: Any) -> Iterator[JobQuotient]:
         for each in real(*arguments):
             found.append(each)
             yield each
@@ -122,15 +122,15 @@ def equal(one: Any, other: Any) -> bool:
 def assert_same(one: SeenJob, other: SeenJob) -> None:
     classes, whole = one.folding.classes, other.folding.classes
     assert classes == whole
-    assert np.array_equal(classes.used, whole.used)
-    assert np.array_equal(classes.of_link, whole.of_link)
+    assert np.array_equal(classes.used_links, whole.used_links)
+    assert np.array_equal(classes.used_link_classes, whole.used_link_classes)
     assert equal(one.tables, other.tables)
     ours, theirs = one.folding.communicators, other.folding.communicators
     for number in range(len(classes.of_communicator)):
-        assert ours.kind(number).name == theirs.kind(number).name
-        assert ours.ranks(number) == theirs.ranks(number)
+        assert ours.table_of_communicator(number).name == theirs.table_of_communicator(number).name
+        assert ours.member_ranks(number) == theirs.member_ranks(number)
         assert theirs.seen.of_group[number] == number
-        assert len(ours.usages(number)) == len(theirs.usages(number))
+        assert len(ours.link_usages(number)) == len(theirs.link_usages(number))
 
 
 SEEN: dict[str, int] = {}
@@ -160,7 +160,7 @@ def test_a_window_is_looked_through_where_there_is_one(tiny: Tiny) -> None:
     assert window.ranks.tolist() == [0, 2]
     rows = len(seen.folding.communicators.seen.link)
     assert rows * 14 < len(whole.folding.communicators.seen.link)
-    assert seen.folding.classes.multiplicity() == [32]
+    assert seen.folding.classes.count_ranks_per_class() == [32]
 
 
 @pytest.mark.parametrize("change", [
@@ -209,17 +209,18 @@ def test_links_are_turned_as_routes_are(nodes: int, unit: int, kind: str, rails:
     steps = [(gpus + shift) % len(gpus), gpus - gpus % 8 + (gpus % 8 + turn) % 8][: 1 + (rails > 1)]
     turned = find_link_images(cluster, steps, gpus % shift // 8 * 8 + gpus % turn, count)
     assert turned is not None
-    used = np.flatnonzero(turned.become.all >= 0)
+    used = np.flatnonzero(turned.image.all_values >= 0)
     assert np.array_equal(
-        np.bincount(turned.become.all[used])[np.unique(turned.become.all[used])], np.full(len(used) // count, count)
+        np.bincount(turned.image.all_values[used])[np.unique(turned.image.all_values[used])],
+        np.full(len(used) // count, count),
     )
     source, target = (each.ravel() for each in np.meshgrid(gpus, gpus))
-    row, link, _, _ = cluster.routes(source, target, 0 * source)
+    row, link, _, _ = cluster.route_rows(source, target, 0 * source)
     for onto in steps:
-        row_there, link_there, _, _ = cluster.routes(onto[source], onto[target], 0 * source)
+        row_there, link_there, _, _ = cluster.route_rows(onto[source], onto[target], 0 * source)
         assert np.array_equal(row, row_there)
-        assert np.array_equal(turned.become.all[link], turned.become.all[link_there])
-        to = np.full(len(turned.become.all), -1)
+        assert np.array_equal(turned.image.all_values[link], turned.image.all_values[link_there])
+        to = np.full(len(turned.image.all_values), -1)
         to[link] = link_there  # one link becomes one link, whichever flow crosses it
         assert np.array_equal(to[link], link_there)
         assert len(np.unique(link_there)) == len(np.unique(link))
@@ -235,11 +236,11 @@ def test_what_takes_no_turn() -> None:
     assert find_link_images(cluster, [(gpus + 4) % 128], gpus % 4, 32) is None  # half a machine
     assert find_link_images(cluster, [gpus ^ 1, (gpus + 16) % 128], gpus % 16 & ~1, 16) is not None  # rails in pairs
     assert find_link_images(cluster, [gpus ^ 1, (gpus + 16) % 128], gpus % 16 & ~3, 32) is None  # which are not four
-    slower = cluster.scaled([("node3.gpu1", "node3.nic1", 0.5)])
+    slower = cluster.with_scaled_links([("node3.gpu1", "node3.nic1", 0.5)])
     turned, healthy = (find_link_images(each, [(gpus + 16) % 128], gpus % 16, 8) for each in (slower, cluster))
     assert turned is not None  # routes are, and links as they are wired
     assert healthy is not None
-    assert np.array_equal(turned.become.all, healthy.become.all)
+    assert np.array_equal(turned.image.all_values, healthy.image.all_values)
     assert turned.wired is cluster.link_capacity
 
 
@@ -256,9 +257,9 @@ def test_trees_of_chains_are_counted_as_they_are_gone_through(kind: str) -> None
     cluster = load_cluster("dgx_h100", [("nodes", 70), ("routing", {"kind": kind})])
     for first, count in ((0, 560), (16, 520)):
         gpus = np.arange(first, first + count)
-        phases = ALGORITHMS["all_reduce"]["tree"](group_of(cluster, gpus.tolist()))
-        (quick,), (slow,) = (usage_at_once(cluster, gpus[None], phases, timed=timed) for timed in (False, True))
-        assert quick.name == slow.name
+        phases = ALGORITHMS["all_reduce"]["tree"](make_group(cluster, gpus.tolist()))
+        (quick,), (slow,) = (batch_link_usage(cluster, gpus[None], phases, timed=timed) for timed in (False, True))
+        assert quick.usage_key == slow.usage_key
         assert (quick.share, quick.rounds) == (slow.share, slow.rounds)
         assert quick.latency.tolist() == [0.0]
 
@@ -270,5 +271,5 @@ def test_rounds_of_pat_in_columns_are_those_one_by_one(ranks: int, each: int) ->
         for phase in ALGORITHMS[kind]["pat"](group):
             hops = list(phase.hops)
             assert [phase.hops[number] for number in range(len(hops))] == hops
-            assert isinstance(phase.hops, ColumnHops)
-            assert [replace(hop, count=1, stride=1) for hop in hops] == list(phase.hops.listed)
+            assert isinstance(phase.hops, LazyHopList)
+            assert [replace(hop, count=1, stride=1) for hop in hops] == list(phase.hops.hop_list)

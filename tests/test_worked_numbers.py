@@ -13,30 +13,30 @@ import pytest
 
 import simcluster
 from simcluster.longrun import closed_forms as known
-from simcluster.longrun.catalogue import watched_failures
-from simcluster.longrun.pattern import CheckpointPattern, SnapshotCost
-from simcluster.longrun.run import FailureMode, LongRun, RestartPhase
+from simcluster.longrun.checkpoint_pattern import CheckpointPattern, SnapshotCost
+from simcluster.longrun.failure_catalogue import published_failures
+from simcluster.longrun.long_run import FailureMode, LongRun, RestartPhase
 from simcluster.longrun.simulation import simulate_runs
 from simcluster.model.layers import parameters
 from simcluster.model.recipes import recipe_named, state_bytes
 from simcluster.scenario.run_times import FixedTime
 from simcluster.step.simulate import simulate
-from simcluster.studies.bench.collective_loads import busiest_links
-from simcluster.studies.bench.given_times import Costs, simulate_costs
+from simcluster.studies.bench.collective_loads import busiest_links_of_collective
+from simcluster.studies.bench.fixed_durations import Costs, simulate_costs
 from simcluster.topology import parse_topology
 
 HOUR, DAY = 3600.0, 86400.0
-LLAMA3 = next(each for each in watched_failures() if each.name == "llama3")
+LLAMA3 = next(each for each in published_failures() if each.name == "llama3")
 
 
 def mu(gpus: int) -> float:
     """Seconds between failures of so many GPUs, as often as Llama 3's."""
-    return 1 / LLAMA3.rate(gpus)
+    return 1 / LLAMA3.job_failure_rate(gpus)
 
 
 def goodput(work: float, checkpoint: float, restart: float, between: float) -> float:
     """(T/M) e^(-R/M) / (e^((T+C)/M) - 1): it may fail in restarts, too."""
-    return known.efficiency(work, checkpoint, restart, 0.0, 1 / between)
+    return known.kept_share(work, checkpoint, restart, 0.0, 1 / between)
 
 
 # --- checkpoints and failures -----------------------------------------------------------------------------------------
@@ -53,9 +53,9 @@ ONE_LEVEL = [
 def test_best_intervals(
     checkpoint: float, between: float, restart: float, intervals: tuple[float, ...], kept: tuple[float, ...]
 ) -> None:
-    forms = known.young, known.daly, known.best_interval
+    forms = known.young_interval, known.daly_interval, known.best_interval
     assert [form(checkpoint, between) for form in forms] == pytest.approx(intervals, abs=0.051)
-    at = known.best_interval(checkpoint, between), known.young(checkpoint, between)
+    at = known.best_interval(checkpoint, between), known.young_interval(checkpoint, between)
     assert [goodput(work, checkpoint, restart, between) for work in at] == pytest.approx(kept, abs=5.1e-6)
 
 
@@ -82,7 +82,7 @@ def test_lost_by_steps_between_checkpoints() -> None:
     """60 s after every K steps of 13.71 s, a failure in 3 h: least at K = 83."""
     lost = [1 - known.first_order_efficiency(13.71 * k, 60.0, 0.0, 3 * HOUR) for k in (10, 50, 83, 100, 200)]
     assert lost == pytest.approx([0.4440, 0.1193, 0.1054, 0.1072, 0.1488], abs=5.1e-5)
-    assert known.young(60.0, 3 * HOUR) / 13.71 == pytest.approx(83.04, abs=5.1e-3)
+    assert known.young_interval(60.0, 3 * HOUR) / 13.71 == pytest.approx(83.04, abs=5.1e-3)
 
 
 def test_failures_of_jobs_of_many_sizes() -> None:
@@ -112,9 +112,9 @@ def test_checkpoints_of_large_models(checkpoint: float, gpus: int, interval: flo
 
 def test_more_machines_down_than_spares() -> None:
     """At 7.76 failures a day, repaired in 4 h or in 24 h."""
-    short = [known.none_left(spares, 7.76 * 4 / 24) for spares in (0, 1, 2, 4)]
+    short = [known.shortage_probability(spares, 7.76 * 4 / 24) for spares in (0, 1, 2, 4)]
     assert short == pytest.approx([0.7256, 0.3708, 0.1414, 0.0104], abs=5.1e-5)
-    long = [known.none_left(spares, 7.76) for spares in (8, 16)]
+    long = [known.shortage_probability(spares, 7.76) for spares in (8, 16)]
     assert long == pytest.approx([0.3740, 0.0028], abs=5.1e-5)
 
 
@@ -189,7 +189,7 @@ def test_zero_3_sends_half_as_much_again() -> None:
     document = {"kind": "flat", "device": "h100", "gpus": 64, "link": link, "path_latency": "0 s"}
     network = parse_topology(document).build()
     gathered, reduced, both = (
-        busiest_links(network, [range(64)], kind, 20e9).load / 1e9
+        busiest_links_of_collective(network, [range(64)], kind, 20e9).load / 1e9
         for kind in ("all_gather", "reduce_scatter", "all_reduce")
     )
     assert both == pytest.approx(39.375) == pytest.approx(gathered + reduced)

@@ -21,8 +21,8 @@ import pytest
 from killed_writers import OLD, OUTPUTS, command, no_larger_than, others
 
 import simcluster
+from simcluster.base.atomic_files import PARTIAL, append_line, open_atomic, truncate_partial_line, write_text_atomic
 from simcluster.base.errors import InputError
-from simcluster.base.written import PARTIAL, append_line, drop_partial_line, open_atomic, write_text
 from simcluster.cli import main
 
 PACKAGE = Path(simcluster.__file__).parent
@@ -43,13 +43,13 @@ WORDS = re.compile(rf"\bopen\(|\.({'|'.join(sorted(OF_A_PATH))})\(|\b({_OWNERS})
 ALLOWED = {
     ("base/store.py", "connect"),  # of a database, which keeps itself whole
     ("interop/kineto/nsight.py", "connect"),  # which is only read
-    ("documents/packed.py", "open"),  # of gzip, to read
+    ("documents/compressed_files.py", "open"),  # of gzip, to read
     ("cli/__init__.py", "open"), ("cli/terminal.py", "open"), ("cli/terminal.py", "fdopen"),  # of os.devnull
     ("interactive/command.py", "open"),  # of a browser
     ("cli/common.py", "to_csv"),  # this one and the next two get what ``open_atomic`` yields, those after them a buffer
     ("cli/common.py", "to_parquet"), ("interop/replay/trace_writer.py", "write_table"),
-    ("show/saving.py", "savefig"), ("interactive/notebook/figures.py", "savefig"),
-    ("longrun/studies/chunks.py", "savez_compressed"),
+    ("show/figure_files.py", "savefig"), ("interactive/notebook/figures.py", "savefig"),
+    ("longrun/studies/run_chunks.py", "savez_compressed"),
 }  # fmt: skip
 
 
@@ -76,7 +76,7 @@ def test_nothing_else_opens_a_file_for_writing() -> None:
         where = path.relative_to(PACKAGE).as_posix()
         text = path.read_text(encoding="utf-8")
         for node in ast.walk(ast.parse(text)) if WORDS.search(text) else ():
-            if isinstance(node, ast.Call) and (name := _may_write(node)) and where != "base/written.py":
+            if isinstance(node, ast.Call) and (name := _may_write(node)) and where != "base/atomic_files.py":
                 found.add((where, name))
     assert found == ALLOWED
 
@@ -104,7 +104,7 @@ def test_without_room_the_old_file_stays(name: str, tmp_path: Path, capsys: pyte
     if name == "rows.csv":  # the rows that are finished come first, and stay
         assert "finished rows are safe: free some space" in said
     else:
-        rule = "a file is written completely or not at all: the old one is unchanged"
+        rule = "a file is written completely or not at all: the old file is unchanged"
         assert f"cannot write {output}: File too large; {rule}; raise the limit" in said
     assert output.read_bytes() == OLD
     assert others(output) == []
@@ -112,7 +112,7 @@ def test_without_room_the_old_file_stays(name: str, tmp_path: Path, capsys: pyte
 
 WRITING = """
 import signal, sys
-from simcluster.base.written import open_atomic
+from simcluster.base.atomic_files import open_atomic
 signal.signal(signal.SIGHUP, signal.SIG_DFL)  # ignored where nohup runs the tests
 signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where a shell runs them in the background
 with open_atomic(sys.argv[1]) as file:
@@ -143,7 +143,7 @@ def test_a_killed_writer_leaves_the_old_file(number: signal.Signals, tmp_path: P
     assert path.read_bytes() == OLD
     assert len(others(path)) == (number == signal.SIGKILL)
     assert all(re.fullmatch(rf"\.large\.\w{{8}}\.{process.pid}-0\{PARTIAL}", each) for each in others(path))
-    write_text(path, "new")
+    write_text_atomic(path, "new")
     assert (path.read_text(), others(path)) == ("new", [])
 
 
@@ -156,7 +156,7 @@ def test_two_writers_of_a_file(tmp_path: Path) -> None:
             second.write(b"second")
             assert len(others(path)) == 2
         assert path.read_bytes() == b"second"
-        write_text(path, "third")
+        write_text_atomic(path, "third")
         assert len(others(path)) == 1
     assert (path.read_bytes(), others(path)) == (b"first", [])
 
@@ -168,15 +168,15 @@ def test_what_the_old_file_was(tmp_path: Path) -> None:
     old.chmod(0o640)
     link.symlink_to(old)
     nowhere.symlink_to("made")
-    write_text(link, "new")
-    write_text(nowhere, "new")
+    write_text_atomic(link, "new")
+    write_text_atomic(nowhere, "new")
     assert link.is_symlink()
     assert nowhere.is_symlink()
     assert old.read_text() == (tmp_path / "made").read_text() == "new"
     assert stat.S_IMODE(old.stat().st_mode) == 0o640
     mask = os.umask(0o027)
     try:
-        write_text(tmp_path / "fresh", "new")
+        write_text_atomic(tmp_path / "fresh", "new")
     finally:
         os.umask(mask)
     assert stat.S_IMODE((tmp_path / "fresh").stat().st_mode) == 0o640
@@ -188,19 +188,19 @@ def test_a_pipe_is_written_as_it_comes(tmp_path: Path) -> None:
     read: list[bytes] = []
     reader = threading.Thread(target=lambda: read.append(pipe.read_bytes()), daemon=True)
     reader.start()
-    write_text(pipe, "into it")
+    write_text_atomic(pipe, "into it")
     reader.join(30)
-    write_text(os.devnull, "and away")
+    write_text_atomic(os.devnull, "and away")
     assert read == [b"into it"]
     assert stat.S_ISFIFO(pipe.stat().st_mode)
     with pytest.raises(InputError, match=r"^cannot write /dev/full: No space left on device; free some space"):
-        write_text("/dev/full", "no")
+        write_text_atomic("/dev/full", "no")
 
 
 @pytest.mark.parametrize("output", ["/dev/stdout", "said"])
 def test_a_file_that_is_our_own_output(output: str, tmp_path: Path) -> None:
     """``... --json /dev/stdout > said``: the file stays the one that the shell has opened."""
-    code = "import sys, simcluster.base.written as w; print('a'); w.write_text(sys.argv[1], 'b'); print('c')"
+    code = "import sys, simcluster.base.atomic_files as f; print('a'); f.write_text_atomic(sys.argv[1],'b'); print('c')"
     with (tmp_path / "said").open("w") as said:
         subprocess.run([sys.executable, "-c", code, output], stdout=said, check=True, cwd=tmp_path)
     assert (tmp_path / "said").read_text() == "a\nbc\n"
@@ -211,17 +211,17 @@ def test_what_the_system_refuses(tmp_path: Path) -> None:
     (tmp_path / "there").write_bytes(OLD)
     (tmp_path / "circle").symlink_to("circle")
     cases = {
-        "none/a": "No such file or directory; .*there is none; create its folder first",
+        "none/a": "No such file or directory; .*no file was created; create its folder first",
         "there/a": "Not a directory; create its folder first", "folder": "Is a directory; name a file in it",
         "a" * 300: "File name too long; choose a shorter name", "circle": "Too many levels of symbolic links; name a",
     }  # fmt: skip
     for name, said in cases.items():
         with pytest.raises(InputError, match=f"^cannot write {tmp_path / name}: {said}"):
-            write_text(tmp_path / name, "")
-    with pytest.raises(InputError, match=r"there: File exists; .*the old one is unchanged; choose another name"):
-        write_text(tmp_path / "there", "", new=True)
-    write_text(tmp_path / ("a" * 255), "long")
-    write_text(tmp_path / "fresh", "new", new=True)
+            write_text_atomic(tmp_path / name, "")
+    with pytest.raises(InputError, match=r"there: File exists; .*the old file is unchanged; choose another name"):
+        write_text_atomic(tmp_path / "there", "", must_be_new=True)
+    write_text_atomic(tmp_path / ("a" * 255), "long")
+    write_text_atomic(tmp_path / "fresh", "new", must_be_new=True)
     with contextlib.suppress(ZeroDivisionError), open_atomic(tmp_path / "there") as file:
         assert file.write(b"new") / 0
     assert (tmp_path / "there").read_bytes() == OLD
@@ -231,9 +231,9 @@ def test_what_the_system_refuses(tmp_path: Path) -> None:
 def test_a_file_that_grows_line_by_line(tmp_path: Path) -> None:
     path = tmp_path / "table"
     append_line(path, "one")
-    with no_larger_than(6), pytest.raises(InputError, match="File too large; the lines before are complete"):
+    with no_larger_than(6), pytest.raises(InputError, match="File too large; earlier lines are complete"):
         append_line(path, "three")
-    drop_partial_line(path)
+    truncate_partial_line(path)
     append_line(path, "two")
     assert path.read_text() == "one\ntwo\n"
 

@@ -12,14 +12,14 @@ from hypothesis import strategies as st
 import simcluster
 from simcluster.base.errors import InputError
 from simcluster.base.units import (
+    format_exact_quantity,
     parse_bytes,
     parse_bytes_per_second,
     parse_flop_per_second,
     parse_seconds,
-    write_quantity,
 )
 from simcluster.scenario.scenario import load
-from simcluster.show.registry.shown import entry_text
+from simcluster.show.registry.entry_texts import entry_text
 
 READ = {"s": parse_seconds, "B": parse_bytes, "B/s": parse_bytes_per_second, "FLOP/s": parse_flop_per_second}
 ROUND = st.builds(lambda digits, power: digits * 10.0**power, st.integers(0, 99_999), st.integers(-12, 18))
@@ -33,12 +33,12 @@ TEXTS = [
 
 @pytest.mark.parametrize(("number", "unit", "text"), TEXTS)
 def test_a_quantity_is_written_as_people_write_it(number: float, unit: str, text: str) -> None:
-    assert write_quantity(number, unit) == text
+    assert format_exact_quantity(number, unit) == text
 
 
 @given(unit=st.sampled_from(sorted(READ)), number=st.one_of(st.floats(0, 1e30), ROUND))
 def test_what_is_written_reads_back_to_the_bit(unit: str, number: float) -> None:
-    back = READ[unit](write_quantity(number, unit))
+    back = READ[unit](format_exact_quantity(number, unit))
     assert math.copysign(1, back) == math.copysign(1, number) or not number
     assert back == number
 

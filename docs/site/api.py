@@ -72,7 +72,7 @@ def _index(tasks: dict[str, tuple[str, tuple[str, ...]]]) -> str:
 def _page(title: str, about: str, names: tuple[str, ...]) -> str:
     parts = [f"# {title}\n\n{about}\n"]
     for name in names:
-        home = simcluster._HOME[name]
+        home = simcluster._MODULE_OF_NAME[name]
         thing = home if name in ("formulas", "plots") else f"{home}.{name}"
         members = "true" if name in _WITH_MEMBERS else "false"
         parts.append(f"::: {thing}\n    options:\n      heading: simcluster.{name}\n      members: {members}\n")

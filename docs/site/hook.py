@@ -17,7 +17,7 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 from notebook_pages import notebook_pages
-from reference import built_in_pages, command_menu, command_pages, key_pages
+from reference import _TEXTS, built_in_pages, command_menu, command_pages, key_pages
 
 ROOT = Path(__file__).parents[2]
 _LINK = re.compile(r"(\]\()([^)\s#]+)(#[^)\s]*)?(\))")
@@ -80,7 +80,9 @@ def _command_cell(found: re.Match[str]) -> str:
     """Return a cell with a command whose words do not break, and a link to its options."""
     words = "".join(f"&#{ord(each)};" if each in "*_[]{}<>&" else each for each in found[2]).split()
     code = " ".join(f"<span>{word}</span>" for word in words)
-    return f"{found[1]}<code>{code}</code> [options](reference/commands/{found[3]}.md) |"
+    called = {text.get("called"): name for name, text in _TEXTS["commands"].items()}
+    page = called.get(" ".join(found[2].split()[1:3]), found[3])
+    return f"{found[1]}<code>{code}</code> [options](reference/commands/{page}.md) |"
 
 
 def _for_tables(line: str) -> str:

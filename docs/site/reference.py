@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from simcluster.cli import _TEXTS, COMMANDS, ENTRIES, make_parser
-from simcluster.scenario.keys import ScenarioKey, scenario_keys
+from simcluster.scenario.scenario_keys import ScenarioKey, list_scenario_keys
 from simcluster.show.registry.kinds import KINDS, list_entries
 
 OTHER_NAMES = {  # a name by which readers search: the section's page, the key, and what to know
@@ -52,7 +52,7 @@ def key_pages(root: Path) -> dict[str, str]:
     del root
     sections: dict[str, list[ScenarioKey]] = {}
     tops = {}
-    for key in scenario_keys():
+    for key in list_scenario_keys():
         top = key.path.partition(".")[0]
         sections.setdefault(top.partition("[")[0], []).append(key)
         if "." not in key.path:
@@ -60,7 +60,7 @@ def key_pages(root: Path) -> dict[str, str]:
     head = [
         "# Scenario keys",
         "",
-        f"For those who write scenarios: all {len(scenario_keys()):,} keys; `simcluster schema` writes their schema.",
+        f"For those who write scenarios: all {len(list_scenario_keys()):,} keys; `simcluster schema` writes a schema.",
         "`simcluster show NAME --full` prints a scenario with its defaults.  On the command line, write `--a.b value`.",
         "An item of a list is `*`.  If a section has several kinds, one is in brackets: `faults.*[slow_gpu].rank`.",
         "",
@@ -79,7 +79,7 @@ def key_pages(root: Path) -> dict[str, str]:
 
 def _names_page() -> str:
     """Return the page of other names, with a heading for each, which the search finds."""
-    known = {key.path: key.description for key in scenario_keys()}
+    known = {key.path: key.description for key in list_scenario_keys()}
     parts = ["# Other names of keys\n\nFor those who know a setting by another name: the key, and where it is."]
     for name, (page, key, about) in OTHER_NAMES.items():
         parts.append(f"## {name}\n\n[`{key}`]({page}.md): {_cell(known[key])}  {about}")
@@ -158,7 +158,10 @@ def command_pages(root: Path) -> dict[str, str]:
 def built_in_pages(root: Path) -> dict[str, str]:
     """Return one page per kind of built-in things."""
     del root
-    rows = [f"| [{kind}]({kind}.md) | {_cell(thing.what)} | {_cell(thing.named)} |" for kind, thing in KINDS.items()]
+    rows = [
+        f"| [{kind}]({kind}.md) | {_cell(thing.description)} | {_cell(thing.used_by)} |"
+        for kind, thing in KINDS.items()
+    ]
     text = [
         "# Built-in models, devices, schedules, ...",
         "",
@@ -169,11 +172,11 @@ def built_in_pages(root: Path) -> dict[str, str]:
     ]
     pages = {"reference/built-in/index.md": "\n".join([*text, *rows]) + "\n"}
     for kind, thing in KINDS.items():
-        table = [f"| `{each.name}` | {_cell(each.what)} | {_cell(each.source)} |" for each in list_entries(kind)]
+        table = [f"| `{each.name}` | {_cell(each.description)} | {_cell(each.source)} |" for each in list_entries(kind)]
         heads = [
             f"# {kind}",
             "",
-            f"{thing.what[0].upper()}{thing.what[1:]}; named in {thing.named}.",
+            f"{thing.description[0].upper()}{thing.description[1:]}; named in {thing.used_by}.",
             "",
             "| name | description | source |",
             "|---|---|---|",

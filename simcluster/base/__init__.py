@@ -1,1 +1,1 @@
-"""Foundations: errors, units, the simulation clock's grid, time profiles, stores, processes."""
+"""Foundations of the package: errors, units, rounding of simulated times, row storage, worker processes."""

@@ -1,4 +1,4 @@
-"""Array types, runs of equal values, and 64-bit hashes that identify equal neighbourhoods.
+"""Array types, and helpers to find runs of equal values, number items, sort small integers and hash rows.
 
 A hash is equal for equal neighbourhoods in any order: the sum of well-mixed numbers of the members of a multiset. Two
 of 10^6 different ones collide with a probability of 10^12 / 2 / 2^64 = 3e-8. Pure.
@@ -16,7 +16,7 @@ Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
 Int32s = npt.NDArray[np.int32]
-"""Whole numbers below 2**31, of which there are many."""
+"""Whole numbers below 2**31, in large arrays."""
 Numbers = npt.NDArray[np.integer[Any]]
 """Whole numbers of any width."""
 Hashes = npt.NDArray[np.uint64]
@@ -35,14 +35,14 @@ def run_starts(values: npt.NDArray[Any]) -> Ints:
 
 
 def concat_ranges(counts: Numbers) -> Ints:
-    """Return 0, 1, ..., count - 1 for each count, concatenated into one array."""
+    """Return the concatenation of ranges 0, 1, ..., count - 1, a range for each of ``counts``."""
     return np.arange(int(counts.sum())) - np.repeat(np.cumsum(counts) - counts, counts)
 
 
-def number_by_owner(
+def number_entries_by_owner(
     tables: Sequence[Sequence[Numbers]], owners: int, first: int = 0
 ) -> tuple[list[list[Int32s]], Ints]:
-    """Assign consecutive numbers, per owner, to the entries of several tables.
+    """Assign numbers to table entries, which hold owners, so that each owner's entries get consecutive numbers.
 
     Tables hold owners by column; entries are numbered from ``first`` row by row, table after table. Also returns the
     number of entries per owner.
@@ -54,33 +54,33 @@ def number_by_owner(
     for table, of_table in zip(tables, counts, strict=True):
         whole: Ints = sum(of_table, none)
         if sum((own > 0 for own in of_table), none).max(initial=0) > 1:
-            number = _number_entries(np.stack(table, axis=1).ravel(), whole, following)
+            number = _assign_entry_numbers(np.stack(table, axis=1).ravel(), whole, following)
             numbers.append([*number.reshape(-1, len(table)).T])
         else:  # no owner is in several columns
             pairs = zip(table, of_table, strict=True)
-            numbers.append([_number_entries(column, own, following) for column, own in pairs])
+            numbers.append([_assign_entry_numbers(column, own, following) for column, own in pairs])
         following = following + whole
     return numbers, total
 
 
-def _number_entries(those: Numbers, counts: Ints, following: Ints) -> Int32s:
-    by_owner = np.arange(len(those), dtype=np.int32)
-    by_owner += np.repeat((following - (np.cumsum(counts) - counts)).astype(np.int32), counts)
-    if (those[1:] >= those[:-1]).all():
+def _assign_entry_numbers(owners: Numbers, counts: Ints, first_free: Ints) -> Int32s:
+    by_owner = np.arange(len(owners), dtype=np.int32)
+    by_owner += np.repeat((first_free - (np.cumsum(counts) - counts)).astype(np.int32), counts)
+    if (owners[1:] >= owners[:-1]).all():
         return by_owner
     width = np.count_nonzero(counts)
-    if not len(those) % width and (those.reshape(-1, width) == np.flatnonzero(counts)).all():  # all, again and again
+    if not len(owners) % width and (owners.reshape(-1, width) == np.flatnonzero(counts)).all():  # all, again and again
         return by_owner.reshape(width, -1).T.ravel()
     number = np.empty_like(by_owner)
-    number[sort_order(those)] = by_owner
+    number[sort_order(owners)] = by_owner
     return number
 
 
-_SPARSE = 4  # numbers so much larger than there are of them are sorted
+_SPARSE = 4  # ratio of the largest number to the count of numbers above which numbers are sorted
 
 
 def hash64(values: npt.NDArray[np.generic], salt: int = 0) -> Hashes:
-    """Hash values to well-spread 64-bit numbers (splitmix64's finalizer: Steele et al., OOPSLA 2014)."""
+    """Hash each value to a 64-bit number (splitmix64's finalizer: Steele et al., OOPSLA 2014)."""
     found = values.astype(np.uint64) + np.uint64((0x9E3779B97F4A7C15 * (2 * salt + 1)) & 0xFFFFFFFFFFFFFFFF)
     found ^= found >> np.uint64(30)
     found *= np.uint64(0xBF58476D1CE4E5B9)
@@ -102,7 +102,7 @@ def sum_segments(values: Hashes, starts: Ints) -> Hashes:
     return found
 
 
-def compact(values: Ints) -> tuple[Ints, Ints]:
+def unique_inverse(values: Ints) -> tuple[Ints, Ints]:
     """Return the distinct values, ascending, and the index of each value among them."""
     if _SPARSE * len(values) < int(values.max(initial=-1)):
         order = sort_order(values)
@@ -116,7 +116,7 @@ def compact(values: Ints) -> tuple[Ints, Ints]:
 
 
 def sort_order(values: Numbers) -> Ints:
-    """Return a stable sort order of small integers, by radix sort of 16 bits at a time."""
+    """Return the permutation that sorts small integers stably (radix sort, 16 bits at a time)."""
     order = np.argsort(values.astype(np.uint16), kind="stable")
     rest = values >> 16
     while rest.any():
@@ -126,7 +126,7 @@ def sort_order(values: Numbers) -> Ints:
 
 
 def hash_rows(table: npt.NDArray[np.generic]) -> Hashes:
-    """Return a hash of every row, equal for equal rows."""
+    """Return one hash per row of a table; equal rows have equal hashes."""
     places = np.arange(table.shape[1], dtype=np.uint64)
     mixed_rows: Hashes = hash64(hash64(table) ^ hash64(places, 61)[None, :], 67)
     found: Hashes = mixed_rows.sum(axis=1, dtype=np.uint64)
@@ -143,13 +143,13 @@ def distinct_hashes(values: Hashes) -> Hashes:
     return found
 
 
-def count_distinct(colours: Hashes) -> int:
+def count_distinct_hashes(colours: Hashes) -> int:
     """Return the number of distinct hashes."""
     return len(distinct_hashes(colours))
 
 
-def renumber(colours: npt.NDArray[np.generic]) -> tuple[Ints, Ints]:
-    """Replace values by 0, 1, ... in order of first appearance; also return where each first appears."""
+def number_by_first_use(colours: npt.NDArray[np.generic]) -> tuple[Ints, Ints]:
+    """Replace values by 0, 1, ... in order of first appearance; also return each value's first position."""
     _, first, inverse = np.unique(colours, return_index=True, return_inverse=True)
     order = np.argsort(first)
     rank = np.empty(len(first), dtype=np.int64)
@@ -157,15 +157,15 @@ def renumber(colours: npt.NDArray[np.generic]) -> tuple[Ints, Ints]:
     return rank[inverse], first[order]
 
 
-def position_of(those: Ints, size: int) -> Ints:
-    """Return the position of each item 0 to ``size`` - 1 in an array of items; -1 for absent ones."""
+def positions_of_items(items: Ints, size: int) -> Ints:
+    """Return the position of each number 0 to ``size`` - 1 in an array of distinct numbers; -1 if absent."""
     found = np.full(size, -1, dtype=np.int64)
-    found[those] = np.arange(len(those))
+    found[items] = np.arange(len(items))
     return found
 
 
 def first_indices(codes: Ints, count: int) -> Ints:
-    """Return the index of the first occurrence of each code 0 to ``count`` - 1; -1 for absent ones."""
+    """Return the first position of each number 0 to ``count`` - 1 in the array ``codes``; -1 if absent."""
     found = np.full(count, -1, dtype=np.int64)
     found[codes[::-1]] = np.arange(len(codes))[::-1]
     return found

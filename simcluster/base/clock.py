@@ -1,4 +1,4 @@
-"""Grid of simulated times: durations are multiples of a tick, so that sums are exact in float64.
+"""Rounding of simulated durations to multiples of a tick, so that float64 sums of durations are exact.
 
 A tick is 2**-44 s (57 femtoseconds). Sums and differences of such numbers are exact up to 512 s, so addition is
 associative: both engines, a rank that represents many, and a vectorised longest path give the same bits. Longer
@@ -24,7 +24,7 @@ import numpy as np
 
 from simcluster.base.arrays import Floats
 from simcluster.base.errors import InputError
-from simcluster.base.telling import require_event_limit
+from simcluster.base.progress import check_event_count
 
 ResultT = TypeVar("ResultT")
 ParamsT = ParamSpec("ParamsT")
@@ -40,42 +40,42 @@ class ClockGrid(NamedTuple):
     """Ticks per second of the simulation clock, and the simulated time (s) up to which sums are exact."""
 
     ticks_per_second: float = _FINEST
-    until: float = math.inf
+    exact_until: float = math.inf
 
 
 _ALONE = ClockGrid()
 _grid: ContextVar[ClockGrid] = ContextVar("grid", default=_ALONE)
 
 
-class BeyondGridError(Exception):
+class ClockRangeError(Exception):
     """Error raised when simulated time leaves the clock's exact range; only ``simulate_on_exact_grid`` catches it."""
 
 
 def round_to_tick(seconds: float) -> float:
-    """Round a duration (s) to the nearest tick of the current time grid; infinity stays infinity."""
+    """Round a duration (s) to the nearest tick of the current simulation clock; infinity stays infinity."""
     ticks_per_second = _grid.get()[0]
     ticks = seconds * ticks_per_second
     return round(ticks) / ticks_per_second if math.isfinite(ticks) else seconds
 
 
 def tick_seconds() -> float:
-    """Return the length (s) of a tick of the current time grid."""
+    """Return the length (s) of a tick of the current simulation clock."""
     return 1.0 / _grid.get().ticks_per_second
 
 
 def round_all_to_tick(seconds: Floats) -> Floats:
-    """Round an array of finite durations (s) to ticks of the current time grid."""
+    """Round an array of finite durations (s) to ticks of the current simulation clock."""
     ticks_per_second = _grid.get()[0]
     return np.asarray(np.rint(seconds * ticks_per_second) / ticks_per_second)
 
 
 def exact_time_limit() -> float:
-    """Return the simulated time (s) up to which sums on the current grid are exact; infinite for no limit."""
-    return _grid.get().until
+    """Return the simulated time (s) up to which sums of rounded durations are exact; infinite if unlimited."""
+    return _grid.get().exact_until
 
 
 def simulate_on_exact_grid(simulate: Callable[[], ResultT]) -> ResultT:
-    """Run a simulation on the finest time grid on which all its times are exact, and return its result.
+    """Run a simulation with the shortest clock tick for which all simulated times are exact; return its result.
 
     The simulation is repeated for every grid that is too fine, each time up to the end of its range. Raises InputError
     for simulated times beyond 2**53 s.
@@ -83,9 +83,9 @@ def simulate_on_exact_grid(simulate: Callable[[], ResultT]) -> ResultT:
     ticks_per_second = _FINEST
     while ticks_per_second >= 1.0:
         try:
-            with _use_grid(ClockGrid(ticks_per_second, _EXACT_TICKS / ticks_per_second)):
+            with _set_grid(ClockGrid(ticks_per_second, _EXACT_TICKS / ticks_per_second)):
                 return simulate()
-        except BeyondGridError:
+        except ClockRangeError:
             ticks_per_second /= _COARSER
     raise InputError(
         f"the steps would take longer than {_EXACT_TICKS:.2g} s, the most that can be simulated: check the units of "
@@ -94,19 +94,19 @@ def simulate_on_exact_grid(simulate: Callable[[], ResultT]) -> ResultT:
 
 
 def bind_to_current_grid(function: Callable[ParamsT, ResultT]) -> Callable[ParamsT, ResultT]:
-    """Bind a function to the current time grid, so that later calls round times to the same ticks."""
+    """Bind a function to the current clock tick, so that later calls round times to that tick."""
     return partial(_call_on_grid, _grid.get(), function)
 
 
 def _call_on_grid(
     grid: ClockGrid, function: Callable[ParamsT, ResultT], *args: ParamsT.args, **kwargs: ParamsT.kwargs
 ) -> ResultT:  # fmt: skip
-    with _use_grid(grid):
+    with _set_grid(grid):
         return function(*args, **kwargs)
 
 
 @contextmanager
-def _use_grid(grid: ClockGrid) -> Iterator[None]:
+def _set_grid(grid: ClockGrid) -> Iterator[None]:
     before = _grid.set(grid)
     try:
         yield
@@ -116,7 +116,7 @@ def _use_grid(grid: ClockGrid) -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class WindowProfile:
-    """Time profile that is ``value`` from ``start`` to ``end`` (s) and 1 otherwise; optionally periodic.
+    """Factor over time that is ``value`` from ``start`` to ``end`` (s) and 1 otherwise; optionally periodic.
 
     With a ``period`` the value applies in the first ``length`` seconds of each period, from ``start`` on and up to
     ``end``.
@@ -178,7 +178,7 @@ class Profile(Protocol):
 
 
 class SteadyProfile:
-    """Time profile whose factor is 1 at all times."""
+    """Factor over time that is always 1."""
 
     def factor_at(self, instant: float) -> float:
         """Return 1, the factor at all times."""
@@ -195,7 +195,7 @@ _SECONDS_PER_PERIOD = 4e-5  # CPU seconds per period; less, in fact, but all are
 
 
 class AlternatingProfile:
-    """Time profile that alternates between ``value`` and 1 in periods of given lengths.
+    """Factor over time that is in turn ``value`` and 1, in consecutive periods of given lengths.
 
     ``lengths`` yields the seconds of each period and is read once, for all readers. ``first`` states whether the first
     period has the ``value``.
@@ -212,29 +212,29 @@ class AlternatingProfile:
         return self._value if (period % 2 == 0) == self._first else 1.0
 
     def next_change(self, instant: float) -> float:
-        """Return the end (s) of the period that contains ``instant``."""
+        """Return the time (s) at which the period around ``instant`` ends and the factor changes."""
         return self._edges[self._period_at(instant) + 1]
 
     def _period_at(self, instant: float) -> int:
         while self._edges[-1] <= instant:
             self._edges.append(round_to_tick(self._edges[-1] + next(self._lengths)))
-            require_event_limit("periods of a fault", len(self._edges), _SECONDS_PER_PERIOD, self._edges[-1])
+            check_event_count("periods of a fault", len(self._edges), _SECONDS_PER_PERIOD, self._edges[-1])
         return bisect_right(self._edges, instant) - 1
 
 
 @dataclass(frozen=True, slots=True)
 class _ProductProfile:
-    parts: tuple[Profile, ...]
+    factors: tuple[Profile, ...]
 
     def factor_at(self, instant: float) -> float:
-        return math.prod(part.factor_at(instant) for part in self.parts)
+        return math.prod(part.factor_at(instant) for part in self.factors)
 
     def next_change(self, instant: float) -> float:
-        return min(part.next_change(instant) for part in self.parts)
+        return min(part.next_change(instant) for part in self.factors)
 
 
 def multiply_profiles(parts: Sequence[Profile]) -> Profile:
-    """Return a time profile whose factor is the product of the factors of several profiles."""
+    """Return one profile that is the product of several factors over time."""
     return parts[0] if len(parts) == 1 else _ProductProfile(tuple(parts))
 
 
@@ -255,14 +255,14 @@ def first_nonzero_time(profiles: Iterable[Profile], instant: float) -> float:
 
 def _expand_product(profile: Profile) -> Iterator[Profile]:
     if isinstance(profile, _ProductProfile):
-        for part in profile.parts:
+        for part in profile.factors:
             yield from _expand_product(part)
     else:
         yield profile
 
 
 def slowed_duration(profile: Profile, begin: float, seconds: float) -> float:
-    """Return the duration (s) of ``seconds`` of work that starts at ``begin`` and is slowed by a profile."""
+    """Return the time (s) that ``seconds`` of work take from time ``begin`` on, slowed down by ``profile``."""
     now, left = begin, seconds
     while True:
         factor, change = profile.factor_at(now), profile.next_change(now)

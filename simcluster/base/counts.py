@@ -20,7 +20,7 @@ _COUNT = re.compile(r"\s*\$?\s*((?:\d[\d,_]*\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*([
 
 
 def parse_count(value: object, what: str, works: str = "it in full or with k, M, B or T, as in 70B") -> float:
-    """Parse a number above zero such as 7e10, "70B", "1,024" or "$10M"; ``what`` names it in errors."""
+    """Parse a number above zero such as 7e10, "70B", "1,024" or "$10M"; errors name the number ``what``."""
     if isinstance(value, int | float) and not isinstance(value, bool):
         number = float(max(-_TOO_LARGE, min(value, _TOO_LARGE)))
     elif isinstance(value, str) and (found := _COUNT.fullmatch(value)):
@@ -28,38 +28,37 @@ def parse_count(value: object, what: str, works: str = "it in full or with k, M,
     else:
         number = math.nan
     if number > _MAX_NUMBER:
-        raise InputError(f"{what} {_shorten(value)} is too large; it must be at most {_MAX_NUMBER:g}")
+        raise InputError(f"{what} {_quote_value(value)} is too large; it must be at most {_MAX_NUMBER:g}")
     if not 0 < number < math.inf:
-        raise InputError(f"{what} {_shorten(value)} is not a number above zero; write {works}")
+        raise InputError(f"{what} {_quote_value(value)} is not a number above zero; write {works}")
     return number
 
 
-def parse_whole(value: object, what: str) -> int:
-    """Parse a whole number above zero; the spellings are those of ``parse_count``."""
+def parse_whole_number(value: object, what: str) -> int:
+    """Parse a whole number above zero, written in any way that ``parse_count`` accepts."""
     number = parse_count(value, what, "it in full, as in 8")
     if number != int(number):
-        raise InputError(f"{what} {_shorten(value)} must be a whole number; write one, as in 8")
+        raise InputError(f"{what} {_quote_value(value)} must be a whole number; write one, as in 8")
     return int(number)
 
 
-def parse_numbers(text: str, option: str, noun: str = "rank") -> list[int]:
-    """Parse whole numbers and ranges such as "0-3,32"; errors name the command-line ``option``.
+def parse_number_ranges(text: str, option: str, noun: str = "rank") -> list[int]:
+    """Parse a list of whole numbers and ranges such as "0-3,32"; errors name the command's ``option``.
 
-    >>> parse_numbers("0-3,32", "--ranks")
+    >>> parse_number_ranges("0-3,32", "--ranks")
     [0, 1, 2, 3, 32]
     """
     found: list[int] = []
+    given = f"{option} {_quote_value(text)}"
     for part in text.split(","):
         match = _RANGE.fullmatch(part.strip())
         if match is None:
-            raise InputError(
-                f"{option} {_shorten(text)}: {_shorten(part)} is not a {noun}; write whole numbers or ranges: 0,8-15"
-            )
+            raise InputError(f"{given}: {_quote_value(part)} is not a {noun}; write whole numbers or ranges: 0,8-15")
         first, last = int(match[1]), int(match[2] or match[1])
         if last < first:
-            raise InputError(f"{option} {_shorten(text)}: {part!r} goes backwards; write {last}-{first}")
+            raise InputError(f"{given}: {part!r} is a descending range; write {last}-{first}")
         if len(found) + last - first >= _MAX_COUNT:
-            raise InputError(f"{option} {_shorten(text)}: more than {_MAX_COUNT:,} {noun}s; write fewer")
+            raise InputError(f"{given}: more than {_MAX_COUNT:,} {noun}s; write fewer")
         found += range(first, last + 1)
     return found
 
@@ -74,17 +73,17 @@ def parse_share(value: object, what: str) -> float:
     except (TypeError, ValueError, OverflowError):
         part = math.nan
     if not 0 < part <= 1:
-        raise InputError(f'{what} {_shorten(value)} must be a share above 0 and at most 1, as in 0.4 or "40%"')
+        raise InputError(f'{what} {_quote_value(value)} must be a share above 0 and at most 1, as in 0.4 or "40%"')
     return part
 
 
-def full_number(number: float) -> str:
-    """Format a count with all its digits, 1,000,000; a fraction with at most six digits."""
+def format_full_number(number: float) -> str:
+    """Format a whole number with all digits (1,000,000), or a fraction with at most six digits."""
     return f"{number:,.0f}" if number == int(number) else f"{number:,.6g}"
 
 
 def format_count(number: float) -> str:
-    """Format a count with four digits and a letter: 70B, 1.38T, 300M; below a million in full: 131,072."""
+    """Format a count with four digits and a letter (70B, 1.38T); counts below a million in full (131,072)."""
     for letter in ("T", "B", "M"):
         if number >= LETTERS[letter] * 0.99995:
             scaled = number / LETTERS[letter]
@@ -93,7 +92,7 @@ def format_count(number: float) -> str:
 
 
 def format_tokens(count: float) -> str:
-    """Format a count with exactly four digits and a letter, for columns: 15.60T, 300.0B."""
+    """Format a token count for a table column, always with four digits and a letter: 15.60T, 300.0B."""
     for letter in ("T", "B", "M"):
         if count >= LETTERS[letter]:
             return f"{count / LETTERS[letter]:#.4g}{letter}".replace(".T", "T")
@@ -107,11 +106,11 @@ def format_dollars(amount: float) -> str:
     return f"${amount:,.0f}" if amount >= 1000 else f"${amount:.2f}"
 
 
-def whole_dollars(amount: float) -> str:
+def format_whole_dollars(amount: float) -> str:
     """Format an amount in whole dollars: $8,847,360, $94,371; with cents below a hundred: $12.34."""
     return f"${amount:,.2f}" if abs(amount) < 100 else f"${amount:,.0f}"
 
 
-def _shorten(value: object) -> str:
+def _quote_value(value: object) -> str:
     shown = repr(value)
     return shown if len(shown) <= 60 else f"{shown[:57]}..."

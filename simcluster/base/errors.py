@@ -11,7 +11,7 @@ from simcluster.base.texts import escape_controls
 
 
 class InputError(ValueError):
-    """Error in user input; the message states what is wrong, where, the rule, and what would work.
+    """Error in user input; the message states the problem, its place, the rule, and what would work.
 
     The command line prints it on stderr and exits with status 2; every other exception that escapes is a bug. Names
     from files appear in it with their control characters escaped, also in notebooks.
@@ -23,7 +23,7 @@ class InputError(ValueError):
 
 @contextmanager
 def prefix_errors(place: str | Path) -> Iterator[None]:
-    """Prefix an InputError raised in the block with ``place`` (a file, an argument) unless it names it."""
+    """Put ``place`` (a file or argument) before the message of any InputError in the block that lacks it."""
     try:
         yield
     except InputError as problem:
@@ -38,25 +38,25 @@ _NAME_ERRORS = {
     errno.EPERM: "may not be read by this user; change its permissions, or name a copy",
     errno.ELOOP: "symbolic links form a circle; name the file itself",
 }
-"""What the system refuses of a name, wherever one is looked up."""
+"""Messages for errors of the operating system about a file name."""
 
 
-def describe_refusal(problem: OSError) -> str:
-    """Return the message for a file that the operating system refuses to open; "" for other errors."""
+def describe_file_error(problem: OSError) -> str:
+    """Return the message for a file that the operating system cannot open; "" for other errors."""
     told = _NAME_ERRORS.get(problem.errno or 0)
     return f"{str(problem.filename)[:200]}: {told}" if told and problem.filename is not None else ""
 
 
 @contextmanager
 def convert_file_errors() -> Iterator[None]:
-    """Convert an OSError about a file name that is raised in the block to InputError."""
+    """Convert an OSError about a file, raised in the block, to an InputError."""
     try:
         yield
     except OSError as problem:
-        if told := describe_refusal(problem):
+        if told := describe_file_error(problem):
             raise InputError(told) from problem
         raise
 
 
 class DeadlockError(InputError):
-    """Error raised when ops wait for each other forever; the message names the ranks and their waits."""
+    """Error raised when ops wait for each other forever; the message states which ranks wait for what."""

@@ -1,4 +1,4 @@
-"""Compiled loops over large arrays that replace several numpy passes; uncompiled, numpy gives the same bits."""
+"""Compiled loops over large arrays, each instead of several numpy passes; the uncompiled module uses numpy."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _TURN = 2.0 * np.pi
 
 
 def draw_uniforms(bits: Any, first: Any, second: Any) -> None:
-    """Fill two float32 arrays alternately with uniform draws of an SFC64 generator; scale ``second`` by 2 pi."""
+    """Fill two float32 arrays with uniform draws of an SFC64 generator; ``second`` is scaled by 2 pi."""
     count: cython.longlong = len(first)
     if not cython.compiled:
         uniform = (bits.random_raw(count).view(np.uint32).astype(np.float32) + np.float32(0.5)) * np.float32(2.0**-32)
@@ -42,8 +42,8 @@ def draw_uniforms(bits: Any, first: Any, second: Any) -> None:
     state[0], state[1], state[2] = a, b, c
 
 
-def to_normals(radius: Any, cosine: Any, sine: Any, mean: cython.double, scale: cython.double) -> Floats:
-    """Return ``mean + scale * z``, where ``z`` alternates ``radius * cosine`` and ``radius * sine``, in float32."""
+def box_muller_normals(radius: Any, cosine: Any, sine: Any, mean: cython.double, scale: cython.double) -> Floats:
+    """Return normal numbers ``mean + scale * z`` (Box-Muller): z is ``radius`` times ``cosine`` or ``sine``."""
     count: cython.longlong = len(radius)
     found = np.empty(2 * count)
     if not cython.compiled:
@@ -59,10 +59,10 @@ def to_normals(radius: Any, cosine: Any, sine: Any, mean: cython.double, scale: 
     return found
 
 
-def add_product(begin: Floats, seconds: cython.double, factor: Floats) -> Floats:
-    """Return ``begin`` plus ``seconds`` times ``factor`` [case, place].
+def add_scaled_factors(begin: Floats, seconds: cython.double, factor: Floats) -> Floats:
+    """Return ``begin + seconds * factor`` for all simulated cases at once (rows of ``factor``).
 
-    ``begin`` may have fewer columns: each then applies to a group of neighbouring places.
+    ``begin`` may have fewer columns: each then applies to a group of adjacent columns.
     """
     places: cython.longlong = factor.size
     near: cython.longlong = places // begin.size
@@ -84,8 +84,8 @@ def add_product(begin: Floats, seconds: cython.double, factor: Floats) -> Floats
     return found
 
 
-def latest_per_group(ends: Floats, groups: cython.longlong) -> Floats:
-    """Return the maximum end time per group of adjacent columns: ``ends`` [case, column] becomes [case, group]."""
+def latest_end_per_group(ends: Floats, groups: cython.longlong) -> Floats:
+    """Return, in each row (a simulated case), the latest end time of every group of adjacent columns."""
     cases: cython.longlong = ends.shape[0]
     if not cython.compiled:
         return np.asarray(ends.reshape(cases, groups, -1).max(axis=2))

@@ -1,4 +1,4 @@
-"""Stable merge sort of numbers that consist of a few ascending runs (compiled module)."""
+"""Stable merge sort of numbers that already form a few ascending runs (compiled module)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ if not cython.compiled:
 
 
 class MergeSort:
-    """Sorter of the array ``keys``, which the caller fills; ``order`` is the permutation that sorts it."""
+    """Sorter: the caller fills the array ``keys``; sorting sets ``order``, the sorting permutation."""
 
     def __init__(self) -> None:
         self.buffers = Buffers()
@@ -17,7 +17,7 @@ class MergeSort:
         self.make_room(64)
 
     def make_room(self, room: cython.int) -> cython.void:
-        """Make room for ``room`` keys; the present keys are lost."""
+        """Allocate space for ``room`` keys; the present keys are lost."""
         if room > self._room:
             self._room = room
             self.keys = self.buffers.doubles("keys", room)

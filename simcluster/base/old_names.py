@@ -1,4 +1,4 @@
-"""Former public names: an import hook for moved modules, and deprecated names of the package.
+"""Former public names: an import hook for moved modules, and renamed functions and attributes.
 
 ``import simcluster.replay.written`` is ``simcluster.interop.replay.trace_writer``: one module under two names.
 """
@@ -30,13 +30,13 @@ MOVED = {
     "compare": "studies.variations",
     "controls": "interactive.controls",
     "errors": "base.errors",
-    "fixed": "studies.bench.given_times",
+    "fixed": "studies.bench.fixed_durations",
     "inputs": "importers",
     "interop.own_trace": "interop.trace_comparison",
     "interop.recorded": "interop.replay",
     "interop.recorded.written": "interop.replay.trace_writer",
     "kineto": "interop.kineto",
-    "loads": "results.loads",
+    "loads": "results.link_loads",
     "measuring": "results",
     "model.parameters": "model.layers",
     "nccl": "traffic.nccl",
@@ -65,43 +65,48 @@ MOVED = {
 """Old name in ``simcluster``: the name today."""
 
 RENAMED = {
-    "however_long": ("base.telling:no_time_limit", "no_time_limit"),
-    "largest": ("studies.whatif.largest:largest_that_fits", "largest_that_fits"),
+    "however_long": ("base.progress:no_time_limit", "no_time_limit"),
+    "largest": ("studies.whatif.largest_value:largest_that_fits", "largest_that_fits"),
     "load": ("scenario.scenario:load", "scenario"),
     "load_text": ("scenario.scenario:load_text", "scenario"),
     "names": ("show.registry.kinds:list_names", "list_names"),
     "play_schedules": ("schedules.comparison:simulate_schedules", "simulate_schedules"),
-    "scaling": ("longrun.scaling.scale:compute_optimal", "compute_optimal"),
+    "scaling": ("longrun.scaling.scaling_result:compute_optimal", "compute_optimal"),
     "simulate_together": ("studies.multi_job:simulate_jobs", "simulate_jobs"),
     "state_ladder": ("studies.state_ladder:zero_stages", "zero_stages"),
-    "walls": ("longrun.budget.walls:estimate_training", "estimate_training"),
+    "walls": ("longrun.budget.training_estimate:estimate_training", "estimate_training"),
     "what_pays": ("studies.whatif.mitigations:mitigations", "mitigations"),
 }
 """Deprecated name of a function of ``simcluster``: the function's place, and its name today."""
 
 RENAMED_MEMBERS = {
-    "own_bubble": "schedule_bubble", "ops_played": "simulated_ops", "real_mfu": "mfu_without_padding",
+    "Result": {
+        "fit": "fit_verdict", "likely": "likely_interval", "ops_played": "simulated_ops",
+        "own_bubble": "schedule_bubble", "real_mfu": "mfu_without_padding", "without_effect": "list_idle_fields",
+    },
+    "plots": {"critical": "critical_path", "errors": "validation_errors", "fates": "lost_time", "weeks": "run_calendar"}
 }  # fmt: skip
-"""Deprecated attribute of a Result: its name today."""
+"""Deprecated names of attributes of a Result and of ``simcluster.plots``: the names today."""
 
 
-def renamed_member(result: object, name: str) -> object:
-    """Return the attribute of a Result that had this name, with a DeprecationWarning at the caller's line."""
-    if name not in RENAMED_MEMBERS:
-        raise AttributeError(f"{type(result).__name__!r} object has no attribute {name!r}")
-    warn(f"Result.{name} is deprecated: use Result.{RENAMED_MEMBERS[name]}", DeprecationWarning, stacklevel=3)
-    return getattr(result, RENAMED_MEMBERS[name])
+def current_name(owner: str, name: str) -> str:
+    """Return the current name of ``owner``'s attribute formerly called ``name``, after a DeprecationWarning."""
+    if name not in RENAMED_MEMBERS[owner]:
+        raise AttributeError(f"{owner} has no attribute {name!r}")
+    today = RENAMED_MEMBERS[owner][name]
+    warn(f"{owner}.{name} is deprecated: use {owner}.{today}", DeprecationWarning, stacklevel=3)
+    return today
 
 
-def renamed(name: str) -> object:
-    """Return the function that had this name, with a DeprecationWarning at the caller's line."""
+def get_renamed_function(name: str) -> object:
+    """Return the simcluster function formerly called ``name``, after a DeprecationWarning."""
     place, today = RENAMED[name]
     warn(f"simcluster.{name} is deprecated: use simcluster.{today}", DeprecationWarning, stacklevel=3)
     return load_object(place)
 
 
-class OldNames:
-    """Finder and loader of modules by former names (``importlib.abc`` would cost 12 ms at every start)."""
+class OldModuleFinder:
+    """Import hook that loads moved modules by former names; without ``importlib.abc``, which costs 12 ms."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
@@ -123,12 +128,12 @@ class OldNames:
         return module
 
     def exec_module(self, module: ModuleType) -> None:
-        """Restore the module's import spec; the module has already run."""
+        """Restore the module's import spec instead of running the module, which has already run."""
         if module.__spec__ is not None:
             module.__spec__ = module.__spec__.loader_state
 
 
-def find_old_names() -> None:
+def install_old_module_finder() -> None:
     """Install the import hook for former module names, once."""
-    if not any(isinstance(finder, OldNames) for finder in sys.meta_path):
-        sys.meta_path.insert(0, OldNames())  # before the one that would find a module's file a second time
+    if not any(isinstance(finder, OldModuleFinder) for finder in sys.meta_path):
+        sys.meta_path.insert(0, OldModuleFinder())  # before the one that would find a module's file a second time

@@ -16,7 +16,7 @@ if cython.compiled:
 else:
 
     def prefetch(record: object) -> None:
-        """Do nothing in plain Python; a compiled module prefetches the record's memory into the cache."""
+        """Do nothing in plain Python; in compiled modules, prefetch the record into the CPU cache."""
 
 
 _LINE = 64
@@ -24,7 +24,7 @@ _LINE = 64
 
 
 def address(array: Any) -> Any:
-    """Return the address of a contiguous array's data; only for compiled modules."""
+    """Return the address of a contiguous array's data, for compiled modules only."""
     buffer = cython.declare(cython.Py_buffer)
     PyObject_GetBuffer(array, cython.address(buffer), PyBUF_SIMPLE)
     PyBuffer_Release(cython.address(buffer))
@@ -53,41 +53,41 @@ class Buffers:
 
     def doubles(self, name: str, room: cython.int) -> Any:
         """Return the named float64 array, grown to at least ``room`` numbers."""
-        return doubles(self._longer(name, np.zeros(max(room, 1), np.float64)))
+        return doubles(self._grow_array(name, np.zeros(max(room, 1), np.float64)))
 
     def ints(self, name: str, room: cython.int) -> Any:
         """Return the named int32 array, grown to at least ``room`` numbers."""
-        return ints(self._longer(name, np.zeros(max(room, 1), np.int32)))
+        return ints(self._grow_array(name, np.zeros(max(room, 1), np.int32)))
 
     def flags(self, name: str, room: cython.int) -> Any:
         """Return the named array of one-byte numbers, grown to at least ``room`` entries."""
-        array = self._longer(name, np.zeros(max(room, 1), np.uint8))
+        array = self._grow_array(name, np.zeros(max(room, 1), np.uint8))
         return cython.cast(cython.p_uchar, address(array)) if cython.compiled else memoryview(array)
 
-    def given_doubles(self, name: str, values: Any) -> Any:
-        """Return a float64 view of ``values`` and keep it alive; copy only if not contiguous float64."""
+    def view_doubles(self, name: str, values: Any) -> Any:
+        """Return ``values`` as a float64 array and keep it alive; copied only if not contiguous float64."""
         self.arrays[name] = np.ascontiguousarray(values, dtype=np.float64)
         return doubles(self.arrays[name])
 
-    def given_ints(self, name: str, values: Any) -> Any:
-        """Return an int32 view of ``values`` and keep it alive; copy only if not contiguous int32."""
+    def view_ints(self, name: str, values: Any) -> Any:
+        """Return ``values`` as an int32 array and keep it alive; copied only if not contiguous int32."""
         self.arrays[name] = np.ascontiguousarray(values, dtype=np.int32)
         return ints(self.arrays[name])
 
     def records(self, name: str, dtype: Any, room: cython.int) -> Any:
-        """Return an array of ``room`` structs with the fields of ``dtype``, aligned to a cache line."""
+        """Return the named array of ``room`` structs (fields as in ``dtype``), aligned to a cache line."""
         if cython.compiled:
             layout = np.dtype(dtype, align=True)
             size: cython.longlong = layout.itemsize * max(room, 1)
             memory = np.zeros(size + _LINE, np.uint8)
             skipped: cython.longlong = -cython.cast(cython.longlong, address(memory)) & (_LINE - 1)
-            return address(self._longer(name, memory[skipped : skipped + size].view(layout)))
+            return address(self._grow_array(name, memory[skipped : skipped + size].view(layout)))
         records = self.arrays.setdefault(name, [])
         records += [SimpleNamespace(**dict.fromkeys(dict(dtype), 0)) for _ in range(room - len(records))]
         return records
 
-    def given_records(self, name: str, columns: Any, dtype: Any = None) -> Any:
-        """Return an array of structs filled from ``columns`` by field name; int32 unless ``dtype`` is given."""
+    def make_records(self, name: str, columns: Any, dtype: Any = None) -> Any:
+        """Return an array of structs filled from ``columns`` (field name to values); int32 by default."""
         dtype = dtype or [(number, np.int32) for number in columns]
         records = self.records(name, dtype, len(next(iter(columns.values()))))
         for number, values in columns.items():
@@ -95,7 +95,7 @@ class Buffers:
         return records
 
     def fill(self, name: str, number: str, values: Any) -> None:
-        """Set the field called ``number`` of all structs of an array from ``values``."""
+        """Set one field (``number`` is its name) of every struct in a named array to ``values``."""
         if cython.compiled:
             self.arrays[name][number][: len(values)] = values
         else:
@@ -103,16 +103,16 @@ class Buffers:
                 setattr(record, number, value)
 
     def column(self, name: str, number: str) -> Any:
-        """Return the field called ``number`` of all structs of an array."""
+        """Return one field (``number`` is its name) of every struct in a named array."""
         if cython.compiled:
             return self.arrays[name][number]
         return np.array([getattr(record, number) for record in self.arrays[name]])
 
-    def read(self, name: str) -> Any:
-        """Return the named array with its present contents."""
+    def contents(self, name: str) -> Any:
+        """Return the named array as last returned, with its contents."""
         return self.arrays[name]
 
-    def _longer(self, name: str, array: Any) -> Any:
+    def _grow_array(self, name: str, array: Any) -> Any:
         before = self.arrays.get(name)
         if before is not None:
             array[: len(before)] = before

@@ -1,4 +1,4 @@
-"""Worker processes: one asynchronous call (``ProcessCall``), and a pool for many tasks (``WorkerPool``)."""
+"""Worker processes: a single asynchronous call (``ProcessCall``), and a pool for many tasks (``WorkerPool``)."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ sys.stdout.buffer.write(pickle.dumps(answer, protocol=pickle.HIGHEST_PROTOCOL))
 """
 
 
-def require_processes(count: int) -> None:
-    """Raise InputError for fewer than one process."""
+def check_process_count(count: int) -> None:
+    """Raise InputError if the number of processes is below 1."""
     if count < 1:
         raise InputError(f"{count} processes cannot simulate anything; use at least 1 (--executor 1, --workers 1)")
 
@@ -46,7 +46,7 @@ def count_cores() -> int:
 
 
 class ProcessCall(Generic[T]):
-    """Call of a function in a new Python process, while this process continues.
+    """Function call in a new Python process, concurrent with this process.
 
     The function is one of a module, bound to picklable arguments.
     """
@@ -72,7 +72,7 @@ class ProcessCall(Generic[T]):
 
 
 def map_in_processes(call: Callable[[Sequence[int]], Sequence[T]], numbers: Sequence[int], processes: int) -> list[T]:
-    """Call a function on numbers in several processes; return one result per number, in order.
+    """Call a function on parts of ``numbers`` in several processes; return all results in order.
 
     ``call`` is a function of a module, bound to what can be pickled, that takes a list of numbers and returns a result
     for each. Of n processes each gets every n-th number.
@@ -83,7 +83,7 @@ def map_in_processes(call: Callable[[Sequence[int]], Sequence[T]], numbers: Sequ
     return [answers[place % processes][place // processes] for place in range(len(numbers))]
 
 
-def process_context() -> BaseContext:
+def multiprocessing_context() -> BaseContext:
     """Return the multiprocessing context: fork where that is safe, otherwise spawn.
 
     A forked copy has all that this process has imported and read (0.01 s); it is safe on Linux with no other thread,
@@ -94,7 +94,7 @@ def process_context() -> BaseContext:
 
 
 class WorkerPool(Generic[Task, Answer]):
-    """Pool of worker processes that each call a function of a module on one task at a time.
+    """Pool of worker processes, each of which calls one function on one task at a time.
 
     Each has its own pipe, so that the task of a process that dies is known and no process waits for another. They end
     when their pipe closes, also if this process is killed.
@@ -105,7 +105,7 @@ class WorkerPool(Generic[Task, Answer]):
         self._members = [self._start_worker() for _ in range(count)]
 
     def _start_worker(self) -> tuple[BaseProcess, Connection]:
-        ways = process_context()
+        ways = multiprocessing_context()
         mine, theirs = ways.Pipe()
         process = ways.Process(target=_serve_tasks, args=(self._call, theirs, mine))  # type: ignore[attr-defined]
         with _block_signals():
@@ -113,38 +113,38 @@ class WorkerPool(Generic[Task, Answer]):
         theirs.close()
         return process, mine
 
-    def submit(self, member: int, task: Task) -> None:
+    def submit(self, worker: int, task: Task) -> None:
         """Send a task to an idle worker; if the worker has died, ``wait_for_results`` reports it."""
         with suppress(OSError):
-            self._members[member][1].send(task)
+            self._members[worker][1].send(task)
 
-    def wait_for_results(self, members: list[int], seconds: float | None = None) -> list[tuple[int, Answer | None]]:
-        """Wait for the first of these workers to finish; return their results, None for one that has died.
+    def wait_for_results(self, workers: list[int], seconds: float | None = None) -> list[tuple[int, Answer | None]]:
+        """Wait until any of these workers is done; return (worker, result) pairs, None for a dead worker.
 
         A dead worker is replaced. Raises what the function raised. Waits at most ``seconds``, if given.
         """
-        pipes = {self._members[member][1]: member for member in members}
+        pipes = {self._members[member][1]: member for member in workers}
         there = wait(list(pipes), seconds)
         return [(pipes[pipe], self._receive_result(pipes[pipe])) for pipe in pipes if pipe in there]
 
-    def _receive_result(self, member: int) -> Answer | None:
-        process, pipe = self._members[member]
+    def _receive_result(self, worker: int) -> Answer | None:
+        process, pipe = self._members[worker]
         try:
             answer, error = pipe.recv()
         except (EOFError, OSError):
             pipe.close()
             process.join()
-            self._members[member] = self._start_worker()
+            self._members[worker] = self._start_worker()
             return None
         if error is not None:
             raise error
         return answer  # type: ignore[no-any-return]
 
-    def close(self, *, now: bool = False) -> None:
-        """Stop the workers after their tasks, or immediately with ``now``."""
+    def close(self, *, at_once: bool = False) -> None:
+        """Stop the workers: after their current tasks, or immediately if ``at_once`` is true."""
         for process, pipe in self._members:
             pipe.close()
-            if now:
+            if at_once:
                 process.terminate()
         for process, _ in self._members:
             process.join()
@@ -152,7 +152,7 @@ class WorkerPool(Generic[Task, Answer]):
 
 @contextmanager
 def _block_signals() -> Iterator[None]:
-    """Block SIGINT and SIGTERM until a new process has its own handlers.
+    """Block SIGINT and SIGTERM while a child process starts, until it has set signal handlers.
 
     A copy of this process would raise what the handlers of this one raise: that unwinds its copy of the stack, so the
     copy would continue the work of this process, which waits for its end.
@@ -169,11 +169,11 @@ def _mask_stop_signals(how: int) -> None:
         signal.pthread_sigmask(how, (signal.SIGINT, signal.SIGTERM))
 
 
-def _serve_tasks(call: Callable[[Task], Answer], pipe: Connection, other: Connection) -> None:
+def _serve_tasks(call: Callable[[Task], Answer], pipe: Connection, parent_end: Connection) -> None:
     signal.signal(signal.SIGTERM, signal.SIG_DFL)  # a forked copy inherits the handler of its parent
     try:
         _mask_stop_signals(signal.SIG_UNBLOCK)
-        other.close()
+        parent_end.close()
         while True:
             task = pipe.recv()
             try:

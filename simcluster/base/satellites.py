@@ -1,9 +1,9 @@
-"""Registry of the functions that satellite packages add to the core, by module path.
+"""Registry of functions that the core calls in satellites, packages it does not import (importers, longrun, ...).
 
 A satellite is a package that the core does not import: runs of weeks and budgets (``longrun``), files of other tools
 (``importers``), traces (``interop``), measured runs (``evidence``) and interactive pages (``interactive``). The core
 asks for a name of ``PROVIDED``, whose module is then imported. Commands are in ``cli/commands.toml``, figures in
-``show/pictures.py``.
+``show/plot_registry.py``.
 """
 
 from __future__ import annotations
@@ -18,27 +18,27 @@ PROVIDED: Mapping[str, str] = {
     # what a scenario names
     "import of a topology": "importers.cluster_document:ImportSpec",
     "topology of other tools": "importers.topology_files:import_topology",
-    "form of a topology file": "importers.topology_files:detect_format",
+    "form of a topology file": "importers.topology_files:detect_topology_format",
     "ASTRA-sim network": "importers.astra_network:is_astra_network",
     "model of a config.json": "importers.hugging_face:model_from_config",
-    "model at its usual length": "importers.hugging_face:model_at_usual_length",
+    "model at its usual length": "importers.hugging_face:model_at_default_length",
     "assumptions of a config.json": "importers.hugging_face:assumptions_of_config",
     # lists of built-in things
     "list of failures": "longrun.displays:list_failures",
-    "list of laws": "longrun.displays:list_laws",
-    "list of questions": "longrun.displays:list_questions",
+    "list of laws": "longrun.displays:list_loss_laws",
+    "list of questions": "longrun.displays:list_advice_questions",
     # what a command or a study adds
-    "costs per step": "longrun.studies.amortised:amortised_answer",
-    "estimator of recorded jobs": "interop.replay.trace_writer:TraceEstimator",
+    "costs per step": "longrun.studies.periodic_work:periodic_work_answer",
+    "estimator of recorded jobs": "interop.replay.trace_writer:StragglerEstimator",
     "straggling in words": "interop.replay.straggler_metrics:explain_slowdown",
     "is a trace": "interop.kineto.profile_loader:is_kernel_trace",
     "difference from a trace": "interop.commands.diff_trace:run",
     "trace of a result": "interop.export.trace_export:write_trace",
     "path of a trace": "interop.export.trace_export:check_trace_path",
     "trace of a report": "interop.trace_comparison.trace_difference:make_trace_comparer",
-    "page of variants": "interactive.moving.moving:page_with_controls",
-    "variants of a page": "interactive.moving.report_variants:simulate_variants",
-    "keys of a page": "interactive.moving.report_variants:check_vary",
+    "page of variants": "interactive.variants.controls_page:page_with_controls",
+    "variants of a page": "interactive.variants.report_variants:simulate_variants",
+    "keys of a page": "interactive.variants.report_variants:check_varied_paths",
 }
 """Name of each function: its module below ``simcluster`` and its name there."""
 
@@ -47,24 +47,24 @@ DisplayForm = Literal["lines", "texts", "pages", "gantt"]
 
 DISPLAY_TABLES: Mapping[DisplayForm, tuple[str, ...]] = {
     "lines": (
-        "show.lines:SHOWN",
+        "show.repr_lines:REPR_LINES",
         "longrun.displays:LINES",
         "interop.display:LINES",
         "evidence.validation.reports:LINES",
     ),
     "texts": ("cli.answers:TEXTS", "interop.display:TEXTS"),
-    "pages": ("interactive.notebook.pages:SHOWN",),
-    "gantt": ("interactive.notebook.timelines:SHOWN",),
+    "pages": ("interactive.notebook.object_html:OBJECT_HTML",),
+    "gantt": ("interactive.notebook.timelines:GANTT_FUNCTIONS",),
 }
 """Display functions of objects: tables of functions by class name ("" for all other classes)."""
 
 
 def load_object(place: str) -> Any:
-    """Import and return the object that ``place``, as in "show.lines:SHOWN", names below ``simcluster``."""
+    """Import an object of the package by "module:name", as in "show.repr_lines:REPR_LINES"."""
     module, _, name = place.partition(":")
     return getattr(import_module(f"simcluster.{module}"), name)
 
 
-def load_provided(name: str) -> Any:
-    """Import and return the object that ``PROVIDED`` lists under a name."""
+def load_satellite_object(name: str) -> Any:
+    """Import the function registered in ``PROVIDED`` under ``name``, and return it."""
     return load_object(PROVIDED[name])

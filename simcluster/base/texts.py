@@ -1,4 +1,4 @@
-r"""Text helpers: escaped control characters, natural sort order, and the nearest known word.
+r"""Text helpers: escape control characters, sort names with numbers, find the most similar known word.
 
 Raw, an ESC in a name could control a terminal, and a bidirectional override would show a line in another order. The
 escapes (``\u001b``) are JSON's, so a document stays valid.
@@ -14,28 +14,28 @@ Key: TypeAlias = tuple[tuple[int, str], ...]
 _PARTS = re.compile(r"\d+|\D+")
 
 
-def natural_key(name: str) -> Key:
-    """Return a sort key that compares the numbers in a name as numbers."""
-    return tuple(map(_part_key, _PARTS.findall(name)))
+def natural_sort_key(name: str) -> Key:
+    """Return a sort key that orders numbers inside names by value: gpu2 before gpu10."""
+    return tuple(map(_part_sort_key, _PARTS.findall(name)))
 
 
-def natural_keys(names: Iterable[str]) -> list[Key]:
-    """Return the natural sort keys of many names; repeated parts are parsed once."""
-    known = _KeyCache()
+def natural_sort_keys(names: Iterable[str]) -> list[Key]:
+    """Return the natural sort keys of many names, parsing repeated parts only once."""
+    known = _SortKeyCache()
     return [tuple(map(known.__getitem__, _PARTS.findall(name))) for name in names]
 
 
-class _KeyCache(dict[str, tuple[int, str]]):
+class _SortKeyCache(dict[str, tuple[int, str]]):
     def __missing__(self, part: str) -> tuple[int, str]:
-        found = self[part] = _part_key(part)
+        found = self[part] = _part_sort_key(part)
         return found
 
 
-def _part_key(part: str) -> tuple[int, str]:
+def _part_sort_key(part: str) -> tuple[int, str]:
     return (int(part), "") if part.isdecimal() else (-1, part)
 
 
-def nearest_words(word: object, known: Iterable[str], cutoff: float, most: int = 1) -> list[str]:
+def find_similar_words(word: object, known: Iterable[str], cutoff: float, most: int = 1) -> list[str]:
     """Return up to ``most`` known words that resemble ``word``, ignoring case, the most similar first.
 
     By difflib's ratio; words that continue the given one come first: fp8-mixed for fp8.
@@ -53,7 +53,7 @@ def nearest_words(word: object, known: Iterable[str], cutoff: float, most: int =
 
 def did_you_mean(word: object, known: Iterable[str], cutoff: float = 0.6) -> str:
     """Return a hint such as "; did you mean 'pp'?" with the nearest known word; "" if none is near."""
-    near = nearest_words(word, known, cutoff)
+    near = find_similar_words(word, known, cutoff)
     return f"; did you mean {near[0]!r}?" if near else ""
 
 
@@ -71,20 +71,20 @@ _ENDS_A_LINE = re.compile("[\t\n]")
 
 def escape_controls(text: str) -> str:
     """Escape the control characters in a text, except line feeds and tabs."""
-    return text if text.isascii() and text.isprintable() else _CONTROL.sub(_escape, text)
+    return text if text.isascii() and text.isprintable() else _CONTROL.sub(_escape_match, text)
 
 
-def escape_for_cell(text: str) -> str:
+def escape_table_cell(text: str) -> str:
     """Escape control characters, line feeds and tabs in a text, for a table cell."""
     return escape_line_breaks(escape_controls(text))
 
 
 def escape_line_breaks(text: str) -> str:
-    """Escape the line feeds and tabs in a name."""
-    return _ENDS_A_LINE.sub(_escape, text)
+    """Escape the line feeds and tabs in a text."""
+    return _ENDS_A_LINE.sub(_escape_match, text)
 
 
-def _escape(found: re.Match[str]) -> str:
+def _escape_match(found: re.Match[str]) -> str:
     code = ord(found[0])
     if code > 0xFFFF:
         code -= 0x10000

@@ -55,14 +55,14 @@ _OTHER_SPELLINGS = {
 
 
 def parse_bytes(value: object) -> float:
-    """Parse a size in bytes: "80 GB", "1GiB" or "16 Mbit"; reject "80 Gb", which people write for GB."""
+    """Parse a size in bytes from text such as "80 GB", "1GiB" or "16 Mbit"; reject the ambiguous "80 Gb"."""
     return _parse_quantity(value, "bytes")
 
 
-def parse_size(value: str) -> float:
-    """Parse the bytes of a message size; as in nccl-tests, suffixes without B are binary: 1G is 2^30.
+def parse_message_size(value: str) -> float:
+    """Parse a message size in bytes as nccl-tests does: suffixes without B are binary, 1G is 2^30.
 
-    >>> parse_size("1G") == parse_size("1 GiB")
+    >>> parse_message_size("1G") == parse_message_size("1 GiB")
     True
     """
     match = _NCCL_SIZE.fullmatch(value)
@@ -90,7 +90,7 @@ def _parse_quantity(value: object, dimension: str) -> float:
         raise _quantity_error(value, dimension)
     number, unit = float(match[1]), match[2]
     if abs(number) > _MAX_NUMBER:
-        raise InputError(f"{_shorten(value)} is too large; write at most {_MAX_NUMBER:g} {dimension}")
+        raise InputError(f"{_quote_value(value)} is too large; write at most {_MAX_NUMBER:g} {dimension}")
     if dimension == "seconds" and unit in _SUBSECONDS:
         return number / _SUBSECONDS[unit]
     if unit not in _UNITS[dimension]:
@@ -98,21 +98,18 @@ def _parse_quantity(value: object, dimension: str) -> float:
     return number * _UNITS[dimension][unit]
 
 
-def _shorten(value: object) -> str:
+def _quote_value(value: object) -> str:
     shown = f"{value!r}"
     return shown if len(shown) <= 60 else shown[:57] + "..."
 
 
 def _quantity_error(value: object, dimension: str) -> InputError:
-    missing = " has no unit" if isinstance(value, int | float) and not isinstance(value, bool) else ""
+    wrong = " has no unit" if isinstance(value, int | float) and not isinstance(value, bool) else " is not a quantity"
     match = _QUANTITY.fullmatch(value) if isinstance(value, str) else None
-    meant = (
-        (_suggest_duration if dimension == "seconds" else _suggest_rate)(match[1], match[2], dimension) if match else ""
-    )
+    suggest = _suggest_duration if dimension == "seconds" else _suggest_rate
+    meant = suggest(match[1], match[2], dimension) if match else ""
     works = f"; write {meant}" if meant else ""
-    return InputError(
-        f"{_shorten(value)}{missing or ' is not a quantity'}; {dimension} are written as {_EXAMPLES[dimension]}{works}"
-    )
+    return InputError(f"{_quote_value(value)}{wrong}; {dimension} are written as {_EXAMPLES[dimension]}{works}")
 
 
 def _suggest_duration(number: str, unit: str, _: str) -> str:
@@ -146,7 +143,7 @@ def _positive_validator(parse: Callable[[object], float], *, zero: bool = False)
 
 
 def format_seconds(seconds: float) -> str:
-    """Format a duration with four digits and the unit that fits: 13.00 s, 2.000 us."""
+    """Format a duration with four digits in a suitable unit: 13.00 s, 2.000 us."""
     for unit, scale in (("s", 1.0), ("ms", 1e-3), ("us", 1e-6), ("ns", 1e-9)):
         if abs(seconds) >= scale * 0.99995:
             more = abs(seconds) >= 9999.5
@@ -154,13 +151,13 @@ def format_seconds(seconds: float) -> str:
     return "0 s" if seconds == 0 else f"{seconds / 1e-12:#.4g} ps".replace(". ", " ")
 
 
-def format_change(seconds: float, minus: str = "-") -> str:
+def format_time_change(seconds: float, minus: str = "-") -> str:
     """Format a signed change of a duration: +13.00 s, -2.000 us."""
     return f"{minus if seconds < 0 else '+'}{format_seconds(abs(seconds))}"
 
 
-def format_seconds_round(seconds: float) -> str:
-    """Format a duration without trailing zeros, for axis ticks: 20 s, 2.5 us."""
+def format_seconds_short(seconds: float) -> str:
+    """Format a duration without trailing zeros, for axis labels: 20 s, 2.5 us."""
     number, _, unit = format_seconds(seconds).partition(" ")
     return f"{number.rstrip('0').rstrip('.') if '.' in number else number} {unit}"
 
@@ -195,11 +192,11 @@ _READ: dict[str, tuple[Callable[[object], float], Sequence[tuple[str, float]]]] 
 
 
 @lru_cache(maxsize=4096)
-def write_quantity(number: float, unit: str) -> str:
-    """Return the most readable text of a quantity in ``unit`` that parses to exactly the same number.
+def format_exact_quantity(number: float, unit: str) -> str:
+    """Format a quantity so that the text parses to exactly the same number, in the most readable unit.
 
-    >>> write_quantity(5184000.0, "s"), write_quantity(450e9, "B/s"), write_quantity(80 * 2.0**30, "B")
-    ('60 d', '450 GB/s', '80 GiB')
+    >>> [format_exact_quantity(*each) for each in ((5184000.0, "s"), (450e9, "B/s"), (80 * 2.0**30, "B"))]
+    ['60 d', '450 GB/s', '80 GiB']
     """
     read, units = _READ[unit]
     exact = []
@@ -212,7 +209,7 @@ def write_quantity(number: float, unit: str) -> str:
 
 
 def _unit_serializer(unit: str) -> PlainSerializer:
-    return PlainSerializer(lambda number: write_quantity(number, unit), return_type=str, when_used="json")
+    return PlainSerializer(lambda number: format_exact_quantity(number, unit), return_type=str, when_used="json")
 
 
 def _quantity_schema(dimension: str, units: str) -> WithJsonSchema:
@@ -241,14 +238,15 @@ Seconds = Annotated[
 ]
 
 
-def _add_unit(unit: str) -> BeforeValidator:
+def _default_unit_validator(unit: str) -> BeforeValidator:
     return BeforeValidator(lambda value: f"{value!r} {unit}" if is_number(value) else value)
 
 
 _BARE_OR_TEXT = WithJsonSchema({"type": ["number", "string"], "examples": ["13.75 s", "7 d"], "x-unit": "seconds"})
-Days = Annotated[float, _positive_validator(parse_seconds), _unit_serializer("s"), _add_unit("d"), _BARE_OR_TEXT]
+_BARE_DAYS = _default_unit_validator("d")
+Days = Annotated[float, _positive_validator(parse_seconds), _unit_serializer("s"), _BARE_DAYS, _BARE_OR_TEXT]
 """A duration above zero in a field named days; a bare number is in days."""
-NamedSeconds = Annotated[Seconds, _add_unit("s"), _BARE_OR_TEXT]
+NamedSeconds = Annotated[Seconds, _default_unit_validator("s"), _BARE_OR_TEXT]
 """A duration in a field named seconds; a bare number is in seconds."""
 
 

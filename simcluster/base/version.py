@@ -1,4 +1,4 @@
-"""Version of simcluster, read by the package metadata, and a digest of its sources."""
+"""Version of simcluster, and a digest of its source files."""
 
 from __future__ import annotations
 

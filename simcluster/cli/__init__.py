@@ -25,15 +25,14 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from simcluster.base.errors import InputError, describe_refusal
-from simcluster.base.gc_paused import pause_gc
-from simcluster.base.telling import listen_to_notes, no_time_limit
+from simcluster.base.errors import InputError, describe_file_error
+from simcluster.base.gc_pause import pause_gc
+from simcluster.base.progress import listen_to_notes, no_time_limit
 from simcluster.base.texts import did_you_mean
 from simcluster.base.version import VERSION
-from simcluster.cli import outputs
-from simcluster.cli.arguments import Parser, add_option_name
-from simcluster.cli.terminal import escape_output, open_closed_streams, replace_unencodable, style_text, track_progress
-from simcluster.documents.own_words import allow_python_code
+from simcluster.cli import outputs, terminal
+from simcluster.cli.arguments import CommandParser, add_option_name
+from simcluster.documents.trusted_text import allow_python_code
 
 _TEXTS: dict[str, Any] = tomllib.loads(Path(__file__).with_name("commands.toml").read_text(encoding="utf-8"))
 ENTRIES: dict[str, Any] = _TEXTS["commands"]
@@ -65,18 +64,18 @@ _LONG_WORD = re.compile(rf"\S{{{4 * _SHOWN_LENGTH},}}")
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run one command and return its exit status; never raise."""
+    """Run one command and return its exit status, without raising exceptions."""
     atexit.unregister(gc.freeze)
     atexit.register(gc.freeze)  # or Python collects garbage before it exits: 0.04 instead of 0.3 s of a sweep
-    open_closed_streams()
-    replace_unencodable(sys.stdout, sys.stderr)
-    with escape_output():
+    terminal.replace_closed_streams()
+    terminal.replace_unencodable_characters(sys.stdout, sys.stderr)
+    with terminal.escape_output():
         return _run_and_get_status(argv)
 
 
 def _run_and_get_status(argv: list[str] | None) -> int:
     try:
-        _dispatch(list(sys.argv[1:] if argv is None else argv))
+        _dispatch_command(list(sys.argv[1:] if argv is None else argv))
         sys.stdout.flush()
         return 0
     except InputError as error:
@@ -86,44 +85,44 @@ def _run_and_get_status(argv: list[str] | None) -> int:
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:  # the reader of the output has closed it (| head)
-        _discard_output()
+        _redirect_stdout_to_null()
         return _BROKEN_PIPE
     except Exception as problem:
-        if said := _system_message(problem):
+        if said := _system_error_message(problem):
             return _print_error(said)
         traceback.print_exc()
         print("simcluster: internal failure: this is a bug in simcluster, not in your input", file=sys.stderr)
         return 1
 
 
-def _system_message(problem: Exception) -> str:
+def _system_error_message(problem: Exception) -> str:
     if isinstance(problem, OSError) and problem.errno in _NO_SPACE:
         if problem.filename is None:
-            _discard_output()
+            _redirect_stdout_to_null()
         return f"{problem.filename or 'standard output'} cannot be written ({problem.strerror}); free some space"
-    if isinstance(problem, OSError) and (told := describe_refusal(problem)):
+    if isinstance(problem, OSError) and (told := describe_file_error(problem)):
         return told
     if isinstance(problem, EOFError) and "marshal" in str(problem):  # Python before 3.12.8 does not report it itself
-        return f"Python's own files of simcluster are truncated, as after a full disk: {_TRUNCATED_CODE}"
+        return f"compiled Python files of simcluster are truncated, as after a full disk: {_TRUNCATED_CODE}"
     return ""
 
 
-def _discard_output() -> None:
+def _redirect_stdout_to_null() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _print_error(text: str) -> int:
     short = _LONG_WORD.sub(lambda found: f"{found[0][:_SHOWN_LENGTH]}...", text)
-    print(f"{style_text('simcluster: error:', 'red', sys.stderr)} {short}", file=sys.stderr)
+    print(f"{terminal.style_text('simcluster: error:', 'red', sys.stderr)} {short}", file=sys.stderr)
     return 2
 
 
-def make_parser(command: str, kind: str = "") -> Parser:
-    """Return the argument parser of a command; ``kind`` limits ``import`` to one kind of file."""
+def make_parser(command: str, kind: str = "") -> CommandParser:
+    """Return a command's argument parser; for ``import``, ``kind`` selects one kind of file."""
     entry = ENTRIES[command]
-    parser = Parser(prog=f"simcluster {entry.get('called', command)}", description=entry["description"])
+    parser = CommandParser(prog=f"simcluster {entry.get('called', command)}", description=entry["description"])
     parser.set_defaults(command=command)
-    parser.commands_with = _commands_with
+    parser.commands_with = _commands_with_option
     kinds = entry.get("kinds", {})
     other = set(" ".join(kinds.values()).split()) - set(kinds[kind].split()) if kind else set()
     parser.add_declared(
@@ -137,11 +136,11 @@ def make_parser(command: str, kind: str = "") -> Parser:
             free = " ".join(each for each in names.split() if each not in parser.options)
             parser.add_declared({free: {key: said[key] for key in said if key not in ("without", "pictures")}}, {})
             parser.move_to_common(free.split()[-1])
-    parser.add_usage(_lines_for_kind(entry["examples"], kind, kinds) if kind else entry["examples"])
+    parser.add_usage(_select_example_lines(entry["examples"], kind, kinds) if kind else entry["examples"])
     return parser
 
 
-def _lines_for_kind(text: str, kind: str, kinds: Mapping[str, str]) -> str:
+def _select_example_lines(text: str, kind: str, kinds: Mapping[str, str]) -> str:
     begins, kept, shown = re.compile(rf"  (?:.*simcluster import )?({'|'.join(kinds)}) "), [], True
     for line in text.splitlines():
         found = begins.match(line)
@@ -151,12 +150,12 @@ def _lines_for_kind(text: str, kind: str, kinds: Mapping[str, str]) -> str:
     return "\n".join(kept)
 
 
-def _commands_with(option: str) -> list[str]:
+def _commands_with_option(option: str) -> list[str]:
     groups = {name: (entry["arguments"], *entry.get("groups", {}).values()) for name, entry in ENTRIES.items()}
     return [f"simcluster {name}" for name, found in groups.items() if option in " ".join(map(" ".join, found)).split()]
 
 
-def _overview_text() -> str:
+def _command_overview() -> str:
     lines = []
     for group, names in _TEXTS["groups"].items():
         shown = _TEXTS["budget"] if group == "budget" else {name: ENTRIES[name]["help"] for name in names}
@@ -164,13 +163,13 @@ def _overview_text() -> str:
     return "\n".join([_TEXTS["head"], *lines, _TEXTS["foot"]])
 
 
-def module_name(command: str) -> str:
-    """Return the name of a command's module; with an underscore if Python reserves the word."""
+def command_module_name(command: str) -> str:
+    """Return the name of a command's module, with an underscore appended to words that Python reserves."""
     own = f"cli.{command}{'_' * (keyword.iskeyword(command) or hasattr(builtins, command))}"
     return f"simcluster.{ENTRIES[command].get('module', own)}"
 
 
-def _require_command(word: str, names: Iterable[str], program: str) -> str:
+def _check_command(word: str, names: Iterable[str], program: str) -> str:
     if word in names:
         return word
     if word.startswith("-"):
@@ -180,7 +179,7 @@ def _require_command(word: str, names: Iterable[str], program: str) -> str:
     raise InputError(f"unknown command {word!r}{meant}; see {program} --help")
 
 
-def _dispatch(argv: list[str]) -> None:
+def _dispatch_command(argv: list[str]) -> None:
     if argv[:1] == ["help"]:
         argv = [*argv[1:], "--help"]
     if argv[:1] == ["budget"]:
@@ -188,19 +187,19 @@ def _dispatch(argv: list[str]) -> None:
             lines = [f"  simcluster budget {word:<9}{ENTRIES[name]['help']}" for word, name in BUDGET.items()]
             print("\n".join(["usage: simcluster budget COMMAND ...", "", *lines]))
             return
-        argv = [BUDGET[_require_command(argv[1], BUDGET, "simcluster budget")], *argv[2:]]
+        argv = [BUDGET[_check_command(argv[1], BUDGET, "simcluster budget")], *argv[2:]]
     if argv[:1] in ([], ["-h"], ["--help"]):
-        print(_overview_text())
+        print(_command_overview())
         return
     if argv[0] in ("-V", "--version"):
         print(f"simcluster {VERSION}")
         return
-    command = _require_command(argv[0], COMMANDS, "simcluster")
+    command = _check_command(argv[0], COMMANDS, "simcluster")
     asks = command == "import" and argv[1:2] and argv[1] in ENTRIES[command]["kinds"] and {"-h", "--help"} & {*argv}
     parser = make_parser(command, argv[1] if asks else "")
     given, overrides = argv, list[str]()
     argv = argv[1:]
-    if parser.takes_overrides:
+    if parser.accepts_overrides:
         argv, overrides = parser.split_overrides(argv)
     parser.refuse_unknown_options(argv)
     args, unknown = parser.parse_known_args(argv)
@@ -209,17 +208,17 @@ def _dispatch(argv: list[str]) -> None:
             if "=" not in path and not unknown[0].startswith("-"):
                 raise InputError(f"--set {path} has no value; write --set {path}={unknown[0]} as one word")
         prior = given[max(given.index(unknown[0]) - 1, 0)] if unknown[0] in given else ""
-        whole = f", write '{prior} {unknown[0]}' in quotes if that is one value"
-        whole = "" if prior[:1] in ("", "-") or prior == command else whole
+        hint = f", write '{prior} {unknown[0]}' in quotes if that is one value"
+        hint = "" if prior[:1] in ("", "-") or prior == command else hint
         raise InputError(
-            f"unexpected argument {unknown[0]!r}: {parser.takes_text}; omit it{whole}, or see {parser.prog} --help"
+            f"unexpected argument {unknown[0]!r}: {parser.positionals_text}; omit it{hint}, or see {parser.prog} --help"
         )
     args.overrides = overrides
     files = []
     for dest, kind in parser.files.items():
         name = getattr(args, dest)
         if name and (dest, name) != ("json", "-"):
-            setattr(args, dest, outputs.output_path(name, kind))
+            setattr(args, dest, outputs.check_output_path(name, kind))
             files.append(getattr(args, dest))
     if "picture_size" in args:
         outputs.check_picture_size(args, files)
@@ -227,10 +226,10 @@ def _dispatch(argv: list[str]) -> None:
     outputs.require_distinct_files(written)
     outputs.require_libraries(args)
     before = [outputs.file_version(path) for path in files]
-    progress = contextlib.redirect_stderr(io.StringIO()) if args.quiet else track_progress(args.command)
+    progress = contextlib.redirect_stderr(io.StringIO()) if args.quiet else terminal.track_progress(args.command)
     with progress, allow_python_code(getattr(args, "allow_python", False)), listen_to_notes(_print_note):
         with pause_gc():  # 0.6 s instead of 0.7
-            module = importlib.import_module(module_name(args.command))
+            module = importlib.import_module(command_module_name(args.command))
         replaced = [path for path in written if path != getattr(args, "store", None)]  # a store is read first
         with no_time_limit(getattr(args, "yes", False)), outputs.protect_inputs(replaced):
             _run_command(module, args, parser)
@@ -242,7 +241,7 @@ def _dispatch(argv: list[str]) -> None:
         raise InputError(nothing)
 
 
-def _run_command(module: Any, args: argparse.Namespace, parser: Parser) -> None:
+def _run_command(module: Any, args: argparse.Namespace, parser: CommandParser) -> None:
     try:
         module.run(args)
     except InputError as problem:

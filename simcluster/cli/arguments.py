@@ -1,4 +1,4 @@
-"""Argument parser of all commands: overrides in any spelling, no abbreviations, errors with a hint."""
+"""Argument parser of all commands, which also accepts scenario overrides and explains wrong options."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ _ARGUMENT_ERROR = re.compile(r"argument ([^:]+): (.*)", re.DOTALL)
 _NUMBER_ERROR = re.compile(r"invalid (int|float) value: (.*)", re.DOTALL)
 
 
-class Parser(argparse.ArgumentParser):
-    """Argument parser without abbreviations, whose errors are InputError with a hint."""
+class CommandParser(argparse.ArgumentParser):
+    """Argument parser that allows no abbreviations and raises InputError with a hint."""
 
     def __init__(self, **settings: Any) -> None:
         layout = argparse.RawDescriptionHelpFormatter  # keeps the lines of examples
@@ -48,7 +48,7 @@ class Parser(argparse.ArgumentParser):
     def add_declared(
         self, arguments: Mapping[str, Any], shared: Mapping[str, Any], group: argparse._ArgumentGroup | None = None
     ) -> None:
-        """Add the arguments declared in ``commands.toml``, with settings ``shared`` by their name."""
+        """Add a command's arguments from ``commands.toml``; ``shared``: settings that arguments have in common."""
         for names, said in arguments.items():
             settings = {**shared.get(names, {}), **({"help": said} if isinstance(said, str) else said)}
             file, values = settings.pop("file", None), settings.pop("values", None)
@@ -65,14 +65,14 @@ class Parser(argparse.ArgumentParser):
                 self.values[action.dest] = values
 
     def move_to_common(self, option: str) -> None:
-        """Move an option from the list of options in the help to the line of common options."""
+        """Move an option in the help text from the option list to the line of common options."""
         action = self.options[option]
         metavar = f" {action.metavar}" if isinstance(action.metavar, str) else ""
         self._common.append(f"{', '.join(action.option_strings)}{metavar}: {action.help}")
         action.help = argparse.SUPPRESS
 
     def add_usage(self, examples: str) -> None:
-        """Set the usage line and the end of the help: examples and common options."""
+        """Set the usage line, and the examples and common options at the end of the help text."""
         words = [self.prog]
         for action in self._actions:
             name = action.metavar if isinstance(action.metavar, str) else action.dest.upper()
@@ -86,13 +86,13 @@ class Parser(argparse.ArgumentParser):
         self.epilog = f"{examples.rstrip()}\n\n{common}"
 
     def error(self, message: str) -> NoReturn:
-        """Raise InputError for a message of argparse."""
+        """Raise InputError, with an improved text, for an error message of argparse."""
         raise InputError(f"{self._rewrite_error(message)}; see {self.prog} --help")
 
     def _rewrite_error(self, message: str) -> str:
         if message.startswith(_REQUIRED):
             names = message.removeprefix(_REQUIRED).split(", ")
-            needs = " ".join([*self._required_names(), *(self._usage_of(each) for each in names if each[0] == "-")])
+            needs = " ".join([*self._required_names(), *(self._option_usage(each) for each in names if each[0] == "-")])
             are = f"{' and '.join(names)} {'is' if len(names) == 1 else 'are'}"
             return f"{are} required and missing; write {self.prog} {needs}"
         found = _ARGUMENT_ERROR.fullmatch(message)
@@ -101,10 +101,10 @@ class Parser(argparse.ArgumentParser):
         name, what = found[1].partition("/")[0], found[2]
         if what.startswith("expected"):
             dash = f", and a value that begins with a dash as {name}=-1" if name.startswith("--") else ""
-            return f"{name} needs a value and has none; write {self._usage_of(name)}{dash}"
+            return f"{name} needs a value and has none; write {self._option_usage(name)}{dash}"
         if kind := _NUMBER_ERROR.fullmatch(what):
             of = "a whole number" if kind[1] == "int" else "a number"
-            written = self._usage_of(name)
+            written = self._option_usage(name)
             return f"{name}: {kind[2]} is not {of}; write {written} with {of} for {written.split()[-1]}"
         if what.startswith("ignored explicit argument"):
             return f"{name} takes no value, got {what.rpartition(' argument ')[2]}; write {name} alone"
@@ -114,7 +114,7 @@ class Parser(argparse.ArgumentParser):
         taken = [action for action in self._actions if not action.option_strings and action.required]
         return [action.metavar if isinstance(action.metavar, str) else action.dest.upper() for action in taken]
 
-    def _usage_of(self, name: str) -> str:
+    def _option_usage(self, name: str) -> str:
         action = self.options.get(name.partition("/")[0])
         if action is None:
             return name
@@ -122,30 +122,30 @@ class Parser(argparse.ArgumentParser):
         return f"{name.partition('/')[0]} {metavar}"
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
-        """Check a value against the choices, as argparse does, and suggest the nearest one."""
+        """Check a value against the option's choices; the error suggests the most similar choice."""
         if action.choices is not None and value not in action.choices:
             known = [str(choice) for choice in action.choices]
             hint = did_you_mean(str(value), known)
             raise argparse.ArgumentError(action, f"must be one of {', '.join(known)}, got {value!r}{hint}")
 
     @property
-    def takes_overrides(self) -> bool:
-        """Whether the command has --set and therefore takes overrides in any spelling."""
+    def accepts_overrides(self) -> bool:
+        """Whether the command accepts overrides of scenario keys (it has the option --set)."""
         return "--set" in self.options
 
     @property
     def options(self) -> dict[str, argparse.Action]:
-        """Argparse actions of the options, by each of their names."""
+        """Argparse actions of all options, by option name."""
         return {option: action for action in self._actions for option in action.option_strings}
 
     @property
-    def takes_text(self) -> str:
-        """Sentence that lists the positional arguments of the command."""
+    def positionals_text(self) -> str:
+        """Sentence that lists the command's positional arguments."""
         names = [str(action.metavar or action.dest) for action in self._actions if not action.option_strings]
         return f"{self.prog} takes {' '.join(names).upper() or 'options alone'}"
 
     def split_overrides(self, argv: Iterable[str]) -> tuple[list[str], list[str]]:
-        """Split arguments into those without overrides and the overrides as "parallel.tp=8".
+        """Separate overrides such as "parallel.tp=8" from all other arguments; return (others, overrides).
 
         Overrides are ``--parallel.tp 8`` and ``--parallel.tp=8`` (no option has a dot in its name), ``--gpus 64`` if
         the command has no such option, and ``parallel.tp=8`` unless an option that takes a value precedes it.
@@ -160,39 +160,39 @@ class Parser(argparse.ArgumentParser):
                 if given is None:
                     raise InputError(f"{argument} needs a value and has none; write {argument} VALUE")
                 overrides.append(f"{path}={given}")
-            elif _ASSIGNMENT.fullmatch(argument) and not (kept and self._takes_value(kept[-1])):
+            elif _ASSIGNMENT.fullmatch(argument) and not (kept and self._expects_value(kept[-1])):
                 overrides.append(argument)
             else:
                 kept.append(argument)
         return kept, overrides
 
     def is_override(self, argument: str) -> bool:
-        """Return whether an argument changes the scenario: ``--parallel.tp``, or a top-level key."""
+        """Return whether an argument sets a scenario key, as ``--parallel.tp`` does."""
         name = argument.partition("=")[0]
         plain = self.reads_scenarios and name[:2] == "--" and name[2:] in TOP_LEVEL_KEYS and name not in self.options
         return plain or _DOTTED_OPTION.fullmatch(argument) is not None
 
     def refuse_unknown_options(self, argv: Sequence[str]) -> None:
-        """Raise InputError for the first unknown option, before argparse reports a consequence."""
+        """Raise InputError for the first unknown option, since argparse's error would mislead."""
         known = self.options
         for argument, before in zip(argv, ("", *argv), strict=False):
             name = argument.partition("=")[0]
             if argument == "--":
                 return
-            option, equals, value = (before, "=", argument) if self._takes_value(before) else argument.partition("=")
-            if equals and not value and self._takes_value(option):
+            option, equals, value = (before, "=", argument) if self._expects_value(before) else argument.partition("=")
+            if equals and not value and self._expects_value(option):
                 raise InputError(
-                    f"{option} needs a value, and {argument!r} has an empty one; write {self._usage_of(option)}"
+                    f"{option} needs a value, and {argument!r} has an empty one; write {self._option_usage(option)}"
                 )
-            if self._takes_value(before) or not _OPTION.fullmatch(argument) or name in known:
+            if self._expects_value(before) or not _OPTION.fullmatch(argument) or name in known:
                 continue
             if name[1] != "-" and name[:2] in known:  # -ofile
                 continue
             raise InputError(f"unknown option {name!r}{self._suggest_option(name)}; see {self.prog} --help")
 
     def _suggest_option(self, name: str) -> str:
-        if self.takes_overrides:
-            from simcluster.scenario.paths import find_key_paths, is_section  # heavy: only for a mistake
+        if self.accepts_overrides:
+            from simcluster.scenario.key_paths import find_key_paths, is_section  # heavy: only for a mistake
 
             if self.reads_scenarios and is_section(name[2:]):
                 return f"; the section {name[2:]} of a scenario is changed by {name}.KEY or {name[2:]}=VALUE"
@@ -214,22 +214,22 @@ class Parser(argparse.ArgumentParser):
         return near or did_you_mean(name, self.options, cutoff=0.7) or self._list_options()
 
     @property
-    def _long_names(self) -> dict[str, str]:
-        return {action.dest: _long_name(action) for action in self._actions if action.option_strings}
+    def _long_option_names(self) -> dict[str, str]:
+        return {action.dest: _long_option_name(action) for action in self._actions if action.option_strings}
 
     def _suggest_by_word(self, name: str) -> str:
         words = set(name.strip("-").split("-"))
         drawn = [dest for dest, kind in self.files.items() if kind in ("figure", "page")] if words & _PICTURE else []
         dests = {*(drawn or (self.files if words & _OUTPUT else ())), *(_EXECUTORS if words & _PROCESSES else ())}
-        found = [self._usage_of(option) for dest, option in self._long_names.items() if dest in dests]
+        found = [self._option_usage(option) for dest, option in self._long_option_names.items() if dest in dests]
         if not found and words & _INPUT and self._required_names():
-            return f"; {self.takes_text}, without an option name before it"
+            return f"; {self.positionals_text}, without an option name before it"
         return f"; use {' or '.join(found)}" if found else ""
 
     def _list_options(self) -> str:
-        long = self._long_names
-        keys = "; a key of the document is changed by --set KEY=VALUE" if self.takes_overrides else ""
-        return f"; use one that it has: {', '.join(long.values())}{keys}"
+        long = self._long_option_names
+        keys = "; to change a key of the file, use --set KEY=VALUE" if self.accepts_overrides else ""
+        return f"; use one of {', '.join(long.values())}{keys}"
 
     @property
     def reads_scenarios(self) -> bool:
@@ -238,19 +238,19 @@ class Parser(argparse.ArgumentParser):
 
     @property
     def reads_files(self) -> bool:
-        """Whether one of the command's arguments is a file of the user."""
-        return self.takes_overrides or any("files" in kinds for kinds in self.values.values())
+        """Whether one of the command's arguments is a user's file."""
+        return self.accepts_overrides or any("files" in kinds for kinds in self.values.values())
 
-    def _takes_value(self, argument: str) -> bool:
+    def _expects_value(self, argument: str) -> bool:
         action = self.options.get(argument)
         return action is not None and action.nargs != 0
 
 
-def _long_name(action: Action) -> str:
+def _long_option_name(action: Action) -> str:
     return max(action.option_strings, key=lambda name: name[:2] == "--")
 
 
-def _parse_whole(least: int, text: str) -> int:
+def _parse_integer(least: int, text: str) -> int:
     if not text.isascii() or not text.isdigit() or not least <= int(text[:20]) <= 10**9:
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least {least}")
     return int(text)
@@ -285,9 +285,9 @@ def _parse_share(text: str) -> float:
 TYPES: dict[str, Callable[[str], object]] = {
     "int": int,
     "float": float,
-    "count": partial(_parse_whole, 1),
-    "gpus": partial(_parse_whole, 2),
-    "rank": partial(_parse_whole, 0),
+    "count": partial(_parse_integer, 1),
+    "gpus": partial(_parse_integer, 2),
+    "rank": partial(_parse_integer, 0),
     "share": _parse_share,
     "time": _parse_time,
 }
@@ -301,7 +301,7 @@ _SEPARATORS = re.compile(r"[,:=+\s]+")
 
 
 def add_option_name(text: str, args: Namespace, actions: Iterable[Action]) -> str:
-    """Add to an error message the option whose value it quotes: "--window: '3' is not a quantity; ...".
+    """Add the option's name to an error about its value: "--window: '3' is not a quantity; ...".
 
     A message that already names an option, a file or a key stays as it is.
     """
@@ -310,12 +310,10 @@ def add_option_name(text: str, args: Namespace, actions: Iterable[Action]) -> st
     quoted = _QUOTED.search(text)
     if quoted is None or "--" in text or ":" in text[: quoted.start()] or "\n" in text:
         return text
-    found = [
-        action for action in dict.fromkeys(actions) if action.option_strings and quoted[1] in _value_words(args, action)
-    ]
+    found = [one for one in dict.fromkeys(actions) if one.option_strings and quoted[1] in _words_of_value(args, one)]
     if len(found) != 1:
         return text
-    option, before = _long_name(found[0]), text[: quoted.start()].strip()
+    option, before = _long_option_name(found[0]), text[: quoted.start()].strip()
     plain = option.lstrip("-").replace("-", " ")
     return f"{option} {text[quoted.start() :]}" if before == plain else f"{option}: {text}"
 
@@ -326,7 +324,7 @@ def _option_hint(key: str, actions: Iterable[Action]) -> str:
     return f"; the command has an option of that name: omit the key, and give {option}" if named else ""
 
 
-def _value_words(args: Namespace, action: Action) -> set[str]:
+def _words_of_value(args: Namespace, action: Action) -> set[str]:
     value = getattr(args, action.dest, None)
     texts = [
         str(each) for each in (value if isinstance(value, list) else [value]) if each not in (None, action.default)

@@ -1,4 +1,4 @@
-"""simcluster collective: time one collective on an idle cluster, as nccl-tests reports it."""
+"""simcluster collective: time one collective on an otherwise idle cluster, with output like nccl-tests."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from simcluster.base.counts import parse_numbers
+from simcluster.base.counts import parse_number_ranges
 from simcluster.base.errors import InputError, prefix_errors
-from simcluster.base.units import format_bytes, format_seconds, parse_size
+from simcluster.base.units import format_bytes, format_seconds, parse_message_size
 from simcluster.cli import collective_output as output
 from simcluster.cli import common
-from simcluster.cli.collective_output import ROOTED_KINDS, CollectiveJob, SizeRow
+from simcluster.cli.collective_output import ROOTED_KINDS, CollectiveJob, SizeResult
 from simcluster.cli.common import read_cluster_overrides
 from simcluster.cli.terminal import write_json
-from simcluster.documents.csv_numbers import read_message_sizes
-from simcluster.scenario.files import load_cluster, load_topology
-from simcluster.studies.bench.collective import collective_transfers, concurrent_times, count_transfers, methods_for
+from simcluster.documents.csv_tables import read_message_sizes
+from simcluster.scenario.document_resolution import load_cluster, load_topology
+from simcluster.studies.bench import collective as bench
 from simcluster.studies.bench.collective_loads import find_busiest_links, measure_link_loads
 from simcluster.topology import Cluster
-from simcluster.traffic.nccl.log import health, overall, read_log
+from simcluster.traffic.nccl.log import compare_log, overall_verdict, read_log
 from simcluster.traffic.nccl.platforms import load_platform, platform_names
 
 _UNEVEN = "all_to_all_v"
@@ -30,11 +30,11 @@ _MOST_TRANSFERS = 50_000_000  # some four minutes
 def run(args: argparse.Namespace) -> None:
     """Build the cluster, simulate the collective at each size, print and write the results."""
     if args.measured:
-        _compare_log(args)
+        _compare_with_log(args)
         return
     if args.smallest or args.largest:
         if args.size:
-            raise InputError(f"--size {args.size}: -b and -e set the sizes, too; give one of them")
+            raise InputError(f"--size {args.size}: -b and -e also set the sizes; give --size alone, or -b and -e")
         ends = (args.smallest or args.largest, args.largest or args.smallest)
         args.size = ":".join(f"{each} B" if each.isdecimal() else each for each in ends)
     _check_arguments(args)
@@ -48,11 +48,11 @@ def run(args: argparse.Namespace) -> None:
         if len(sizes) < 2:
             print("\n".join(output.summary_lines(job, row)))
         else:
-            print(output.table_line(job, row, first=len(rows) == 1), flush=True)  # one line per size
+            print(output.size_table_line(job, row, with_header=len(rows) == 1), flush=True)  # one line per size
     if len(sizes) > 1 and args.json != "-":
-        print("\n".join(f"# {line}" for line in output.hottest_lines(rows[-1].loads)))
+        print("\n".join(f"# {line}" for line in output.hottest_link_lines(rows[-1].loads)))
     if args.json:
-        write_json(args.json, output.results_document(job, args.detail, rows))
+        write_json(args.json, output.results_json(job, args.detail, rows))
     if args.links:
         last = rows[-1]
         title = f"{job.name}, {last.slowest.algorithm}, {job.cluster.name}"
@@ -62,7 +62,7 @@ def run(args: argparse.Namespace) -> None:
 def _check_arguments(args: argparse.Namespace) -> None:
     uneven = args.name is not None and _normalize_kind(args.name) == _UNEVEN
     if args.sizes and args.name and not uneven:
-        raise InputError(f"--sizes {args.sizes}: a file of sizes is for {_UNEVEN}; {args.name} has one --size")
+        raise InputError(f"--sizes {args.sizes}: only {_UNEVEN} takes a file of sizes; for {args.name} use --size")
     sized = {"--sizes": args.sizes} if uneven else {"--size": args.size, "--gpus": args.gpus or args.ranks}
     needed = {"NAME": args.name, **sized, "--cluster": args.cluster}
     missing = [option for option, value in needed.items() if value is None]
@@ -78,27 +78,27 @@ def _check_arguments(args: argparse.Namespace) -> None:
     if args.gpus and args.ranks:
         raise InputError(f"--gpus {args.gpus} and --ranks {args.ranks}: both choose the GPUs; give one of them")
     if uneven and args.size:
-        raise InputError(f"--size {args.size}: {_UNEVEN} takes all its sizes from --sizes; omit --size")
+        raise InputError(f"--size {args.size}: {_UNEVEN} takes all sizes from the --sizes file; omit --size")
 
 
-# --- what is asked ----------------------------------------------------------------------------------------------------
+# --- the job ----------------------------------------------------------------------------------------------------------
 
 
 def _make_job(args: argparse.Namespace) -> CollectiveJob:
     kind = _normalize_kind(args.name)
     sizes = read_message_sizes(args.sizes) if args.sizes else ()
-    ranks = tuple(parse_numbers(args.ranks, "--ranks", "GPU")) if args.ranks else tuple(range(args.gpus or len(sizes)))
+    ranks = tuple(parse_number_ranges(args.ranks, "--ranks", "GPU") if args.ranks else range(args.gpus or len(sizes)))
     groups = _split_groups(ranks, args.split)
     if sizes and len(groups[0]) != len(sizes):
         each = "the group has" if len(groups) == 1 else "each group has"
         raise InputError(
-            f"--sizes {args.sizes}: sizes of {len(sizes)} ranks, but {each} {len(groups[0])} GPUs; use as many"
+            f"--sizes {args.sizes}: the file has {len(sizes)} ranks, but {each} {len(groups[0])} GPUs; make them equal"
         )
     kind = "all_to_all" if sizes else kind
     if args.root is not None and kind not in ROOTED_KINDS:
-        raise InputError(f"--root {args.root}: {kind} has no root; {' and '.join(ROOTED_KINDS)} have one")
-    cluster, note = _load_large_cluster(args.cluster, read_cluster_overrides(args), max(ranks, default=-1) + 1)
-    methods_for(cluster, kind, args.algorithm, nccl=args.nccl)
+        raise InputError(f"--root {args.root}: {kind} has no root ({' and '.join(ROOTED_KINDS)} do); omit --root")
+    cluster, note = _load_enlarged_cluster(args.cluster, read_cluster_overrides(args), max(ranks, default=-1) + 1)
+    bench.make_collective_methods(cluster, kind, args.algorithm, nccl=args.nccl)
     return CollectiveJob(kind, args.algorithm, args.nccl, cluster, groups, note, args.root or 0, sizes)
 
 
@@ -121,7 +121,7 @@ def _split_groups(ranks: Sequence[int], split: str | None) -> tuple[tuple[int, .
     return tuple(tuple(group) for group in groups.values())
 
 
-def _load_large_cluster(file: str, overrides: list[tuple[str, Any]], gpus: int) -> tuple[Cluster, str]:
+def _load_enlarged_cluster(file: str, overrides: list[tuple[str, Any]], gpus: int) -> tuple[Cluster, str]:
     cluster = load_cluster(file, overrides)
     have = cluster.num_gpus
     if gpus <= have:
@@ -151,7 +151,7 @@ def _parse_sizes(text: str, factor: int) -> list[int]:
 
 
 def _parse_whole_bytes(text: str) -> int:
-    size = parse_size(text)
+    size = parse_message_size(text)
     if not 1 <= size <= 1e18 or size != int(size):
         raise InputError(f"--size {text!r}: must be a whole number of bytes from 1 B to 1 EB")
     return int(size)
@@ -160,27 +160,27 @@ def _parse_whole_bytes(text: str) -> int:
 # --- what comes out ---------------------------------------------------------------------------------------------------
 
 
-def _simulate_sizes(job: CollectiveJob, detail: str, sizes: Sequence[int]) -> Iterator[SizeRow]:
+def _simulate_sizes(job: CollectiveJob, detail: str, sizes: Sequence[int]) -> Iterator[SizeResult]:
     wanted = [job.sizes] if job.sizes else sizes
     given: dict[str, Any] = {"algorithm": job.algorithm, "nccl": job.nccl}
     if detail == "steps":
         transfers = len(wanted) * len(job.groups)
-        transfers *= count_transfers(job.cluster, job.groups[0], job.kind, wanted[0], **given)
+        transfers *= bench.count_transfers(job.cluster, job.groups[0], job.kind, wanted[0], **given)
         if transfers > _MOST_TRANSFERS:
             raise InputError(
                 f"--detail steps: {transfers:,} transfers would take too long; the limit is {_MOST_TRANSFERS:,}: "
                 "use --detail flow, fewer GPUs or fewer sizes"
             )
     for size in wanted:
-        times = concurrent_times(
+        times = bench.concurrent_collective_times(
             job.cluster, job.groups, job.kind, size, **given, root=job.root,
             detail=detail,  # type: ignore[arg-type]
         )  # fmt: skip
         slowest = max(times, key=lambda time: time.duration)
         given["algorithm"] = slowest.algorithm
-        traffics = collective_transfers(job.cluster, job.groups, job.kind, size, **given, root=job.root)
+        traffics = bench.collective_transfers(job.cluster, job.groups, job.kind, size, **given, root=job.root)
         given["algorithm"] = job.algorithm
-        yield SizeRow(
+        yield SizeResult(
             slowest, find_busiest_links(job.cluster, traffics), measure_link_loads(job.cluster, traffics), traffics
         )
 
@@ -188,15 +188,15 @@ def _simulate_sizes(job: CollectiveJob, detail: str, sizes: Sequence[int]) -> It
 # --- the health of a real cluster ------------------------------------------------------------------------------------
 
 
-def _compare_log(args: argparse.Namespace) -> None:
+def _compare_with_log(args: argparse.Namespace) -> None:
     if args.platform is None:
         raise InputError(f"--measured needs --platform, one of {', '.join(platform_names())}")
     platform = load_platform(args.platform)
     log = read_log(args.measured)
     collective = args.name.replace("-", "_") if args.name else None
     with prefix_errors(args.measured):
-        readings = health(log, platform, args.machines, args.per_machine, collective)
-        ratio, verdict = overall(readings)
+        readings = compare_log(log, platform, args.machines, args.per_machine, collective)
+        ratio, verdict = overall_verdict(readings)
 
     def text() -> str:
         rows = [

@@ -1,4 +1,4 @@
-"""Output of simcluster collective: text, JSON, table and picture of times and link loads."""
+"""Output of simcluster collective: text, JSON, tables and pictures of times and link loads."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from simcluster.base.units import format_bytes, format_bytes_per_second
-from simcluster.cli.common import save_picture, write_text
-from simcluster.collectives.all_to_all import busiest_port
-from simcluster.studies.bench.collective import CollectiveTime, methods_for
-from simcluster.studies.bench.collective_loads import BusiestLinks, CollectiveLoads, utilisation_over_time
+from simcluster.cli.common import save_picture, write_text_atomic
+from simcluster.collectives.all_to_all import busiest_port_bytes
+from simcluster.studies.bench.collective import CollectiveTime, make_collective_methods
+from simcluster.studies.bench.collective_loads import BusiestLinks, CollectiveLoads, link_utilization_over_time
 from simcluster.topology import Cluster
 from simcluster.topology.links import node_label
 from simcluster.traffic.traffic import Traffic
@@ -38,7 +38,7 @@ COLUMN_WIDTHS = (14, 14, 8, 14, 9, 9, 18)
 
 @dataclass(frozen=True)
 class CollectiveJob:
-    """The collective to simulate: its kind, size, and groups of a cluster's GPUs.
+    """The collective to simulate: kind, size, cluster, and groups of GPUs.
 
     ``note`` states how the cluster was enlarged; ``sizes`` are those of an uneven all-to-all.
     """
@@ -54,17 +54,17 @@ class CollectiveJob:
 
     @property
     def name(self) -> str:
-        """Name of the collective as the user types it."""
+        """Name of the collective on the command line."""
         return "all_to_all_v" if self.sizes else self.kind
 
     def busbw(self, time: CollectiveTime) -> float:
-        """Return the bus bandwidth (B/s) at the busiest port, as nccl-tests defines it."""
-        return busiest_port(self.sizes) / time.duration if self.sizes and time.duration else time.busbw
+        """Return the bus bandwidth (B/s) as nccl-tests defines it, at the GPU with the most traffic."""
+        return busiest_port_bytes(self.sizes) / time.duration if self.sizes and time.duration else time.busbw
 
 
 @dataclass(frozen=True)
-class SizeRow:
-    """Result for one message size: times of the slowest group, limiting links, load of every link."""
+class SizeResult:
+    """Result for one message size: times of the slowest group, limiting links, load per link."""
 
     slowest: CollectiveTime
     limit: BusiestLinks
@@ -72,7 +72,7 @@ class SizeRow:
     traffics: Sequence[Sequence[Traffic]]
 
 
-def title_lines(job: CollectiveJob, row: SizeRow) -> list[str]:
+def title_lines(job: CollectiveJob, row: SizeResult) -> list[str]:
     """Return the title lines of a simulated collective."""
     hosts = len(set(job.cluster.host_of))
     groups = f"{len(job.groups)} groups of {len(job.groups[0])} GPUs at once" if len(job.groups) > 1 else ""
@@ -80,7 +80,7 @@ def title_lines(job: CollectiveJob, row: SizeRow) -> list[str]:
     first = "the first " if max(map(max, job.groups)) + 1 == used else ""
     of = f"{first}{used:,} of " if used < job.cluster.num_gpus or not first else ""
     where = f"{of}{job.cluster.num_gpus:,} GPUs in {hosts:,} node{'s' * (hosts > 1)}{job.note}"
-    methods = methods_for(job.cluster, job.kind, job.algorithm, nccl=job.nccl)
+    methods = make_collective_methods(job.cluster, job.kind, job.algorithm, nccl=job.nccl)
     platform = methods.platform
     how = "NCCL's choice by size" if platform and job.algorithm == "auto" else f"algorithm {row.slowest.algorithm}"
     how += f" as on {platform.name}" if platform else ""
@@ -88,8 +88,8 @@ def title_lines(job: CollectiveJob, row: SizeRow) -> list[str]:
     return [", ".join([*what, *([groups] if groups else [])]), f"cluster  {job.cluster.name}: {where}"]
 
 
-def summary_lines(job: CollectiveJob, row: SizeRow) -> list[str]:
-    """Return the lines that describe the result for one size and what limits it."""
+def summary_lines(job: CollectiveJob, row: SizeResult) -> list[str]:
+    """Return the lines that show the times for one message size and what limits them."""
     time, limit = row.slowest, row.limit
     ranks = len(time.gpus)
     factor = f"{_BUS[job.kind]}, N = {ranks}" if job.kind in _BUS else "the same"
@@ -111,7 +111,7 @@ def summary_lines(job: CollectiveJob, row: SizeRow) -> list[str]:
         *_nccl_lines(time),
         f"limit    {links} {load}: {limit.busy / time.duration:.1%} of the time",
         f"latency  {limit.latency * 1e3:.6f} ms in all rounds: {limit.latency / time.duration:.1%} of the time",
-        *hottest_lines(row.loads),
+        *hottest_link_lines(row.loads),
     ]
 
 
@@ -127,27 +127,27 @@ def _nccl_lines(time: CollectiveTime) -> list[str]:
     ]
 
 
-def table_line(job: CollectiveJob, row: SizeRow, *, first: bool) -> str:
-    """Return one line of the nccl-tests table; the first one follows the table's head."""
+def size_table_line(job: CollectiveJob, row: SizeResult, *, with_header: bool) -> str:
+    """Return one line of a table as nccl-tests prints; the ``with_header`` line comes with the header."""
     time = row.slowest
     size = int(time.size)
     count = size // _ELEMENT_BYTES // (len(time.gpus) if job.kind in _SHARDED else 1)
     cells = (str(size), str(count), "float", f"{time.duration * 1e6:.3f}")
     how = f"{time.algorithm} {time.method.protocol}".rstrip()
     line = align_cells((*cells, f"{time.algbw / 1e9:.2f}", f"{job.busbw(time) / 1e9:.2f}", how))
-    if not first:
+    if not with_header:
         return " " + line
     head = [f"# {text}" for text in title_lines(job, row)]
     return "\n".join([*head, "#", *("#" + align_cells(texts) for texts in _HEADER), " " + line])
 
 
 def align_cells(cells: Sequence[str]) -> str:
-    """Join cells to a line, right-aligned in columns, with at least one space between."""
+    """Join cells to a table line with right-aligned columns."""
     return "".join(f" {cell.rjust(width - 1)}" for cell, width in zip(cells, COLUMN_WIDTHS, strict=True)).rstrip()
 
 
-def results_document(job: CollectiveJob, detail: str, rows: Sequence[SizeRow]) -> dict[str, object]:
-    """Return the results as JSON-ready values, in B, s and B/s; of several groups, the slowest's times."""
+def results_json(job: CollectiveJob, detail: str, rows: Sequence[SizeResult]) -> dict[str, object]:
+    """Return the results as JSON values in B, s and B/s; times are those of the slowest group."""
     return {
         "collective": job.name,
         "detail": detail,
@@ -166,7 +166,7 @@ def results_document(job: CollectiveJob, detail: str, rows: Sequence[SizeRow]) -
                 "algorithm": row.slowest.algorithm,
                 "protocol": row.slowest.method.protocol,
                 "limit": asdict(row.limit),
-                **levels_document(row.loads),
+                **level_loads_json(row.loads),
             }
             for row in rows
         ],
@@ -176,8 +176,8 @@ def results_document(job: CollectiveJob, detail: str, rows: Sequence[SizeRow]) -
 # --- where flows meet -------------------------------------------------------------------------------------------------
 
 
-def hottest_lines(loads: CollectiveLoads) -> list[str]:
-    """Describe the levels of links with uneven load, and their most loaded links."""
+def hottest_link_lines(loads: CollectiveLoads) -> list[str]:
+    """Return lines that name the topology levels with uneven link loads, and their most loaded links."""
     uneven = [level for level in loads.levels if level.collisions > _JUST_ABOVE]
     if not uneven:
         return ["links    no link carries more than an even share of its level's flows"]
@@ -197,8 +197,8 @@ def hottest_lines(loads: CollectiveLoads) -> list[str]:
     return _label_lines("levels", lines) + _label_lines("hottest", hot)
 
 
-def levels_document(loads: CollectiveLoads) -> dict[str, object]:
-    """Return loads by level and the most loaded links as JSON-ready values, in B, s and B/s."""
+def level_loads_json(loads: CollectiveLoads) -> dict[str, object]:
+    """Return link loads by topology level, and the most loaded links, as JSON values in B, s and B/s."""
     return {
         "levels": [{**asdict(level), "collisions": level.collisions} for level in loads.levels],
         "hottest": [{**asdict(load), "busy": load.busy} for load in loads.links[:10]],
@@ -213,7 +213,7 @@ def write_links(
     traffics: Sequence[Sequence[Traffic]],
     title: str,
 ) -> None:
-    """Write the loads of links as a table, or draw the most loaded over time, by the file's ending."""
+    """Write link loads to a table file, or draw the most loaded links over time, by the file's ending."""
     if path.suffix == ".csv":
         table = io.StringIO()
         csv.writer(table, lineterminator="\n").writerows(
@@ -223,15 +223,15 @@ def write_links(
                   for load in loads.links),
             ]
         )  # fmt: skip
-        write_text(path, table.getvalue())
+        write_text_atomic(path, table.getvalue())
         return
     import numpy as np
     import pandas as pd
 
-    from simcluster.show.link_pictures import plot_link_rows
+    from simcluster.show.link_plots import plot_link_rows
 
     links = loads.links[:_MOST_DRAWN]
-    edges, matrix = utilisation_over_time(cluster, traffics, [load.link for load in links])
+    edges, matrix = link_utilization_over_time(cluster, traffics, [load.link for load in links])
     alike: dict[object, list[int]] = {}
     for number, load in enumerate(links):  # the same kind of ends, and alike at any time
         kind = tuple(node_label(cluster.graph, end) for end in load.link)

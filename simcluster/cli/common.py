@@ -1,4 +1,4 @@
-"""Helpers that commands share: overrides, tables, JSON, output files, pictures."""
+"""Helpers shared by commands: overrides, tables, JSON, output files, pictures."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict
 
-from simcluster.base.counts import parse_numbers
+from simcluster.base.atomic_files import open_atomic
+from simcluster.base.atomic_files import write_text_atomic as write_text_atomic
+from simcluster.base.counts import parse_number_ranges
 from simcluster.base.errors import InputError
-from simcluster.base.written import open_atomic
-from simcluster.base.written import write_text as write_text
 from simcluster.cli.outputs import TABLES
-from simcluster.cli.terminal import set_progress, style_text, write_json
-from simcluster.show.blocks import Answer, blocks_text, table_lines
+from simcluster.cli.terminal import show_progress_text, style_text, write_json
+from simcluster.show.output_blocks import OutputBlocks, render_as_text, table_lines
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from simcluster.show.pictures import Figure
+    from simcluster.show.plot_registry import Figure
 
 
 def read_overrides(args: argparse.Namespace, *scenarios: str) -> list[tuple[str, Any]]:
-    """Return the overrides of the command line as (path, value) pairs: --set first, then other spellings.
+    """Return the command line's scenario overrides as (key path, value) pairs, those of --set first.
 
     Prints a note on stderr about faults of these ``scenarios`` that an override replaces.
     """
@@ -36,15 +36,15 @@ def read_overrides(args: argparse.Namespace, *scenarios: str) -> list[tuple[str,
 
 
 def note_replaced_faults(scenario: str, overrides: Sequence[tuple[str, Any]]) -> None:
-    """Print a note on stderr if the overrides replace the scenario's own faults."""
+    """Print a note on stderr if the overrides replace faults of the scenario."""
     given = [value for path, value in overrides if path == "faults"]
     if not given or not given[-1]:
         return
-    from simcluster.documents.reading import read_document
-    from simcluster.faults.words import describe_faults
-    from simcluster.scenario.scenario import scenario_path
+    from simcluster.documents.yaml_documents import read_document
+    from simcluster.faults.descriptions import describe_faults
+    from simcluster.scenario.scenario import find_scenario_file
 
-    own = read_document(scenario_path(scenario)).data.get("faults")
+    own = read_document(find_scenario_file(scenario)).data.get("faults")
     if isinstance(own, list) and own and own != given[-1] and all(isinstance(fault, dict) for fault in own):
         print(
             f"note: faults=... replaces the scenario's faults ({describe_faults(own)}); faults+=... adds to them",
@@ -53,12 +53,12 @@ def note_replaced_faults(scenario: str, overrides: Sequence[tuple[str, Any]]) ->
 
 
 def read_cluster_overrides(args: argparse.Namespace) -> list[tuple[str, Any]]:
-    """Return the overrides of a topology; nodes=4 and cluster.nodes=4 mean the same."""
+    """Return the overrides of a topology's keys; "nodes=4" and "cluster.nodes=4" are the same."""
     return [(path.removeprefix("cluster."), value) for path, value in read_overrides(args)]
 
 
 def read_executor(args: argparse.Namespace) -> int | str:
-    """Return the executor of --workers or --executor: a number of processes, or a Dask address."""
+    """Return the value of --workers or --executor: a number of processes, or a Dask address."""
     if args.executor is None:
         return int(args.workers)
     if args.workers != 1:
@@ -69,7 +69,7 @@ def read_executor(args: argparse.Namespace) -> int | str:
 
 
 def parse_executor(text: str | None) -> int | str | None:
-    """Parse --executor: a number of processes, or a Dask scheduler's address.
+    """Parse the value of --executor: a number of processes, or the address of a Dask scheduler.
 
     The default is all cores, or None if there is only one.
     """
@@ -85,28 +85,28 @@ def parse_executor(text: str | None) -> int | str | None:
 
 
 def format_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Return a table with aligned columns and a bold header."""
-    return "\n".join(table_lines(header, rows, bold=bold_line))
+    """Return a text table with aligned columns and a bold header."""
+    return "\n".join(table_lines(header, rows, bold=make_bold))
 
 
-def bold_line(line: str) -> str:
-    """Return a line in bold if stdout is a terminal."""
+def make_bold(line: str) -> str:
+    """Return the line in bold type if stdout is a terminal."""
     return style_text(line, "bold")
 
 
-def join_problems(error: str) -> str:
-    """Join the problems in an error message to one line, without the heading that counts them."""
+def join_error_lines(error: str) -> str:
+    """Join the problems that an error message lists to one line, without the heading that counts them."""
     lines = [line.strip() for line in error.splitlines()]
     return "; ".join(lines[1:] or lines)
 
 
 def parse_ranks(text: str | None, num_ranks: int, option: str = "--ranks") -> list[int] | None:
-    """Parse rank numbers such as "0,8-15" or "all"; None for None."""
+    """Parse rank numbers such as "0,8-15" or "all"; return None if ``text`` is None."""
     if text is None:
         return None
     if text == "all":
         return list(range(num_ranks))
-    ranks = parse_numbers(text, option)
+    ranks = parse_number_ranges(text, option)
     wrong = [rank for rank in ranks if rank >= num_ranks]
     if wrong:
         raise InputError(
@@ -115,31 +115,31 @@ def parse_ranks(text: str | None, num_ranks: int, option: str = "--ranks") -> li
     return list(dict.fromkeys(ranks))
 
 
-def report_written(args: argparse.Namespace, path: str | Path) -> str:
-    """Return "wrote PATH", and remember the path, so that it is not reported a second time."""
+def report_written_file(args: argparse.Namespace, path: str | Path) -> str:
+    """Return "wrote PATH", and remember the path so that the command does not report it twice."""
     args.told = (*getattr(args, "told", ()), Path(path))
     return f"wrote {path}"
 
 
-def print_answer(args: argparse.Namespace, text: Callable[[], str | Answer], document: Callable[[], object]) -> None:
-    """Print an answer as text, or its JSON if --json is "-"; write its JSON to a file if requested."""
+def print_answer(args: argparse.Namespace, text: Callable[[], str | OutputBlocks], data: Callable[[], object]) -> None:
+    """Print a result as text, or as JSON with --json -; with --json FILE, also write its JSON to the file."""
     if args.json != "-":
         found = text()
-        print(found if isinstance(found, str) else blocks_text(found, bold=bold_line))
+        print(found if isinstance(found, str) else render_as_text(found, bold=make_bold))
     if args.json:
-        write_json(args.json, document())
+        write_json(args.json, data())
 
 
-def require_results(args: argparse.Namespace, count: int, nothing: Callable[[], str]) -> None:
-    """Make the command fail after its files are written if it has no results.
+def fail_without_results(args: argparse.Namespace, count: int, message: Callable[[], str]) -> None:
+    """Make the command exit with an error, after its files are written, if it has no results.
 
-    ``count`` are its results, ``nothing`` returns the message.
+    ``count`` are its results, ``message`` returns the message.
     """
-    args.came_to_nothing = "" if count else nothing()
+    args.came_to_nothing = "" if count else message()
 
 
 def write_table(path: Path, table: pd.DataFrame) -> None:
-    """Write a table to .csv or .parquet, by the path's ending."""
+    """Write a table to a .csv or .parquet file."""
     with open_atomic(path) as file:
         if path.suffix == ".parquet":
             table.to_parquet(file, index=False)
@@ -149,46 +149,46 @@ def write_table(path: Path, table: pd.DataFrame) -> None:
 
 def draw_pictures(
     args: argparse.Namespace,
-    *wanted: tuple[Path | None, Callable[[], Figure]]
+    *pictures: tuple[Path | None, Callable[[], Figure]]
     | tuple[Path | None, Callable[[], Figure], Callable[[], pd.DataFrame]],
 ) -> None:
-    """Draw each picture that has a path; write its table instead if the path has a table's ending."""
-    for path, picture, *table in wanted:
+    """Draw each picture whose path is set, or write its table if the path has a table's ending."""
+    for path, picture, *table in pictures:
         if path:
-            set_progress(f"{'writing' if path.suffix in TABLES else 'drawing'} {path}")
+            show_progress_text(f"{'writing' if path.suffix in TABLES else 'drawing'} {path}")
         if path and table and path.suffix in TABLES:
             write_table(path, table[0]())
         elif path:
             save_picture(args, picture(), path)
-    set_progress()
+    show_progress_text()
 
 
 def save_picture(args: argparse.Namespace, picture: Figure, path: Path) -> None:
-    """Write a picture to a file, in the size that the command line sets."""
-    from simcluster.show.saving import save_figure  # matplotlib, only if there is a picture
-    from simcluster.show.sizes import parse_picture_size
+    """Write a picture to a file, in the size set on the command line."""
+    from simcluster.show.figure_files import save_figure  # matplotlib, only if there is a picture
+    from simcluster.show.picture_sizes import parse_picture_size
 
     save_figure(picture, path, size=parse_picture_size(args.picture_size) if args.picture_size else None, dpi=args.dpi)
 
 
-class PictureInches(TypedDict, total=False):
-    """Width and height in inches, as keyword arguments of pictures that depend on their size."""
+class PictureSizeInches(TypedDict, total=False):
+    """Width and height in inches, as keyword arguments of drawing functions."""
 
     width: float
     height: float | None
 
 
-def picture_inches(args: argparse.Namespace) -> PictureInches:
-    """Return the picture's width and height in inches, as the command line sets them."""
+def picture_size_inches(args: argparse.Namespace) -> PictureSizeInches:
+    """Return the width and height in inches set on the command line."""
     if not args.picture_size:
         return {}
-    from simcluster.show.sizes import parse_picture_size
+    from simcluster.show.picture_sizes import parse_picture_size
 
     size = parse_picture_size(args.picture_size)
     return {"width": size.width, "height": size.height}
 
 
-def peak_memory() -> str:
+def format_peak_memory() -> str:
     """Return the peak memory of this process as text."""
     import resource
 

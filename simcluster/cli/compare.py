@@ -1,4 +1,4 @@
-"""simcluster compare: several scenarios or variants in a table, with causes of differences and prices."""
+"""simcluster compare: table of scenarios or variants, causes of their differences, and prices."""
 
 from __future__ import annotations
 
@@ -7,27 +7,29 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from simcluster.base.counts import whole_dollars
+from simcluster.base.counts import format_whole_dollars
 from simcluster.base.errors import InputError
 from simcluster.base.units import HOUR, format_seconds
 from simcluster.cli import common
-from simcluster.cli.common import join_problems, read_overrides
-from simcluster.documents.overrides import expand_vary
+from simcluster.cli.common import join_error_lines, read_overrides
+from simcluster.documents.overrides import parse_vary_option
 from simcluster.model.recipes import recipe_named
-from simcluster.results.file import assumed_lines, merge_assumptions
-from simcluster.results.raised import find_limit_between
+from simcluster.results.link_upgrade import find_scenario_limit
 from simcluster.results.result import Result
-from simcluster.scenario.memory_plan import describe_change
-from simcluster.show.blocks import Block, Lines, TableBlock
-from simcluster.show.cells import NO_TIME, column_headings, describe_gpus, describe_layout, format_row, signed_change
-from simcluster.show.pictures import picture
-from simcluster.studies.variations import compare, differences, make_variations, simulate_all, subtract_first_breakdown
-from simcluster.studies.whatif.only_faster import describe_unexpected_slowdown, find_unexpected_slowdown
+from simcluster.results.result_file import assumption_lines, merge_assumptions
+from simcluster.scenario.memory_plan import describe_recipe_change
+from simcluster.show import table_cells
+from simcluster.show.output_blocks import OutputBlock, TableBlock, TextLines
+from simcluster.show.plot_registry import load_plot
+from simcluster.show.table_cells import NO_TIME, describe_gpus, describe_layout, format_row, format_signed_seconds
+from simcluster.studies import variations
+from simcluster.studies.variations import compare, differences, simulate_variants, subtract_first_breakdown
+from simcluster.studies.whatif.unexpected_slowdown import describe_unexpected_slowdown, find_unexpected_slowdown
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from simcluster.show.pictures import Figure
+    from simcluster.show.plot_registry import Figure
 
 DOLLARS_COLUMN = "dollars_per_1t_tokens"
 """Column of the table with the price of training."""
@@ -36,13 +38,13 @@ PRICE_NOTE = (
 )
 
 
-def dollars_per_trillion_tokens(gpus: float, price: float, tokens_per_s: float) -> float:
-    """Return the dollars per 1e12 tokens, from a price per GPU-hour and a throughput."""
+def compute_dollars_per_1t_tokens(gpus: float, price: float, tokens_per_s: float) -> float:
+    """Return the dollars per 1e12 tokens at a price per GPU-hour and a throughput."""
     return 1e12 * gpus * price / tokens_per_s / HOUR
 
 
 def reject_price_key(overrides: Sequence[tuple[str, Any]]) -> None:
-    """Raise InputError for an override of ``price``, which is an option here and not a key."""
+    """Raise InputError for the override ``price=``, since the price is an option and not a scenario key."""
     for path, value in overrides:
         if path == "price":
             raise InputError(
@@ -52,7 +54,7 @@ def reject_price_key(overrides: Sequence[tuple[str, Any]]) -> None:
 
 
 def parse_prices(text: str, scenario_of: Mapping[str, int]) -> dict[str, float]:
-    """Parse --price: the dollars per GPU-hour of each variant.
+    """Parse the value of --price; return the dollars per GPU-hour of each variant.
 
     ``scenario_of`` has the number of each variant's scenario. InputError unless the text has one positive price, one
     per scenario or one per variant.
@@ -71,33 +73,33 @@ def parse_prices(text: str, scenario_of: Mapping[str, int]) -> dict[str, float]:
     if len(prices) == len(scenario_of):
         return dict(zip(scenario_of, prices, strict=True))
     counts = sorted({1, scenarios, len(scenario_of)})
-    raise InputError(f"--price {text!r} has {len(prices)} prices; write {' or '.join(map(str, counts))}: one for all, "
-                     "one per scenario or one per variant")  # fmt: skip
+    raise InputError(f"--price {text!r} has {len(prices)} prices; write {' or '.join(map(str, counts))} prices: "
+                     "one for all, one per scenario or one per variant")  # fmt: skip
 
 
 def add_dollars(table: pd.DataFrame, prices: Mapping[str, float]) -> pd.DataFrame:
-    """Add a column of dollars per trillion tokens to the table; padding tokens do not count."""
+    """Add a column of dollars per trillion tokens to the table, without counting padding tokens."""
     rows = zip(table.index, table["gpus"], table["real_tokens_per_s"], strict=True)
     return table.assign(
-        **{DOLLARS_COLUMN: [dollars_per_trillion_tokens(g, prices[str(name)], rate) for name, g, rate in rows]}
+        **{DOLLARS_COLUMN: [compute_dollars_per_1t_tokens(g, prices[str(name)], rate) for name, g, rate in rows]}
     )
 
 
 def run(args: argparse.Namespace) -> None:
     """Simulate all valid variants, print their table, and draw pictures."""
-    vary = [expand_vary(text) for text in args.vary]
+    vary = [parse_vary_option(text) for text in args.vary]
     overrides = read_overrides(args, *args.scenarios)
     reject_price_key(overrides)
-    each = [make_variations(path, overrides, vary) for path in args.scenarios]
+    each = [variations.make_variant_scenarios(path, overrides, vary) for path in args.scenarios]
     variants = [pair for of_one in each for pair in of_one.items()]
     scenario_of = {name: number for number, of_one in enumerate(each) for name in of_one}
     prices = parse_prices(args.price, scenario_of) if args.price else {}
     scenarios = [scenario for _, scenario in variants if not isinstance(scenario, InputError)]
     if args.scaling and len({scenario.gpus for scenario in scenarios}) < 2:
-        raise InputError("--scaling needs scenarios with several numbers of GPUs, as with --vary gpus=64,128")
+        raise InputError("--scaling needs scenarios with different numbers of GPUs, as with --vary gpus=64,128")
     if args.waterfall and len(scenarios) < 2:
         raise InputError("--waterfall compares scenarios: give at least two scenarios, or one and --vary")
-    played = simulate_all(variants)
+    played = simulate_variants(variants)
     results = {name: result for name, result in played.items() if not isinstance(result, InputError)}
     refused = {name: str(reason) for name, reason in played.items() if isinstance(reason, InputError)}
     table = compare(list(results.values()), list(results))
@@ -107,9 +109,9 @@ def run(args: argparse.Namespace) -> None:
     held, longer = list[str](), list[str]()
     first = next(iter(results.values()))
     for (name, result), row in zip(results.items(), table.to_dict("records"), strict=True):
-        holds = find_limit_between(first.scenario, result.scenario, result)
+        holds = find_scenario_limit(first.scenario, result.scenario, result)
         parts = find_unexpected_slowdown(first, result, first.scenario, result.scenario)
-        held += [f"  {name}: {holds.in_words()}"] if holds else []
+        held += [f"  {name}: {holds.describe()}"] if holds else []
         longer += [f"{name}: {describe_unexpected_slowdown(parts)}"] if parts else []
         rows[name] = {
             "status": "ok",
@@ -118,35 +120,35 @@ def run(args: argparse.Namespace) -> None:
             "held_back": holds and holds.to_dict(),
             "assumed": [*result.assumed, *([PRICE_NOTE] if prices else [])],
             "longer_on_path": [part.to_dict() for part in parts],
-            "notes": [*result.without_effect()],
+            "notes": [*result.list_idle_fields()],
         }
     head = [f"links that are faster than in {next(iter(results))!r}"]
     common.print_answer(
         args,
         lambda: [
             *_comparison_blocks(table, causes, results, refused, list(played)),
-            Lines([*head, *held] if held else []),
-            *(Lines([line]) for line in longer),
-            Lines(assumed_lines(merge_assumptions({name: rows[name]["assumed"] for name in results}))),
+            TextLines([*head, *held] if held else []),
+            *(TextLines([line]) for line in longer),
+            TextLines(assumption_lines(merge_assumptions({name: rows[name]["assumed"] for name in results}))),
         ],
         lambda: [{"variant": name, **rows[name]} for name in played],
     )
     common.draw_pictures(
         args,
         (args.gantt, lambda: _draw_timelines(args, results)),
-        (args.waterfall, lambda: picture("waterfall")(dict(table["step_time_s"]), causes)),
-        (args.overlap, lambda: picture("overlap")(list(results.items()))),
-        (args.scaling, lambda: picture("scaling")(table)),
+        (args.waterfall, lambda: load_plot("waterfall")(dict(table["step_time_s"]), causes)),
+        (args.overlap, lambda: load_plot("overlap")(list(results.items()))),
+        (args.scaling, lambda: load_plot("scaling")(table)),
     )
     if args.csv:
-        common.write_table(args.csv, _add_refused_rows(table, refused, list(played)).reset_index())
+        common.write_table(args.csv, _add_rejected_rows(table, refused, list(played)).reset_index())
 
 
-def _add_refused_rows(table: pd.DataFrame, refused: Mapping[str, str], order: list[str]) -> pd.DataFrame:
+def _add_rejected_rows(table: pd.DataFrame, rejected: Mapping[str, str], order: list[str]) -> pd.DataFrame:
     whole = table.assign(status="ok", error="")
-    if refused:
+    if rejected:
         whole = whole.convert_dtypes().reindex(order)  # whole numbers stay whole next to what is missing
-    for name, reason in refused.items():
+    for name, reason in rejected.items():
         whole.loc[name, ["status", "error"]] = ["refused", reason]
     return whole
 
@@ -159,26 +161,26 @@ def _draw_timelines(args: argparse.Namespace, results: Mapping[str, Result]) -> 
         named.append((f"{name}{lacks}", result))
     scenarios = {result.scenario.name for result in results.values()}
     what = f"{min(scenarios)}: {len(named)} variants" if len(scenarios) == 1 else f"{len(named)} scenarios"
-    return picture("compare_gantts")(named, title=f"{what}, one step of each", **common.picture_inches(args))
+    return load_plot("compare_gantts")(named, title=f"{what}, one step of each", **common.picture_size_inches(args))
 
 
 def _comparison_blocks(
     table: pd.DataFrame, causes: pd.DataFrame, results: Mapping[str, Result], refused: Mapping[str, str],
     order: Sequence[str],
-) -> Iterator[Block]:  # fmt: skip
+) -> Iterator[OutputBlock]:  # fmt: skip
     layouts = {
         name: f"{describe_gpus(each.scenario)} | {describe_layout(each.scenario)}" for name, each in results.items()
     }
     several = len(set(layouts.values())) > 1
-    yield Lines([f"{name}: {line}" for name, line in layouts.items()] if several else [*layouts.values()][:1])
-    yield _number_table(table, order)
-    reasons = [f"  {name}: {join_problems(reason)}" for name, reason in refused.items()]
-    yield Lines(["refused", *reasons] if reasons else [])
+    yield TextLines([f"{name}: {line}" for name, line in layouts.items()] if several else [*layouts.values()][:1])
+    yield _metric_table(table, order)
+    reasons = [f"  {name}: {join_error_lines(reason)}" for name, reason in refused.items()]
+    yield TextLines(["refused", *reasons] if reasons else [])
     without_effect: dict[str, list[str]] = {}
     for name, result in results.items():
-        for note in result.without_effect():
+        for note in result.list_idle_fields():
             without_effect.setdefault(note, []).append(name)
-    yield Lines([
+    yield TextLines([
         f"note: {note}" + ("" if len(of) == len(order) else f" ({', '.join(of)})")
         for note, of in without_effect.items()
     ])  # fmt: skip
@@ -188,17 +190,17 @@ def _comparison_blocks(
         yield from _communication_tables(causes, f"{table.index[0]!r}")
 
 
-def _number_table(table: pd.DataFrame, order: Sequence[str]) -> TableBlock:
-    columns = [*column_headings("compare"), *(["$/1T tokens"] if DOLLARS_COLUMN in table else [])]
+def _metric_table(table: pd.DataFrame, order: Sequence[str]) -> TableBlock:
+    columns = [*table_cells.column_headings("compare"), *(["$/1T tokens"] if DOLLARS_COLUMN in table else [])]
     rows = {name: [name, "refused", *[""] * (len(columns) + 1)] for name in order}
     for index, (variant, row) in enumerate(table.iterrows()):
         change_of = f"{row['difference']:+.1%}" if index else ""
-        dollars = [whole_dollars(row[DOLLARS_COLUMN])] if DOLLARS_COLUMN in row else []
+        dollars = [format_whole_dollars(row[DOLLARS_COLUMN])] if DOLLARS_COLUMN in row else []
         step = format_seconds(row["step_time_s"])
         rows[str(variant)] = [str(variant), step, change_of, *format_row("compare", row.to_dict()), *dollars]
     notes = []
     if table["schedule_bubble_fraction"].any():
-        notes.append("bubble: share of the step waiting for other stages; schedule's: with equal passes alone")
+        notes.append("bubble: share of the step waiting for other stages; schedule's: if all passes took equally long")
     if not table["fits"].all():
         notes.append("! out of memory; simcluster run of that variant lists changes that would make it fit")
     if (table["mfu_bf16"] != table["mfu"]).any():
@@ -207,7 +209,7 @@ def _number_table(table: pd.DataFrame, order: Sequence[str]) -> TableBlock:
     first = recipe_named(table["recipe"].iloc[0])  # bytes per parameter, which follow from the precision if not named
     for name, recipe in table["recipe"].items():
         if recipe != first.name:
-            words = describe_change(first, recipe_named(recipe))
+            words = describe_recipe_change(first, recipe_named(recipe))
             notes.append(f"recipe of {name!r}: {recipe} for {first.name}, {words}")
     return TableBlock(["variant", "step", "difference", *columns], list(rows.values()), notes=notes)
 
@@ -228,7 +230,7 @@ def _communication_tables(causes: pd.DataFrame, first: str) -> list[TableBlock]:
 def _difference_table(parts: pd.DataFrame, title: str, *, total: str = "", notes: Sequence[str] = ()) -> TableBlock:
     shown = [name for name in parts.columns if (parts[name].abs() > NO_TIME).any()]
     rows = [
-        [str(name), *map(signed_change, [*row[shown], *([float(row.sum())] if total else [])])]
+        [str(name), *map(format_signed_seconds, [*row[shown], *([float(row.sum())] if total else [])])]
         for name, row in parts.iloc[1:].iterrows()
     ]
     return TableBlock(["variant", *shown, *([total] if total else [])], rows, title=[title], notes=notes)

@@ -1,4 +1,4 @@
-"""simcluster completion: shell scripts that complete commands, options, files, names and keys.
+"""simcluster completion: shell scripts for tab completion of commands, options, files, names and keys.
 
 The script runs this command at every TAB with the line so far, so nothing heavy may be imported: keys of a scenario and
 names in catalogues are in ``words.txt``, which tests/test_completion.py --regenerate derives from the models.
@@ -15,7 +15,7 @@ from pathlib import Path
 
 from simcluster.base.errors import InputError
 from simcluster.cli import BUDGET, COMMANDS, make_parser
-from simcluster.cli.arguments import Parser
+from simcluster.cli.arguments import CommandParser
 
 _BASH = r"""
 _simcluster() {
@@ -50,7 +50,7 @@ _SCRIPTS = {"bash": _BASH, "zsh": _ZSH, "fish": _FISH}
 
 
 def run(args: argparse.Namespace) -> None:
-    """Print the completion script of a shell, or the completions of a line."""
+    """Print a shell's completion script, or the completions of a partial command line."""
     from simcluster.cli import common
     from simcluster.cli.terminal import write_json
 
@@ -65,21 +65,21 @@ def run(args: argparse.Namespace) -> None:
         print("".join(f"{each}\n" for each in _format_for_shell(args.shell, found, args.line)), end="")
 
 
-def _format_for_shell(shell: str, found: list[str], line: str) -> list[str]:
-    """Escape completions as a shell requires.
+def _format_for_shell(shell: str, words: list[str], line: str) -> list[str]:
+    """Quote and escape completions as the shell requires.
 
     fish escapes what it inserts; the others insert text unchanged, and all of them close a quote. bash replaces only
     what follows the last = or : of a word (COMP_WORDBREAKS) and adds no space, so complete words get one here.
     """
-    found = [each for each in found if each.isprintable()]  # completions are lines, with a description after a tab
-    if shell == "fish" or missing_quote(line):
-        return found
-    found = [_SPECIAL.sub(r"\\\g<0>", each) for each in found]
+    words = [each for each in words if each.isprintable()]  # completions are lines, with a description after a tab
+    if shell == "fish" or find_missing_quote(line):
+        return words
+    words = [_SPECIAL.sub(r"\\\g<0>", each) for each in words]
     if shell == "zsh":
-        return found
+        return words
     word = line.rpartition(" ")[2]
     kept = max(word.rfind("="), word.rfind(":")) + 1
-    return [each[kept:] if each.endswith(("/", "=", ".", ",")) else f"{each[kept:]} " for each in found]
+    return [each[kept:] if each.endswith(("/", "=", ".", ",")) else f"{each[kept:]} " for each in words]
 
 
 WORDS = Path(__file__).with_name("words.txt")
@@ -90,14 +90,14 @@ _PATHS = ("A.B=C", "A.B=X,Y")
 
 
 def complete_line(line: str) -> list[str]:
-    """Return the completions of a command line, each a replacement of its last word, sorted."""
+    """Return the sorted completions of a command line's last word."""
     words = _split_words(line)
     program = next((place for place, each in enumerate(words[:-1]) if Path(each).name == "simcluster"), 0)
     *before, word = words[program + 1 :] or [""]
     if not before:
-        return _filter_prefix(word, [*COMMANDS, "budget", "help", "--help", "--version"])
+        return _filter_by_prefix(word, [*COMMANDS, "budget", "help", "--help", "--version"])
     if before[0] in ("budget", "help") and not before[1:]:
-        return _filter_prefix(word, BUDGET if before[0] == "budget" else COMMANDS)
+        return _filter_by_prefix(word, BUDGET if before[0] == "budget" else COMMANDS)
     if before[0] == "budget":
         before = [BUDGET.get(before[1], ""), *before[2:]]
     if before[0] not in COMMANDS:
@@ -109,8 +109,8 @@ def complete_line(line: str) -> list[str]:
         return []
 
 
-def missing_quote(line: str) -> str | None:
-    """Return the quotation mark that is missing at the end of a line; None if none would close it."""
+def find_missing_quote(line: str) -> str | None:
+    """Return the quotation mark that the line leaves open, "" if none; None if no mark would close the line."""
     for mark in ("", '"', "'"):
         try:
             shlex.split(line + mark)
@@ -121,33 +121,33 @@ def missing_quote(line: str) -> str | None:
 
 
 def _split_words(line: str) -> list[str]:
-    mark = missing_quote(line)
+    mark = find_missing_quote(line)
     words = [] if mark is None else shlex.split(line + mark)
     new = not mark and line[-1:].isspace() and not line.endswith("\\ ")
     return [*words, ""] if new or not words else words
 
 
-def _complete_argument(parser: Parser, before: list[str], word: str) -> list[str]:
+def _complete_argument(parser: CommandParser, before: list[str], word: str) -> list[str]:
     last = before[-1] if before else ""
     option = parser.options.get(last)
     if option and option.nargs != 0:
         return _complete_value(parser, option, word)
-    overridden = parser.takes_overrides
+    overridden = parser.accepts_overrides
     if overridden and parser.is_override(last) and "=" not in last:
-        return _filter_prefix(word, _known_words(_scenario_path(last[2:], parser.prog)))
+        return _filter_by_prefix(word, _lookup_words(_scenario_path(last[2:], parser.prog)))
     if word.startswith("-"):
         name, equals, value = word.partition("=")
         if equals and name in parser.options:
             return [f"{name}={each}" for each in _complete_value(parser, parser.options[name], value)]
         dotted = [f"--{each}" for each in _complete_path(word[2:], parser.prog)] if overridden and word[2:] else []
-        return [*_filter_prefix(word, parser.options), *dotted]
+        return [*_filter_by_prefix(word, parser.options), *dotted]
     place = _find_positional(parser, before)
     found = _complete_value(parser, place, word) if place else []
     return found or (_complete_path(word, parser.prog) if overridden else [])
 
 
-def _find_positional(parser: Parser, before: list[str]) -> argparse.Action | None:
-    kept, _ = parser.split_overrides(before) if parser.takes_overrides else (before, [])
+def _find_positional(parser: CommandParser, before: list[str]) -> argparse.Action | None:
+    kept, _ = parser.split_overrides(before) if parser.accepts_overrides else (before, [])
     count, skip = 0, False
     for word in kept:
         option = parser.options.get(word)
@@ -158,18 +158,18 @@ def _find_positional(parser: Parser, before: list[str]) -> argparse.Action | Non
     return places[min(count, len(places) - 1)] if places and (many or count < len(places)) else None
 
 
-def _complete_value(parser: Parser, action: argparse.Action, word: str) -> list[str]:
+def _complete_value(parser: CommandParser, action: argparse.Action, word: str) -> list[str]:
     if action.metavar in _PATHS:
         return _complete_path(word, parser.prog, several=action.metavar == "A.B=X,Y")
     if action.choices:
-        return _filter_prefix(word, map(str, action.choices))
+        return _filter_by_prefix(word, map(str, action.choices))
     found: list[str] = []
     is_file = str(action.metavar).startswith(_FILES)
     for kind in parser.values.get(action.dest, ["files"] if is_file else []):
         if kind == "files":
             found += _complete_file(word)
         else:
-            found += _filter_prefix(word, _known_words(kind) if kind.startswith("+") else _built_in_names(kind))
+            found += _filter_by_prefix(word, _lookup_words(kind) if kind.startswith("+") else _built_in_names(kind))
     return found
 
 
@@ -178,12 +178,11 @@ def _complete_value(parser: Parser, action: argparse.Action, word: str) -> list[
 
 def _complete_path(word: str, command: str, *, several: bool = False) -> list[str]:
     path, equals, value = word.partition("=")
-    below = "cluster." if _is_for_cluster(command) and not word.startswith("cluster.") else ""
+    below = "cluster." if _takes_topology(command) and not word.startswith("cluster.") else ""
     if equals:
         done, comma, last = value.rpartition(",") if several else ("", "", value)
-        return [
-            f"{path}={done}{comma}{each}" for each in _filter_prefix(last, _known_words(_scenario_path(path, command)))
-        ]
+        words = _filter_by_prefix(last, _lookup_words(_scenario_path(path, command)))
+        return [f"{path}={done}{comma}{each}" for each in words]
     names = [name.removeprefix(below) for name in _read_words() if name.startswith(below + word) and name[0] != "+"]
     found = []
     for name in names:
@@ -195,12 +194,12 @@ def _complete_path(word: str, command: str, *, several: bool = False) -> list[st
     return found
 
 
-def _is_for_cluster(command: str) -> bool:
+def _takes_topology(command: str) -> bool:
     return command.endswith((" topology", " collective", " replay"))
 
 
 def _scenario_path(path: str, command: str) -> str:
-    return f"cluster.{path}" if _is_for_cluster(command) and not path.startswith("cluster.") else path
+    return f"cluster.{path}" if _takes_topology(command) and not path.startswith("cluster.") else path
 
 
 @cache
@@ -209,14 +208,14 @@ def _read_words() -> dict[str, list[str]]:
     return {name: words.split() for name, _, words in (line.partition(" ") for line in lines)}
 
 
-def _known_words(name: str) -> list[str]:
+def _lookup_words(name: str) -> list[str]:
     return _read_words().get(name, [])
 
 
 # --- names and files --------------------------------------------------------------------------------------------------
 
 
-def _filter_prefix(word: str, known: Iterable[str]) -> list[str]:
+def _filter_by_prefix(word: str, known: Iterable[str]) -> list[str]:
     return [each for each in known if each.startswith(word)]
 
 

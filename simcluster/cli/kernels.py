@@ -9,8 +9,8 @@ from simcluster.base.units import format_bytes, format_seconds
 from simcluster.cli import common
 from simcluster.cli.common import read_overrides
 from simcluster.scenario.scenario import Scenario, load
-from simcluster.show.blocks import Answer, Lines, TableBlock
-from simcluster.show.cells import describe_layout
+from simcluster.show.output_blocks import OutputBlocks, TableBlock, TextLines
+from simcluster.show.table_cells import describe_layout
 from simcluster.studies.kernels import KernelRow, kernels
 
 _HEADER = [
@@ -30,22 +30,22 @@ def run(args: argparse.Namespace) -> None:
     )
 
 
-def _kernel_blocks(scenario: Scenario, stage: int, found: Sequence[KernelRow], phase: str | None) -> Answer:
+def _kernel_blocks(scenario: Scenario, stage: int, kernels: Sequence[KernelRow], phase: str | None) -> OutputBlocks:
     device = scenario.cluster.device
     precision = scenario.training.precision.removesuffix("-mixed")
     peak, bandwidth = device.peak_flops(precision), device.memory_bandwidth
-    shown = [row for row in found if phase in (None, row.phase)]
+    shown = [row for row in kernels if phase in (None, row.phase)]
     rows = [_table_cells(row) for row in shown]
     sums = sum(row.step_seconds for row in shown)
     ridge = f"{peak / bandwidth:.0f} FLOP/byte"
     return [
-        Lines([
+        TextLines([
             f"{scenario.title}: {describe_layout(scenario)}; stage {stage}",
             f"{device.name}: {peak / 1e12:.4g} TFLOP/s in {precision}, {bandwidth / 1e12:.4g} TB/s: compute is the "
             f"roof above {ridge}",
         ]),
         TableBlock(_HEADER, rows),
-        Lines([
+        TextLines([
             f"{format_seconds(sums)} of kernels per step and rank{f' ({phase})' if phase else ''}",
             "m: tokens; k, n: input and output widths of a matmul; for attention, k: head width, n: keys",
             "column, row: the rank has a part of the matmul's weights, split along its output or its input",

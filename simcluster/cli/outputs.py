@@ -1,4 +1,4 @@
-"""Checks of output files and of optional libraries, before a command does any work.
+"""Checks of output files and optional libraries before a command begins to work.
 
 No two outputs share a file, and none is also an input. All missing libraries are reported at once.
 """
@@ -22,8 +22,8 @@ from simcluster.base.errors import InputError
 _OVERRIDES = ("overrides", "set", "vary")
 
 
-class ExtraNeed(NamedTuple):
-    """A use of an optional module: what needs it, the pip extra that installs it, and an alternative."""
+class OptionalLibrary(NamedTuple):
+    """An optional library: the feature that needs it, the pip extra that installs it, an alternative."""
 
     what: str
     module: str
@@ -33,12 +33,12 @@ class ExtraNeed(NamedTuple):
 
 
 def require_libraries(args: argparse.Namespace) -> None:
-    """Raise InputError if an optional library that the command line needs is missing."""
-    require_modules(_list_needs(args))
+    """Raise InputError if the command line needs an optional library that is not installed."""
+    require_modules(_list_libraries(args))
 
 
-def require_modules(needs: Iterable[ExtraNeed]) -> None:
-    """Raise InputError if any library of these needs is missing; the message lists all that are."""
+def require_modules(needs: Iterable[OptionalLibrary]) -> None:
+    """Raise InputError that lists those of these optional libraries that are not installed."""
     missing = [need for need in dict.fromkeys(needs) if not is_installed(need.module)]
     if not missing:
         return
@@ -55,34 +55,34 @@ def _join_names(names: list[str]) -> str:
     return " and ".join([*([", ".join(names[:-1])] if names[1:] else []), names[-1]])
 
 
-def _list_needs(args: argparse.Namespace) -> Iterator[ExtraNeed]:
+def _list_libraries(args: argparse.Namespace) -> Iterator[OptionalLibrary]:
     for name, value in vars(args).items():
         several = value if isinstance(value, list) and name not in _OVERRIDES else [value]
         for path in several:
             if isinstance(path, str | Path) and str(path).endswith(".parquet"):
-                yield ExtraNeed(f"{path}: Parquet", "pyarrow", "pyarrow", "parquet", "use .csv")
+                yield OptionalLibrary(f"{path}: Parquet", "pyarrow", "pyarrow", "parquet", "use .csv")
     address = getattr(args, "executor", None)
     if isinstance(address, str) and address.startswith("dask://"):
-        yield ExtraNeed(f"--executor {address}", "distributed", "Dask", "dask", "give a number of processes")
+        yield OptionalLibrary(f"--executor {address}", "distributed", "Dask", "dask", "give a number of processes")
     if args.command == "studio":
         for module, named in (("starlette", "Starlette"), ("uvicorn", "uvicorn"), ("websockets", "websockets")):
-            yield ExtraNeed("the studio", module, named, "studio", "write a page with simcluster report")
+            yield OptionalLibrary("the studio", module, named, "studio", "write a page with simcluster report")
     if args.command == "chakra":
-        yield ExtraNeed("an execution trace", "google.protobuf", "protobuf", "chakra")
+        yield OptionalLibrary("an execution trace", "google.protobuf", "protobuf", "chakra")
 
 
-def list_calibration_needs(args: argparse.Namespace) -> Iterator[ExtraNeed]:
-    """Yield the optional libraries of ``calibrate``: PyTorch to measure, scipy and pydantic to fit."""
+def list_calibration_libraries(args: argparse.Namespace) -> Iterator[OptionalLibrary]:
+    """Yield the optional libraries that ``calibrate`` needs: PyTorch to measure, scipy and pydantic to fit."""
     if not args.table:
         elsewhere = "fit a table measured elsewhere with --from"
-        yield ExtraNeed("measuring", "torch", "PyTorch", "calibrate", elsewhere)
+        yield OptionalLibrary("measuring", "torch", "PyTorch", "calibrate", elsewhere)
     if not args.measure_only:
         for name in ("scipy", "pydantic"):
-            yield ExtraNeed("fitting", name, name, "calibrate", "--measure-only here and --from elsewhere")
+            yield OptionalLibrary("fitting", name, name, "calibrate", "--measure-only here and --from elsewhere")
 
 
 def is_installed(module: str) -> bool:
-    """Return whether a module can be imported, without importing it, which may take seconds."""
+    """Return whether a module is installed, without importing it, which may take seconds."""
     if sys.modules.get(module.partition(".")[0], sys) is None or sys.modules.get(module, sys) is None:
         return False
     try:
@@ -96,25 +96,25 @@ _watched_outputs: dict[tuple[int, int], Path] = {}
 
 
 def require_distinct_files(paths: Sequence[Path]) -> None:
-    """Raise InputError if two outputs are the same file."""
+    """Raise InputError if two output paths are the same file."""
     for one, other in combinations(paths, 2):
         found = _file_identity(one)
         same = found is not None and found == _file_identity(other)
         if same or (not one.exists() and os.path.realpath(one) == os.path.realpath(other)):
-            raise InputError(f"cannot write {other}: two outputs have this name; give each its own name")
+            raise InputError(f"cannot write {other}: two outputs have this name; give each a different name")
 
 
 @contextmanager
 def protect_inputs(paths: Sequence[Path]) -> Iterator[None]:
-    """Raise InputError as soon as anything opens one of these output files to read it.
+    """Raise InputError if the block opens one of these output files for reading.
 
-    Only while the block runs. Python reports each opened file to its audit hooks, so readers of scenarios, traces or
-    logs need not know of outputs.
+    Python reports each opened file to its audit hooks, so readers of scenarios, traces or logs need not know of
+    outputs.
     """
     before = dict(_watched_outputs)
     _watched_outputs.update({found: path for path in paths if (found := _file_identity(path))})
     if _watched_outputs:
-        _install_hook()
+        _install_open_hook()
     try:
         yield
     finally:
@@ -123,11 +123,11 @@ def protect_inputs(paths: Sequence[Path]) -> Iterator[None]:
 
 
 @cache
-def _install_hook() -> None:
-    sys.addaudithook(_check_open)
+def _install_open_hook() -> None:
+    sys.addaudithook(_reject_reading_outputs)
 
 
-def _check_open(event: str, arguments: Sequence[object]) -> None:
+def _reject_reading_outputs(event: str, arguments: Sequence[object]) -> None:
     if event != "open" or not _watched_outputs:
         return
     path, _, flags = arguments
@@ -164,8 +164,8 @@ _ENDINGS: dict[str, tuple[tuple[str, ...], str]] = {
 """Endings of output files by kind, and the message for other endings."""
 
 
-def output_path(name: str, kind: str = "any") -> Path:
-    """Return the path of an output file; InputError if it cannot be written or has the wrong ending."""
+def check_output_path(name: str, kind: str = "any") -> Path:
+    """Return an output file's path; InputError if the file cannot be written or has the wrong ending."""
     path = Path(name)
     if name.endswith(("/", os.sep)):
         raise InputError(f"cannot write {name}: that is a folder's name; name a file in it, as in {name}result")
@@ -181,7 +181,7 @@ def output_path(name: str, kind: str = "any") -> Path:
 
 
 def file_version(path: Path) -> tuple[int, int] | None:
-    """Return a file's inode and modification time, which change on writing; None if there is no file."""
+    """Return a file's inode and modification time, which tell versions apart; None if there is no file."""
     try:
         found = path.stat()
     except OSError:
@@ -190,12 +190,12 @@ def file_version(path: Path) -> tuple[int, int] | None:
 
 
 def check_picture_size(args: argparse.Namespace, files: Sequence[Path]) -> None:
-    """Raise InputError for an impossible picture size, or for a size without a picture."""
+    """Raise InputError for an invalid picture size, or for a size if the command draws no picture."""
     if args.picture_size is None and args.dpi is None:
         return
     if not any(path.suffix.lower() in _PICTURES for path in files):
         raise InputError("--size and --dpi set the size of a picture; name a picture file, as in step.png")
-    from simcluster.show.sizes import parse_picture_size, require_dpi
+    from simcluster.show.picture_sizes import parse_picture_size, require_dpi
 
     require_dpi(args.dpi)
     if args.picture_size is not None:

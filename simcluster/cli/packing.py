@@ -1,4 +1,4 @@
-"""simcluster packing: compare rules that pack documents into sequences."""
+"""``simcluster budget packing``: compare rules that pack documents into sequences."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from simcluster.base.arrays import Floats
 from simcluster.base.errors import InputError
 from simcluster.cli import common
 from simcluster.cli.common import read_overrides
-from simcluster.documents.csv_numbers import read_histogram
-from simcluster.documents.diagnostics import validate_data
+from simcluster.documents.csv_tables import read_histogram
+from simcluster.documents.diagnostics import validate_mapping
 from simcluster.faults import SequenceLengths
-from simcluster.faults.draws import random_stream
-from simcluster.model.packing import PACKING, LognormalLengths, mean_of_padded
+from simcluster.faults.random_factors import random_stream
+from simcluster.model.packing import PACKING, LognormalLengths, mean_padded_tokens
 from simcluster.scenario.run_section import Tokens
 from simcluster.scenario.scenario import load
-from simcluster.show.blocks import Answer, Lines, TableBlock
-from simcluster.studies.packings import compare_packing
+from simcluster.show.output_blocks import OutputBlocks, TableBlock, TextLines
+from simcluster.studies.packing_comparison import compare_packing
 
 _SIGMA = 1.0
 
@@ -34,7 +34,7 @@ _MOST_DOCUMENTS = 10_000_000
 
 
 def run(args: argparse.Namespace) -> None:
-    """Pack the documents by every rule, print and write the comparison."""
+    """Pack documents by every rule, and print and write the comparison of the rules."""
     _check_arguments(args)
     law, documents, length, batch, unique = _read_request(args)
     table = compare_packing(documents, length, batch=batch, tokens=_parse_tokens(args, "tokens"), unique=unique)
@@ -60,7 +60,7 @@ def _read_request(args: argparse.Namespace) -> tuple[Lengths | None, Floats, int
     law: Lengths | None = (data and data.documents) or (drawn[0] if drawn else None)
     if args.median is not None:
         sigma = _SIGMA if args.sigma is None else args.sigma
-        law = validate_data(LognormalLengths, {"kind": "lognormal", "median": args.median, "sigma": sigma}, "--")
+        law = validate_mapping(LognormalLengths, {"kind": "lognormal", "median": args.median, "sigma": sigma}, "--")
     batch = args.batch or (scenario.training.global_batch if scenario else None)
     unique = _parse_tokens(args, "unique") or (data.unique if data else None)
     if args.documents:
@@ -97,8 +97,8 @@ def _parse_documents(documents: str) -> Floats:
         found = read_histogram(documents)
         if (count := sum(found["weights"])) > _MOST_DOCUMENTS:
             raise InputError(
-                f"{documents}: it has {count:,.0f} documents, and at most {_MOST_DOCUMENTS:,} can be packed; scale "
-                "their weights down"
+                f"{documents}: has {count:,.0f} documents, more than the limit of {_MOST_DOCUMENTS:,}; scale their "
+                "weights down"
             )
         return np.repeat(np.array(found["values"]), np.array(found["weights"], dtype=np.int64))
     try:
@@ -108,7 +108,7 @@ def _parse_documents(documents: str) -> Floats:
         raise InputError(f"--documents: {what}; got {documents!r}") from None
 
 
-def _packing_blocks(table: pd.DataFrame, law: Lengths | None, documents: Floats, length: int) -> Answer:
+def _packing_blocks(table: pd.DataFrame, law: Lengths | None, documents: Floats, length: int) -> OutputBlocks:
     columns = ["packing", "sequences", "real tokens", "attention", "dropped"]
     columns += [name for name in ("steps", "epochs") if name in table]
     rows = [
@@ -119,6 +119,6 @@ def _packing_blocks(table: pd.DataFrame, law: Lengths | None, documents: Floats,
     head = f"{len(documents):,} documents of {documents.mean():,.0f} tokens on average, sequences of {length:,}"
     notes = ["real tokens: share of allocated tokens; attention: within documents, as a share of whole sequences"]
     if isinstance(law, LognormalLengths):
-        mean = mean_of_padded(law, length)
+        mean = mean_padded_tokens(law, length)
         notes.append(f"closed form: a padded sequence holds {mean:,.1f} tokens, {mean / length:.2%}")
-    return [Lines([head]), TableBlock(columns, rows), Lines(notes)]
+    return [TextLines([head]), TableBlock(columns, rows), TextLines(notes)]

@@ -1,4 +1,4 @@
-"""simcluster run: simulate a scenario's step, print its summary, write files."""
+"""simcluster run: simulate a training step, print its summary, write result files."""
 
 from __future__ import annotations
 
@@ -12,33 +12,33 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from simcluster.base.errors import InputError
-from simcluster.base.satellites import load_provided
+from simcluster.base.satellites import load_satellite_object
 from simcluster.base.units import format_seconds, parse_seconds
 from simcluster.cli import common
 from simcluster.cli.common import read_overrides
-from simcluster.cli.terminal import set_progress
-from simcluster.faults.words import describe_faults
+from simcluster.cli.terminal import show_progress_text
+from simcluster.faults.descriptions import describe_faults
 from simcluster.results.distribution import Distribution
-from simcluster.results.loads import link_table
+from simcluster.results.link_loads import link_table
 from simcluster.results.result import Result
-from simcluster.scenario.effort import require_time_for
+from simcluster.scenario.effort_estimate import require_time_for_steps
 from simcluster.scenario.scenario import Scenario, load
-from simcluster.show.blocks import Answer, Lines
 from simcluster.show.explanation import describe_distribution, explain_run
-from simcluster.show.pictures import picture
+from simcluster.show.output_blocks import OutputBlocks, TextLines
+from simcluster.show.plot_registry import load_plot
 from simcluster.show.step_answer import describe_step
 from simcluster.step.simulate import simulate, simulate_scenario
 from simcluster.studies.whatif.extra_steps import add_overlapped_steps
-from simcluster.studies.whatif.free import Free, count_free_steps, what_if_free
-from simcluster.studies.whatif.frozen_links import compare_frozen_links, is_quickly_compared
-from simcluster.studies.whatif.montecarlo import monte_carlo, remove_randomness
-from simcluster.studies.whatif.verification import Verification, verify_folding
+from simcluster.studies.whatif.folding_verification import FoldingVerification, verify_folding
+from simcluster.studies.whatif.free_ops import FreeOpsResult, count_free_steps, what_if_free
+from simcluster.studies.whatif.frozen_link_error import compare_frozen_links, is_quick_to_compare
+from simcluster.studies.whatif.monte_carlo_study import monte_carlo, remove_randomness
 
 if TYPE_CHECKING:
-    from simcluster.show.pictures import Figure
+    from simcluster.show.plot_registry import Figure
 
 MAX_REPLICAS = 10_000
-"""Most replicas that --until simulates."""
+"""Maximum number of replicas that --until simulates."""
 
 _TITLE_WIDTH = 100  # characters, of the narrowest picture
 
@@ -55,11 +55,11 @@ def run(args: argparse.Namespace) -> None:
         scenario = add_overlapped_steps(scenario)
     window = None if args.window is None else _parse_window(args.window)
     ranks = None if args.ranks is None else common.parse_ranks(args.ranks, scenario.gpus)
-    trace = _trace_writer(args, scenario) if args.trace or args.trace_ranks or args.trace_kernels else None
+    trace = _make_trace_writer(args, scenario) if args.trace or args.trace_ranks or args.trace_kernels else None
     if args.histogram and scenario.replicas < 2:
         raise InputError(f"--histogram {args.histogram}: there is only one replica; use more, as in --replicas 200")
     if args.explain or args.critical:
-        require_time_for(scenario, count_free_steps(scenario), "--explain" if args.explain else "--critical")
+        require_time_for_steps(scenario, count_free_steps(scenario), "--explain" if args.explain else "--critical")
     distribution, base = None, None
     if scenario.replicas > 1:
         base = simulate_scenario(remove_randomness(scenario))
@@ -70,40 +70,36 @@ def run(args: argparse.Namespace) -> None:
     verified = verify_folding(scenario) if args.verify else None
 
     has_costs = scenario.run or scenario.training.outer
-    more, spread = load_provided("costs per step")(result) if has_costs else ([], {})
+    more, spread = load_satellite_object("costs per step")(result) if has_costs else ([], {})
 
-    def blocks() -> Answer:
-        found = [
-            *describe_step(result),
-            Lines([verified.summary()] if verified else []),
-            *more,
-        ]
+    def blocks() -> OutputBlocks:
+        found = [*describe_step(result), TextLines([verified.summary()] if verified else []), *more]
         if distribution:
-            soon = distribution.method == "sweep" and is_quickly_compared(scenario)
+            soon = distribution.method == "sweep" and is_quick_to_compare(scenario)
             off = [each.relative_error for each in compare_frozen_links(scenario, base)] if soon else []
             found += describe_distribution(distribution, off)
         return [*found, *(explain_run(result, free) if args.explain else [])]
 
     common.print_answer(
-        args, blocks, lambda: {**result.to_dict(), **_further_results(free, distribution, verified), **spread}
+        args, blocks, lambda: {**result.to_dict(), **_additional_results(free, distribution, verified), **spread}
     )
     if args.timeline:
         common.write_table(args.timeline, result.timeline)
     if trace:
-        set_progress(f"writing {args.trace}")
+        show_progress_text(f"writing {args.trace}")
         print(trace(result).summary(), file=sys.stderr if args.json == "-" else sys.stdout)
         sys.stderr.write(f"wrote {args.trace}\n")
     _draw_pictures(args, result, free, distribution, window, ranks)
     if args.verbose:
-        print(f"simulated in {time.perf_counter() - begun:.2f} s, {common.peak_memory()}", file=sys.stderr)
+        print(f"simulated in {time.perf_counter() - begun:.2f} s, {common.format_peak_memory()}", file=sys.stderr)
     if verified and verified.difference:
         sys.stderr.write(
-            f"simcluster run: --verify: a representative differs, a bug in simcluster: {verified.difference}\n"
+            f"simcluster run: --verify: a simulation of all ranks differs, a bug in simcluster: {verified.difference}\n"
         )
         raise SystemExit(1)
 
 
-def _trace_writer(args: argparse.Namespace, scenario: Scenario) -> Callable[[Result], Any]:
+def _make_trace_writer(args: argparse.Namespace, scenario: Scenario) -> Callable[[Result], Any]:
     if args.trace is None:
         if args.trace_ranks:
             raise InputError(f"--trace-ranks {args.trace_ranks} applies to a trace; name its file with --trace")
@@ -115,8 +111,8 @@ def _trace_writer(args: argparse.Namespace, scenario: Scenario) -> Callable[[Res
         )
     ranks = common.parse_ranks(args.trace_ranks, scenario.gpus, "--trace-ranks")
     return partial(
-        load_provided("trace of a result"),
-        path=load_provided("path of a trace")(args.trace),
+        load_satellite_object("trace of a result"),
+        path=load_satellite_object("path of a trace")(args.trace),
         ranks=ranks,
         begins=args.trace_begins,
         kernels=args.trace_kernels,
@@ -126,7 +122,7 @@ def _trace_writer(args: argparse.Namespace, scenario: Scenario) -> Callable[[Res
 def _draw_pictures(
     args: argparse.Namespace,
     result: Result,
-    free: Sequence[Free],
+    free: Sequence[FreeOpsResult],
     distribution: Distribution | None,
     window: tuple[float, float] | None,
     ranks: list[int] | None,
@@ -134,23 +130,23 @@ def _draw_pictures(
     scenario = result.scenario
     common.draw_pictures(
         args,
-        (args.links, lambda: picture("links")(result), lambda: link_table(result)),
+        (args.links, lambda: load_plot("links")(result), lambda: link_table(result)),
         (
             args.memory,
-            lambda: picture("memory")(result, ranks=ranks, window=window),
+            lambda: load_plot("memory")(result, ranks=ranks, window=window),
             lambda: result.memory_table(ranks),
         ),
         (args.gantt, lambda: _draw_gantt(args, result, window, ranks)),
-        (args.critical, lambda: picture("critical")(result, free)),
-        (args.overlap, lambda: picture("overlap")([(scenario.title, result)])),
-        (args.levels, lambda: picture("link_levels")(result)),
-        (args.roofline, lambda: picture("roofline")(result)),
-        (args.histogram, lambda: picture("replicas")(distribution, title=scenario.title + _fault_title(scenario))),
+        (args.critical, lambda: load_plot("critical_path")(result, free)),
+        (args.overlap, lambda: load_plot("overlap")([(scenario.title, result)])),
+        (args.levels, lambda: load_plot("link_levels")(result)),
+        (args.roofline, lambda: load_plot("roofline")(result)),
+        (args.histogram, lambda: load_plot("replicas")(distribution, title=scenario.title + _fault_title(scenario))),
     )
 
 
-def _further_results(
-    free: Sequence[Free], distribution: Distribution | None, verified: Verification | None
+def _additional_results(
+    free: Sequence[FreeOpsResult], distribution: Distribution | None, verified: FoldingVerification | None
 ) -> dict[str, dict[str, Any]]:
     found: dict[str, dict[str, Any]] = {}
     if free:
@@ -188,8 +184,8 @@ def _draw_gantt(
         timeline = pd.concat([result.timeline_of(rank) for rank in ranks], ignore_index=True)
     title = f"{result.scenario.title}: {format_seconds(result.step_time)} per step"
     title += _fault_title(remove_randomness(result.scenario) if result.scenario.replicas > 1 else result.scenario)
-    return picture("gantt")(
-        timeline, title=title, window=window, ranks=ranks, num_ranks=total, **common.picture_inches(args)
+    return load_plot("gantt")(
+        timeline, title=title, window=window, ranks=ranks, num_ranks=total, **common.picture_size_inches(args)
     )
 
 

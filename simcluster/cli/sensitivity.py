@@ -1,4 +1,4 @@
-"""simcluster sensitivity: how the step time depends on each resource, and what upgrades are worth."""
+"""simcluster sensitivity: effect of each resource on the step time, and the value of upgrades."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from simcluster.base.units import format_seconds
 from simcluster.cli import common
 from simcluster.cli.common import read_overrides
 from simcluster.scenario.scenario import Scenario, load
-from simcluster.show.blocks import Lines, TableBar, TableBlock
-from simcluster.show.cells import signed_change
-from simcluster.show.pictures import picture
+from simcluster.show.output_blocks import TableBar, TableBlock, TextLines
+from simcluster.show.plot_registry import load_plot
+from simcluster.show.table_cells import format_signed_seconds
 from simcluster.step.simulate import simulate_scenario
 from simcluster.studies.whatif.sensitivities import (
     RESOURCES,
     TIME_RESOURCES,
     GapCause,
-    MoreMemory,
+    LessRecomputation,
     Sensitivity,
     find_gap_causes,
     sensitivity,
@@ -27,7 +27,7 @@ from simcluster.studies.whatif.sensitivities import (
 
 
 def run(args: argparse.Namespace) -> None:
-    """Simulate the scenario with more of each resource, and print the gains."""
+    """Simulate the scenario with more of each resource, and print the time saved."""
     by, prices = _parse_percent(args.by), dict(_parse_price(text) for text in args.price)
     resources = args.resources.split(",") if args.resources else ()
     scenario = load(args.scenario, read_overrides(args, args.scenario))
@@ -40,11 +40,11 @@ def run(args: argparse.Namespace) -> None:
     common.print_answer(
         args,
         lambda: [
-            Lines([f"{scenario.title}: {format_seconds(found[0].before)} per step"]),
+            TextLines([f"{scenario.title}: {format_seconds(found[0].before)} per step"]),
             _sensitivity_table(found, priced=bool(prices)),
-            Lines([f"{RESOURCES[each.resource]}: {note}" for each in found if (note := each.note())]),
-            Lines(_memory_lines(memory, scenario.cluster.device.memory, found[0].before)),
-            Lines(_gap_lines(scenario, causes, found[0].before)),
+            TextLines([f"{RESOURCES[each.resource]}: {note}" for each in found if (note := each.note())]),
+            TextLines(_memory_lines(memory, scenario.cluster.device.memory, found[0].before)),
+            TextLines(_gap_lines(scenario, causes, found[0].before)),
         ],
         lambda: {
             "sensitivity": [each.to_dict() for each in found],
@@ -58,7 +58,7 @@ def run(args: argparse.Namespace) -> None:
             },
         },
     )
-    common.draw_pictures(args, (args.plot, lambda: picture("sensitivity")(found, title=scenario.title)))
+    common.draw_pictures(args, (args.plot, lambda: load_plot("sensitivity")(found, title=scenario.title)))
 
 
 def _parse_percent(text: str) -> float:
@@ -78,7 +78,7 @@ def _parse_price(text: str) -> tuple[str, float]:
     except ValueError:
         value = math.nan
     if not (value > 0 and math.isfinite(value)):
-        raise InputError(f"--price {text!r} must be RESOURCE=DOLLARS per GPU for one percent of it, as in network=40")
+        raise InputError(f"--price {text!r}: write RESOURCE=DOLLARS per GPU for 1 % more of it, as in network=40")
     return name, value
 
 
@@ -88,8 +88,8 @@ def _sensitivity_table(found: list[Sensitivity], *, priced: bool) -> TableBlock:
         estimate = each.estimated_gain
         row = [
             RESOURCES[each.resource],
-            _change_text(each),
-            signed_change(each.before - each.step_time),
+            _describe_change(each),
+            format_signed_seconds(each.before - each.step_time),
             _format_percent(-each.gain),
             "" if each.loss is None else _format_percent(each.loss),
             "another path" if estimate is None else _format_percent(-estimate),
@@ -114,7 +114,7 @@ def _format_percent(value: float) -> str:
     return f"{value + 0.0:+.3f} %" if round(value, 3) else "0.000 %"
 
 
-def _change_text(each: Sensitivity) -> str:
+def _describe_change(each: Sensitivity) -> str:
     return f"-{each.by / (1 + each.by):.2%}" if each.resource in TIME_RESOURCES else f"+{each.by:.2%}"
 
 
@@ -122,14 +122,14 @@ def _gap_lines(scenario: Scenario, causes: list[GapCause], simulated: float) -> 
     measured = scenario.measured_step_time
     if measured is None:
         return []
-    off = f"{signed_change(measured - simulated)} per step, {measured / simulated - 1:+.1%}"
+    off = f"{format_signed_seconds(measured - simulated)} per step, {measured / simulated - 1:+.1%}"
     return [
         f"measured {format_seconds(measured)}, {off}: each of these alone would explain it, to first order",
         *(f"  {cause.describe()}" for cause in causes),
     ]
 
 
-def _memory_lines(ways: list[MoreMemory], capacity: float, before: float) -> list[str]:
+def _memory_lines(ways: list[LessRecomputation], capacity: float, before: float) -> list[str]:
     lines = []
     for way in ways:
         more = f"needs {way.bytes / 1e9:.1f} GB per GPU, {way.bytes / capacity - 1:+.0%}"

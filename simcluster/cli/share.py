@@ -1,4 +1,4 @@
-"""simcluster share: several jobs on one cluster, and how much each slows down the others."""
+"""simcluster share: simulate several jobs on one cluster, and how much they slow each other down."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from simcluster.base.errors import prefix_errors
 from simcluster.base.units import format_seconds
 from simcluster.cli import common
 from simcluster.cli.common import read_overrides
-from simcluster.show.blocks import Answer, Lines, TableBlock
-from simcluster.studies.multi_job import Shared, load_jobs, simulate_jobs
+from simcluster.show.output_blocks import OutputBlocks, TableBlock, TextLines
+from simcluster.studies.multi_job import SharedJobResult, load_jobs, simulate_jobs
 
 if TYPE_CHECKING:
-    from simcluster.show.pictures import Figure
+    from simcluster.show.plot_registry import Figure
 
 
 def run(args: argparse.Namespace) -> None:
-    """Load the jobs, simulate them, print and draw the slowdowns."""
+    """Load the jobs, simulate them together, and print and draw their slowdowns."""
     placed, cluster = load_jobs(args.jobs, read_overrides(args))
     with prefix_errors(args.jobs):
         shared = simulate_jobs(placed, cluster)
     names = [f"{number}: {job.scenario.name}" for number, job in enumerate(placed)]
 
-    def blocks() -> Answer:
+    def blocks() -> OutputBlocks:
         rows = [
             [
                 name,
@@ -38,7 +38,7 @@ def run(args: argparse.Namespace) -> None:
         ]
         title = [f"{len(placed)} jobs on {cluster.name}, {cluster.num_gpus:,} GPUs"]
         header = ["job", "GPUs", "step alone", "step with the others", "slowdown", "steps measured"]
-        return [Lines(title), TableBlock(header, rows)]
+        return [TextLines(title), TableBlock(header, rows)]
 
     document = [
         {
@@ -53,20 +53,20 @@ def run(args: argparse.Namespace) -> None:
         for job, each in zip(placed, shared, strict=True)
     ]
     common.print_answer(args, blocks, lambda: document)
-    common.draw_pictures(args, (args.gantt, lambda: _draw_jobs(args, names, shared)))
+    common.draw_pictures(args, (args.gantt, lambda: _draw_job_timelines(args, names, shared)))
 
 
-def _draw_jobs(args: argparse.Namespace, names: Sequence[str], shared: Sequence[Shared]) -> Figure:
+def _draw_job_timelines(args: argparse.Namespace, names: Sequence[str], results: Sequence[SharedJobResult]) -> Figure:
     from simcluster.show.gantt import compare_gantts
 
-    longest = max(shared, key=lambda each: each.step_time)
+    longest = max(results, key=lambda each: each.step_time)
     begin, end = longest.window
     window = begin, min(end, begin + 2 * longest.step_time)
     return compare_gantts(
-        [(name, each.result.timeline) for name, each in zip(names, shared, strict=True)],
+        [(name, each.result.timeline) for name, each in zip(names, results, strict=True)],
         window=window,
-        title=f"{len(shared)} concurrent jobs, {format_seconds(window[1] - window[0])} of their time\n"
+        title=f"{len(results)} concurrent jobs, {format_seconds(window[1] - window[0])} of their time\n"
         "at the right: step time of each, and its ratio to the step alone",
-        said=[(format_seconds(each.step_time), f"{each.slowdown:.3f} x") for each in shared],
-        **common.picture_inches(args),
+        remarks=[(format_seconds(each.step_time), f"{each.slowdown:.3f} x") for each in results],
+        **common.picture_size_inches(args),
     )

@@ -1,4 +1,4 @@
-"""simcluster sweep: simulate many variants on all cores or nodes; a killed sweep resumes."""
+"""simcluster sweep: simulate many variants on all cores or nodes, and resume interrupted sweeps."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Any
 
 from simcluster.base.units import format_seconds
 from simcluster.cli import common
-from simcluster.cli.common import join_problems, read_overrides, write_table
-from simcluster.cli.terminal import set_progress
-from simcluster.documents.overrides import expand_vary
+from simcluster.cli.common import join_error_lines, read_overrides, write_table
+from simcluster.cli.terminal import show_progress_text
+from simcluster.documents.overrides import parse_vary_option
 from simcluster.scenario.memory_plan import parse_headroom
-from simcluster.show.blocks import Block, Lines, TableBlock
-from simcluster.show.cells import column_headings, format_row
-from simcluster.studies.sweep.playing import measure_variant
-from simcluster.studies.sweep.quick_rows import FastestRows, RowMemory, find_fastest_rows, measure_quickly
+from simcluster.show.output_blocks import OutputBlock, TableBlock, TextLines
+from simcluster.show.table_cells import column_headings, format_row
+from simcluster.studies.sweep.quick_rows import FastestRows, RowMemory, find_fastest_rows, simulate_quickly
 from simcluster.studies.sweep.sweep import SweepResult, load_sweep, run_sweep
+from simcluster.studies.sweep.variant_simulation import simulate_variant
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -30,23 +30,23 @@ _BEST = 5
 
 
 def run(args: argparse.Namespace) -> None:
-    """Simulate the variants that are missing, write the table, and print a summary."""
+    """Simulate the variants that have no row yet, write the table, and print a summary."""
     output = args.output
     headroom = parse_headroom(args.headroom)
     made = load_sweep(
         args.study,
-        dict(expand_vary(text) for text in args.vary),
+        dict(parse_vary_option(text) for text in args.vary),
         overrides=read_overrides(args),
         sample=args.sample,
         seed=args.seed,
     )
     # "bounds" is an old spelling: exact steps cost no more
-    measure = measure_variant if args.quick is None else measure_quickly
+    measure = simulate_variant if args.quick is None else simulate_quickly
     store = output.with_name(output.name + ROWS)
     bar = ProgressBar()
 
-    def report_progress(done: int, total: int, wrong: int) -> None:
-        bar(done, total, wrong)
+    def report_progress(done: int, total: int, num_failed: int) -> None:
+        bar(done, total, num_failed)
         if done:
             import pandas  # noqa: F401  # takes 0.3 s; other processes simulate meanwhile
 
@@ -60,39 +60,39 @@ def run(args: argparse.Namespace) -> None:
             progress=report_progress,
         )
     except KeyboardInterrupt:
-        set_progress()
+        show_progress_text()
         print(f"{bar.done:,} of {bar.total:,} rows are in {store}; run the same command to resume", file=sys.stderr)
         raise
-    set_progress()
-    table = swept.frame()
-    write_table(output, table)
-    best = find_fastest_rows(swept, table, headroom, _BEST)
-    summary = {**_sweep_summary(swept, table), **_rank_document(best)}
-    common.require_results(
+    show_progress_text()
+    rows = swept.to_frame()
+    write_table(output, rows)
+    best = find_fastest_rows(swept, rows, headroom, _BEST)
+    facts = {**_sweep_summary(swept, rows), **_fastest_rows_json(best)}
+    common.fail_without_results(
         args,
-        int((table["status"] == "ok").sum()),
+        int((rows["status"] == "ok").sum()),
         lambda: (
-            f"none of {len(table):,} variants has a result; first reason: {join_problems(str(table['error'].iloc[0]))}"
+            f"none of {len(rows):,} variants has a result; first reason: {join_error_lines(str(rows['error'].iloc[0]))}"
         ),
     )
-    common.print_answer(args, lambda: [*_blocks(summary, table, swept.sweep.paths, output, best)], lambda: summary)
+    common.print_answer(args, lambda: [*_summary_blocks(facts, rows, swept.sweep.paths, output, best)], lambda: facts)
 
 
 class ProgressBar:
-    """Progress of a sweep on the terminal: rows, rate, and remaining time."""
+    """Progress of a sweep on the terminal: finished rows, rows per second, and remaining time."""
 
     def __init__(self) -> None:
         self.done = self.total = 0
         self._begun: tuple[float, int] | None = None
 
-    def __call__(self, done: int, total: int, wrong: int) -> None:
-        """Show the progress: ``done`` of ``total`` rows, ``wrong`` of them without a result."""
+    def __call__(self, done: int, total: int, num_failed: int) -> None:
+        """Show the progress: ``done`` of ``total`` rows, ``num_failed`` of these without a result."""
         now = time.monotonic()
         self.done, self.total = done, total
         self._begun = self._begun or (now, done)
-        set_progress(self.line(now, wrong))
+        show_progress_text(self.progress_line(now, num_failed))
 
-    def line(self, now: float, wrong: int) -> str:
+    def progress_line(self, now: float, num_failed: int) -> str:
         """Return the progress line at time ``now`` of the monotonic clock."""
         begun, before = self._begun or (now, self.done)
         seconds, new = now - begun, self.done - before
@@ -100,7 +100,7 @@ class ProgressBar:
         text = f"{self.done:,}/{self.total:,} ({self.done / max(self.total, 1):.0%})"
         if rate:
             text += f"  {rate:.1f} per second, {_format_clock((self.total - self.done) / rate)} left"
-        return text + (f"  {wrong:,} without a result" if wrong else "")
+        return text + (f"  {num_failed:,} without a result" if num_failed else "")
 
 
 def _format_clock(seconds: float) -> str:
@@ -109,7 +109,7 @@ def _format_clock(seconds: float) -> str:
     return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
 
 
-def _sweep_summary(swept: SweepResult, table: pd.DataFrame) -> dict[str, Any]:
+def _sweep_summary(result: SweepResult, table: pd.DataFrame) -> dict[str, Any]:
     counts = table["status"].value_counts()
     errors = table.loc[table["status"] != "ok", "error"].value_counts()
     how = (
@@ -119,46 +119,46 @@ def _sweep_summary(swept: SweepResult, table: pd.DataFrame) -> dict[str, Any]:
     )
     return {
         "variants": len(table),
-        "played_now": swept.played,
+        "played_now": result.num_simulated,
         **how,
         **{status: int(counts.get(status, 0)) for status in ("ok", "refused", "failed")},
         "errors": {str(error): int(count) for error, count in errors.head(_BEST).items()},
     }
 
 
-def _rank_document(best: FastestRows) -> dict[str, object]:
-    both = (*best.ahead, *best.rows)
+def _fastest_rows_json(best: FastestRows) -> dict[str, object]:
+    both = (*best.rows_without_headroom, *best.rows)
     return {
         "headroom": best.headroom,
         "fastest": [each.variant for each in best.rows],
-        "ahead_without_headroom": [each.variant for each in best.ahead],
+        "ahead_without_headroom": [each.variant for each in best.rows_without_headroom],
         "memory_bytes": {str(each.variant): each.memory for each in both},
         "notes": {str(each.variant): each.note for each in both if each.note},
     }
 
 
-def _blocks(
+def _summary_blocks(
     summary: dict[str, Any], table: pd.DataFrame, paths: list[str], output: Path, best: FastestRows
-) -> Iterator[Block]:
-    yield Lines([
+) -> Iterator[OutputBlock]:
+    yield TextLines([
         f"{summary['variants']:,} variants: {summary['ok']:,} simulated, {summary['refused']:,} refused, "
         f"{summary['failed']:,} failed ({summary['played_now']:,} now, the others earlier); {output}"
     ])  # fmt: skip
     numbered = table.set_index("variant")
     free = f"{100 * best.headroom:.6g} %"
-    notes = [f"* {note}" for note in dict.fromkeys(each.note for each in (*best.rows, *best.ahead)) if note]
+    notes = [f"* {note}" for note in {row.note: None for row in (*best.rows, *best.rows_without_headroom)} if note]
     if best.rows:
-        last = [] if best.ahead else notes
+        last = [] if best.rows_without_headroom else notes
         yield _variant_table(best.rows, numbered, paths, f"fastest that leave {free} of memory free", last)
-    if best.ahead:
+    if best.rows_without_headroom:
         head = "faster than these, not recommended" if best.rows else f"none leaves {free} of memory free; fastest"
         title = f"{head} (! out of memory, ~ leaves less free)"
-        yield _variant_table(best.ahead, numbered, paths, title, notes)
+        yield _variant_table(best.rows_without_headroom, numbered, paths, title, notes)
     if "how" in summary:
         ways = ", ".join(f"{count:,} {_METHODS[kind]}" for kind, count in summary["how"].items())
-        yield Lines([f"{ways}; memory is simulated for variants simulated in full, else a planned upper bound"])
-    errors = [f"  {count:,} x {join_problems(error)}" for error, count in summary["errors"].items()]
-    yield Lines(["without a result", *errors] if errors else [])
+        yield TextLines([f"{ways}; memory is simulated for variants simulated in full, else a planned upper bound"])
+    errors = [f"  {count:,} x {join_error_lines(error)}" for error, count in summary["errors"].items()]
+    yield TextLines(["without a result", *errors] if errors else [])
 
 
 _METHODS = {"quick": "by the fast path (exact)", "full": "in full (exact)"}
@@ -173,7 +173,7 @@ def _variant_table(
         step = format_seconds(row["step_time_s"])
         rows.append(
             [str(each.variant) + ("*" if each.note else ""), *(str(row[path]) for path in paths), step,
-             *format_row("sweep", row.to_dict()), f"{each.memory / 1e9:.1f} GB{each.mark}"]
+             *format_row("sweep", row.to_dict()), f"{each.memory / 1e9:.1f} GB{each.headroom_mark}"]
         )  # fmt: skip
     return TableBlock(
         ["variant", *paths, "step", *column_headings("sweep"), "memory"], rows, title=[title], notes=notes

@@ -1,4 +1,4 @@
-"""Terminal output of a command: colors, a progress line on stderr, escaped text, stopping signals.
+"""Terminal output of a command: colours, progress line, escaped control characters, stop signals.
 
 On a terminal the progress line appears after two seconds and vanishes when the command prints; elsewhere (a log, a
 Slurm job) there is one line every ten seconds. A timer signal writes it, so every command has it, and no thread is
@@ -26,9 +26,9 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, Literal, TextIO, cast
 
-from simcluster.base.telling import MIN_ANNOUNCED_SECONDS, current_phases, listen_to_progress, rough_duration
-from simcluster.base.texts import escape_controls, escape_for_cell
-from simcluster.base.written import write_text
+from simcluster.base.atomic_files import write_text_atomic
+from simcluster.base.progress import MIN_ANNOUNCED_SECONDS, current_phases, format_rough_duration, listen_to_progress
+from simcluster.base.texts import escape_controls, escape_table_cell
 
 _PLAIN = {
     "█": "#", "▓": "#", "▒": "=", "░": ".", "▉": "#", "▊": "#", "▋": "#", "▌": "#", "▍": "|", "▎": "|", "▏": "|",
@@ -42,12 +42,12 @@ _PLAIN = {
 _HANDLER = "simcluster.plain"
 
 
-def to_ascii(text: str) -> str:
-    """Convert text to ASCII: # for bars, x for a multiplication sign, letters without accents, else ?."""
-    return "".join(_PLAIN.get(sign) or _ascii_letter(sign) for sign in text)
+def convert_to_ascii(text: str) -> str:
+    """Convert text to ASCII: # for bars, x for multiplication signs, unaccented letters, ? for the rest."""
+    return "".join(_PLAIN.get(sign) or _letter_to_ascii(sign) for sign in text)
 
 
-def _ascii_letter(sign: str) -> str:
+def _letter_to_ascii(sign: str) -> str:
     if sign.isascii():
         return sign
     return unicodedata.normalize("NFKD", sign).encode("ascii", "ignore").decode() or "?"
@@ -56,11 +56,11 @@ def _ascii_letter(sign: str) -> str:
 def _replace_characters(error: UnicodeError) -> tuple[str, int]:
     if not isinstance(error, UnicodeEncodeError):
         raise error
-    return to_ascii(error.object[error.start : error.end]), error.end
+    return convert_to_ascii(error.object[error.start : error.end]), error.end
 
 
-def open_closed_streams() -> None:
-    """Open the null device for each standard stream that the caller has closed, as daemons do.
+def replace_closed_streams() -> None:
+    """Open the null device in place of each closed standard stream, as in daemons.
 
     It takes the stream's file number, which the next opened file would take otherwise.
     """
@@ -69,16 +69,16 @@ def open_closed_streams() -> None:
             setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_RDWR), mode, encoding="utf-8"))
 
 
-def replace_unencodable(*streams: TextIO) -> None:
-    """Make streams write ASCII replacements for characters that their encoding lacks."""
+def replace_unencodable_characters(*streams: TextIO) -> None:
+    """Make streams write ASCII replacements for characters that their encoding does not have."""
     codecs.register_error(_HANDLER, _replace_characters)
     for stream in streams:
-        if hasattr(stream, "reconfigure") and not encodes_everything(stream):
+        if hasattr(stream, "reconfigure") and not encodes_all_unicode(stream):
             stream.reconfigure(errors=_HANDLER)
 
 
-def encodes_everything(stream: TextIO | None = None) -> bool:
-    """Return whether the encoding of a stream (default: stdout) has every Unicode character."""
+def encodes_all_unicode(stream: TextIO | None = None) -> bool:
+    """Return whether a stream's encoding (default: that of stdout) has every Unicode character."""
     encoding = getattr(stream or sys.stdout, "encoding", None) or "utf-8"
     return codecs.lookup(encoding).name.startswith("utf")
 
@@ -87,18 +87,18 @@ _STYLE_MARK = f"\uf8ff{secrets.token_hex(8)}"
 """Marks the ESC of this program's codes until they are written; no file can contain it."""
 
 
-def style_code(code: str) -> str:
-    """Return a terminal style code that ``escaping`` streams write unescaped."""
+def mark_style_code(code: str) -> str:
+    """Mark a terminal style code, so that ``EscapingStream`` writes the code instead of escaping it."""
     return f"{_STYLE_MARK}[{code}m"
 
 
-def terminal_text(text: str) -> str:
-    """Return the text as it is sent to the terminal, with this program's style codes."""
+def unmark_style_codes(text: str) -> str:
+    """Convert the marked style codes in a text back into terminal escape codes."""
     return escape_controls(text).replace(_STYLE_MARK, "\x1b")
 
 
 class EscapingStream:
-    """Output stream that escapes control characters, except this program's own style codes.
+    """Output stream that escapes control characters, except this program's marked style codes.
 
     ``before`` is called before anything is written.
     """
@@ -109,7 +109,7 @@ class EscapingStream:
     def write(self, text: str) -> int:
         """Write text with its control characters escaped."""
         self._before()
-        self.raw.write(terminal_text(text))
+        self.raw.write(unmark_style_codes(text))
         return len(text)
 
     def writelines(self, lines: Iterable[str]) -> None:
@@ -123,7 +123,7 @@ class EscapingStream:
 
 @contextmanager
 def escape_output() -> Iterator[None]:
-    """Make stdout and stderr escape control characters while the block runs."""
+    """Make stdout and stderr escape control characters in all text that the block writes."""
     streams = sys.stdout, sys.stderr
     sys.stdout, sys.stderr = (cast(TextIO, EscapingStream(stream)) for stream in streams)
     try:
@@ -133,13 +133,13 @@ def escape_output() -> Iterator[None]:
 
 
 def write_json(name: str | Path, value: object) -> None:
-    """Write a value as JSON to a file, or to stdout for "-"; numbers in full, no NaN."""
-    escaped = name == "-" and not encodes_everything()
+    """Write a value as JSON to a file, or to stdout if the name is "-"; numbers have all digits."""
+    escaped = name == "-" and not encodes_all_unicode()
     text = json.dumps(value, indent=2, allow_nan=False, ensure_ascii=escaped) + "\n"
     if name == "-":
         sys.stdout.write(text)
     else:
-        write_text(Path(name), text)
+        write_text_atomic(Path(name), text)
 
 
 Style = Literal["bold", "red", "yellow", "green"]
@@ -147,8 +147,9 @@ _CODES: dict[Style, str] = {"bold": "1", "red": "31;1", "yellow": "33", "green":
 
 
 def style_text(text: str, style: Style, stream: TextIO | None = None) -> str:
-    """Return the text in a style if ``stream`` (default: stdout) is a terminal with colours."""
-    return style_code(_CODES[style]) + text + style_code("0") if text and has_colours(stream or sys.stdout) else text
+    """Return the text in a style if the stream (default: stdout) is a terminal with colours."""
+    styled = text and has_colours(stream or sys.stdout)
+    return mark_style_code(_CODES[style]) + text + mark_style_code("0") if styled else text
 
 
 def has_colours(stream: TextIO) -> bool:
@@ -157,7 +158,7 @@ def has_colours(stream: TextIO) -> bool:
 
 
 def terminal_width() -> int | None:
-    """Return the width of the terminal in columns; None if stdout is not a terminal."""
+    """Return the terminal's width in columns; None if stdout is not a terminal."""
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
 
@@ -167,20 +168,20 @@ _LOG_INTERVAL = 10.0
 """Seconds between lines if stderr is not a terminal."""
 
 
-def set_progress(text: str = "") -> None:
+def show_progress_text(text: str = "") -> None:
     """Show a text on the command's progress line; "" removes the line."""
     if _ProgressLine.current:
         _ProgressLine.current.set_text(text)
 
 
 def add_elapsed_time(text: str) -> str:
-    """Return a progress text with the command's name and elapsed time in front."""
+    """Put the command's name and elapsed time before a progress text."""
     return _ProgressLine.current.with_elapsed_time(text) if _ProgressLine.current else text
 
 
 @contextmanager
 def track_progress(command: str) -> Iterator[None]:
-    """Show the progress of a command on stderr while the block runs.
+    """Show the command's progress on stderr while the block runs.
 
     The line has the last text of ``progress``. A timer renews it on the main thread of a POSIX system; elsewhere each
     call does.
@@ -192,7 +193,7 @@ def track_progress(command: str) -> Iterator[None]:
         raw = (stream.raw if isinstance(stream, EscapingStream) else stream for stream in streams)
         sys.stdout, sys.stderr = (cast(TextIO, EscapingStream(stream, line.clear)) for stream in raw)
     try:
-        with _renew_regularly(line), listen_to_progress(line.report_step):
+        with _renew_every_second(line), listen_to_progress(line.report_step):
             yield
     finally:
         line.clear()
@@ -201,13 +202,13 @@ def track_progress(command: str) -> Iterator[None]:
 
 
 def stop_progress_timer() -> None:
-    """Stop the timer of the progress line, for a command that waits for requests."""
+    """Stop the timer that renews the progress line, for commands that wait for requests."""
     if hasattr(signal, "setitimer") and threading.current_thread() is threading.main_thread():
         signal.setitimer(signal.ITIMER_REAL, 0.0)
 
 
 @contextmanager
-def _renew_regularly(line: _ProgressLine) -> Iterator[None]:
+def _renew_every_second(line: _ProgressLine) -> Iterator[None]:
     if not hasattr(signal, "setitimer") or threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -235,19 +236,20 @@ class _ProgressLine:
         self._begun = self._last = time.monotonic()
 
     def set_text(self, text: str) -> None:
-        """Set the text of the line; on a terminal also renew a visible line, at most ten times a second."""
+        """Set the line's text; on a terminal, also redraw a visible line, at most ten times per second."""
         self._text = text
         if text:
             self._show_if_due()
         else:
             self.clear()
 
-    def report_step(self, name: str, about: float) -> None:
-        """Count a step that begins, or print a note about a scenario that will take ``about`` seconds."""
-        if about:
-            if about >= MIN_ANNOUNCED_SECONDS and not self._noted:
+    def report_step(self, name: str, seconds: float) -> None:
+        """Count a step that begins (``seconds`` is 0), or note that a scenario will take ``seconds`` seconds."""
+        if seconds:
+            if seconds >= MIN_ANNOUNCED_SECONDS and not self._noted:
                 self._noted = True
-                print(f"note: {escape_for_cell(name)}: this will take about {rough_duration(about)}", file=sys.stderr)
+                duration = format_rough_duration(seconds)
+                print(f"note: {escape_table_cell(name)}: this will take about {duration}", file=sys.stderr)
             return
         self._played, self._now = self._played + 1, name
         self._show_if_due()
@@ -258,20 +260,21 @@ class _ProgressLine:
             self.show()
 
     def show(self) -> None:
-        """Write the line, unless this is a forked process."""
+        """Write the progress line to the terminal, unless this process is a forked copy."""
         if os.getpid() != self._process:
             return
         self._last = time.monotonic()
         steps = f"step {self._played:,}: {self._now}" if self._played else ""
         parts = [part for part in (self._text or steps, *current_phases()) if part]
-        text = self.with_elapsed_time(", ".join(parts) or "at work")
+        text = self.with_elapsed_time(", ".join(parts) or "working")
         if self.terminal:
             self._shown = True
             text = f"\r\x1b[K{text[: shutil.get_terminal_size().columns - 1]}"
         self._write(text if self.terminal else f"{text}\n")
 
     def with_elapsed_time(self, text: str) -> str:
-        return f"simcluster {self._command}: {_format_elapsed(time.monotonic() - self._begun)}, {escape_for_cell(text)}"
+        elapsed = _format_elapsed(time.monotonic() - self._begun)
+        return f"simcluster {self._command}: {elapsed}, {escape_table_cell(text)}"
 
     def clear(self) -> None:
         if self._shown and os.getpid() == self._process:
@@ -279,7 +282,7 @@ class _ProgressLine:
             self._write("\r\x1b[K")
 
     def _write(self, text: str) -> None:
-        """Write past the stream's buffer, which may be in the middle of another write."""
+        """Write text directly, without the stream's buffer, which may be in the middle of another write."""
         try:
             os.write(self._stream.fileno(), text.encode(self._stream.encoding or "ascii", "replace"))
         except (OSError, ValueError):  # not a file (a test's stream), or closed
@@ -293,18 +296,18 @@ def _format_elapsed(seconds: float) -> str:
 
 
 @contextmanager
-def stopping_signals() -> Iterator[list[int]]:
-    """Raise KeyboardInterrupt in the block on SIGINT or SIGTERM; yield the list of received signals."""
+def catch_stopping_signals() -> Iterator[list[int]]:
+    """Raise KeyboardInterrupt in the block on SIGINT or SIGTERM; yield a list that collects the signals."""
     came: list[int] = []
     if threading.current_thread() is not threading.main_thread():
         yield came
         return
 
-    def stop(number: int, frame: FrameType | None) -> None:
+    def on_signal(number: int, frame: FrameType | None) -> None:
         came.append(number)
         raise KeyboardInterrupt
 
-    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {number: signal.signal(number, on_signal) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield came
     finally:
@@ -312,6 +315,6 @@ def stopping_signals() -> Iterator[list[int]]:
             signal.signal(number, handler)
 
 
-def exit_status(signals: list[int]) -> int:
-    """Return the exit status of a program that the first of these signals stopped."""
+def signal_exit_status(signals: list[int]) -> int:
+    """Return the exit status of a program that was stopped by the first of these signals."""
     return 128 + (signals[0] if signals else signal.SIGINT)

@@ -1,69 +1,66 @@
-"""Collective algorithms as data: phases of hops between the ranks of a group.
+"""Table of collective algorithms, each a function that returns phases of hops between a group's ranks.
 
 To add one: a function ``(group) -> phases`` in a file, and an entry in ALGORITHMS.
 
-The entry states which groups the algorithm cannot serve, and its time in closed form, if there is one. Reading order:
+The entry states which groups the algorithm does not support, and its time in closed form, if known. Reading order:
 ``description`` (hops and phases), ``group`` (what an algorithm knows of the cluster), ``entry``, ``ring``,
-``hierarchical``, then any.
+``hierarchical_phases``, then any.
 """
 
 from __future__ import annotations
 
-from simcluster.collectives import (
-    all_to_all,
-    chain,
-    halving_doubling,
-    hierarchical,
-    nvls,
-    nvls_tree,
-    pat,
-    ring,
-    sharp,
-    tree,
-)
+from simcluster.collectives import chain, entry, halving_doubling, hierarchical, nvls, nvls_tree, pat, ring, sharp, tree
+from simcluster.collectives.all_to_all import direct_phases, direct_seconds, hierarchical_phases, pairwise_phases
 from simcluster.collectives.description import SWITCH, Hop, Phase
-from simcluster.collectives.entry import CollectiveEntry, double_closed_form, one_message_seconds, rounds_seconds
+from simcluster.collectives.entry import CollectiveEntry, n_minus_1_rounds_seconds, one_message_seconds
 from simcluster.collectives.group import Group, Ring
 
+_RING_ALL_REDUCE_SECONDS = entry.all_reduce_closed_form(n_minus_1_rounds_seconds)
 # ALGORITHMS[collective][algorithm]; the root of broadcast and reduce is position 0
 ALGORITHMS: dict[str, dict[str, CollectiveEntry]] = {
     "all_reduce": {
-        "ring": CollectiveEntry(ring.all_reduce, double_closed_form(rounds_seconds), fewest_bytes=True),
-        "tree": CollectiveEntry(tree.all_reduce, tree.seconds),
+        "ring": CollectiveEntry(ring.all_reduce, _RING_ALL_REDUCE_SECONDS, fewest_bytes=True),
+        "tree": CollectiveEntry(tree.all_reduce, tree.tree_seconds),
         "halving_doubling": CollectiveEntry(
             halving_doubling.all_reduce,
-            double_closed_form(halving_doubling.seconds),
-            halving_doubling.requires,
+            entry.all_reduce_closed_form(halving_doubling.reduce_scatter_seconds),
+            halving_doubling.unsupported_reason,
             fewest_bytes=True,
         ),
         "hierarchical": CollectiveEntry(
-            hierarchical.all_reduce, double_closed_form(rounds_seconds), hierarchical.requires, fewest_bytes=True
+            hierarchical.all_reduce, _RING_ALL_REDUCE_SECONDS, hierarchical.unsupported_reason, fewest_bytes=True
         ),
-        "nvls": CollectiveEntry(nvls.all_reduce, requires=nvls.requires),
-        "nvls_tree": CollectiveEntry(nvls_tree.all_reduce, requires=nvls_tree.requires),
-        "sharp": CollectiveEntry(sharp.all_reduce, one_message_seconds, sharp.requires),
+        "nvls": CollectiveEntry(nvls.all_reduce, requires=nvls.unsupported_reason),
+        "nvls_tree": CollectiveEntry(nvls_tree.all_reduce, requires=nvls_tree.unsupported_reason),
+        "sharp": CollectiveEntry(sharp.all_reduce, one_message_seconds, sharp.unsupported_reason),
     },
     "reduce_scatter": {
-        "ring": CollectiveEntry(ring.reduce_scatter, rounds_seconds, fewest_bytes=True),
+        "ring": CollectiveEntry(ring.reduce_scatter, n_minus_1_rounds_seconds, fewest_bytes=True),
         "halving_doubling": CollectiveEntry(
-            halving_doubling.reduce_scatter, halving_doubling.seconds, halving_doubling.requires, fewest_bytes=True
+            halving_doubling.reduce_scatter,
+            halving_doubling.reduce_scatter_seconds,
+            halving_doubling.unsupported_reason,
+            fewest_bytes=True,
         ),
         "hierarchical": CollectiveEntry(
-            hierarchical.reduce_scatter, rounds_seconds, hierarchical.requires, fewest_bytes=True
+            hierarchical.reduce_scatter, n_minus_1_rounds_seconds, hierarchical.unsupported_reason, fewest_bytes=True
         ),
-        "nvls": CollectiveEntry(nvls.reduce_scatter, requires=nvls.requires),
-        "pat": CollectiveEntry(pat.reduce_scatter, pat.seconds, fewest_bytes=True),
+        "nvls": CollectiveEntry(nvls.reduce_scatter, requires=nvls.unsupported_reason),
+        "pat": CollectiveEntry(pat.reduce_scatter, pat.pat_seconds, fewest_bytes=True),
     },
     "all_gather": {
-        "ring": CollectiveEntry(ring.all_gather, rounds_seconds, fewest_bytes=True),
+        "ring": CollectiveEntry(ring.all_gather, n_minus_1_rounds_seconds, fewest_bytes=True),
         "halving_doubling": CollectiveEntry(
-            halving_doubling.all_gather, halving_doubling.seconds, halving_doubling.requires, fewest_bytes=True
+            halving_doubling.all_gather,
+            halving_doubling.reduce_scatter_seconds,
+            halving_doubling.unsupported_reason,
+            fewest_bytes=True,
         ),
         "hierarchical": CollectiveEntry(
-            hierarchical.all_gather, rounds_seconds, hierarchical.requires, fewest_bytes=True
+            hierarchical.all_gather, n_minus_1_rounds_seconds, hierarchical.unsupported_reason, fewest_bytes=True
         ),
-        "nvls": CollectiveEntry(nvls.all_gather, requires=nvls.requires),
-        "pat": CollectiveEntry(pat.all_gather, pat.seconds, fewest_bytes=True),
+        "nvls": CollectiveEntry(nvls.all_gather, requires=nvls.unsupported_reason),
+        "pat": CollectiveEntry(pat.all_gather, pat.pat_seconds, fewest_bytes=True),
     },
     "broadcast": {
         "chain": CollectiveEntry(chain.broadcast, chain.chain_seconds),
@@ -74,16 +71,16 @@ ALGORITHMS: dict[str, dict[str, CollectiveEntry]] = {
         "binomial": CollectiveEntry(chain.binomial_reduce, chain.binomial_seconds),
     },
     "all_to_all": {
-        "direct": CollectiveEntry(
-            all_to_all.direct, all_to_all.direct_seconds, uneven=all_to_all.direct, fewest_bytes=True
+        "direct": CollectiveEntry(direct_phases, direct_seconds, uneven=direct_phases, fewest_bytes=True),
+        "pairwise": CollectiveEntry(
+            pairwise_phases, n_minus_1_rounds_seconds, uneven=pairwise_phases, fewest_bytes=True
         ),
-        "pairwise": CollectiveEntry(all_to_all.pairwise, rounds_seconds, uneven=all_to_all.pairwise, fewest_bytes=True),
         "hierarchical": CollectiveEntry(
-            all_to_all.hierarchical, rounds_seconds, hierarchical.requires, all_to_all.hierarchical
+            hierarchical_phases, n_minus_1_rounds_seconds, hierarchical.unsupported_reason, hierarchical_phases
         ),
     },
-    "send_recv": {"direct": CollectiveEntry(ring.send_recv, one_message_seconds, fewest_bytes=True)},
-    "send": {"direct": CollectiveEntry(ring.send, one_message_seconds)},
+    "send_recv": {"direct": CollectiveEntry(ring.send_recv_phases, one_message_seconds, fewest_bytes=True)},
+    "send": {"direct": CollectiveEntry(ring.send_phases, one_message_seconds)},
 }
 
 __all__ = ["ALGORITHMS", "SWITCH", "CollectiveEntry", "Group", "Hop", "Phase", "Ring"]

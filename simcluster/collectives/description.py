@@ -1,6 +1,6 @@
-"""Collectives as data: rounds of hops, each with its sender, receiver and part of the size.
+"""Data structures of collective algorithms: phases, rounds and hops (sender, receiver, share of the size).
 
-Simulated as a *flow*, the hops of a phase are one activity with its usage of every link. Simulated in *steps*, every
+Simulated as a *flow*, the hops of a phase are one transfer with its usage of every link. Simulated in *steps*, every
 hop of every round is a separate transfer. Ranks are positions in the group, 0 .. N-1.
 """
 
@@ -19,7 +19,7 @@ from simcluster.base.errors import InputError
 Item = TypeVar("Item")
 
 SWITCH = -1
-"""A position in the network: the lowest switch above all ranks that exchange the same data with it in a phase.
+"""Position that represents a switch: the lowest switch above all ranks that exchange the same data with it in a phase.
 
 It adds up what comes in (in a phase that reduces) and sends copies out (multicast); the switches below it on the way do
 so too, so that a link carries the same data once, however many ranks it leads to.
@@ -28,7 +28,7 @@ so too, so that a link carries the same data once, however many ranks it leads t
 
 @dataclass(frozen=True, slots=True)
 class Hop:
-    """Send that repeats every round, from position ``source`` to ``target`` (one of them may be SWITCH).
+    """Send from one group position to another in every round; sender or receiver may be a switch (SWITCH).
 
     ``share`` is the part of the collective's size that it carries in a round. ``relay``, if not -1, is the position
     whose NIC the bytes leave through (NVLink to that GPU first: NCCL's PXN). ``channel`` numbers independent parts of
@@ -46,8 +46,8 @@ class Hop:
     stride: int = 1
     lane: int = 0
 
-    def chunks(self, number: int, cycle: int) -> list[int]:
-        """Return the chunk numbers that a hop carries in round ``number``; all ``cycle`` chunks come in turn."""
+    def chunks_in_round(self, number: int, cycle: int) -> list[int]:
+        """Return the chunk numbers that this hop carries in round ``number``; chunk numbers wrap after ``cycle``."""
         first, place = self.chunk - self.chunk % cycle, self.chunk % cycle
         start = first + (place - number * self.count) % cycle
         return [start + turn * self.stride for turn in range(self.count)]
@@ -55,11 +55,11 @@ class Hop:
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """Phase of a collective: ``rounds`` repetitions of the same hops, or a pipeline.
+    """Phase of a collective: the same hops repeated for ``rounds`` rounds, or one pipelined pass over them.
 
     A rank sends round k + 1 of a channel when it has finished sending and receiving round k of it. ``reduces`` states
     whether the receiver adds what arrives to its data or keeps it. From round to round the chunks of a hop move back,
-    in a circle of ``chunks`` (see ``Hop.chunks``).
+    in a circle of ``chunks`` (see ``Hop.chunks_in_round``).
 
     In a *pipelined* phase (one round, hops in the order in which data depend on each other) a rank passes the first
     bytes on while the others still arrive, so all hops are in flight at once; pipelined phases that follow each other
@@ -75,26 +75,26 @@ class Phase:
 
 
 class LazySequence(Sequence[Item]):
-    """Sequence whose items are made on access, so that N^2 hops need not be held."""
+    """Sequence that creates each item on access, so that the N^2 hops of an all-to-all need no memory."""
 
-    def made(self, numbers: range) -> Iterator[Item]:
-        """Generate the items with these numbers."""
+    def generate_items(self, indices: range) -> Iterator[Item]:
+        """Generate the items whose indices are in ``indices``."""
         raise NotImplementedError
 
     def __iter__(self) -> Iterator[Item]:
-        return self.made(range(len(self)))
+        return self.generate_items(range(len(self)))
 
     @overload
     def __getitem__(self, index: int) -> Item: ...
     @overload
     def __getitem__(self, index: slice) -> Sequence[Item]: ...
     def __getitem__(self, index: int | slice) -> Item | Sequence[Item]:
-        numbers = range(len(self))[index]
-        return next(self.made(range(numbers, numbers + 1))) if isinstance(numbers, int) else [*self.made(numbers)]
+        at = range(len(self))[index]
+        return next(self.generate_items(range(at, at + 1))) if isinstance(at, int) else [*self.generate_items(at)]
 
 
-class Lazy(LazySequence[Item]):
-    """Sequence of ``length`` items, each made on access by a function."""
+class FunctionSequence(LazySequence[Item]):
+    """Sequence of ``length`` items; ``make(index)`` creates an item on each access."""
 
     def __init__(self, length: int, make: Callable[[int], Item]) -> None:
         self._length, self._make = length, make
@@ -102,14 +102,14 @@ class Lazy(LazySequence[Item]):
     def __len__(self) -> int:
         return self._length
 
-    def made(self, numbers: range) -> Iterator[Item]:
-        """Generate the items with these numbers."""
-        return map(self._make, numbers)
+    def generate_items(self, indices: range) -> Iterator[Item]:
+        """Generate the items whose indices are in ``indices``."""
+        return map(self._make, indices)
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class HopList(LazySequence[Hop]):
-    """Hops as columns with one value per hop: a ring of 16,384 ranks on eight rails has 131,072 hops."""
+    """Hops stored as arrays, one per field: a ring of 16,384 ranks on eight rails has 131,072 hops."""
 
     source: Ints
     target: Ints
@@ -120,49 +120,49 @@ class HopList(LazySequence[Hop]):
     lane: Ints
 
     @classmethod
-    def of(
+    def from_columns(
         cls, source: Ints, target: Ints, share: Floats | float, *, relay: Ints | int = -1, channel: Ints | int = 0,
         chunk: Ints | int = 0, lane: Ints | int = 0,
     ) -> HopList:  # fmt: skip
-        """Return hops with these columns; a column may be one value for all hops."""
+        """Return hops from one array per field; a scalar applies to all hops."""
         return cls(*np.broadcast_arrays(source, target, share, relay, channel, chunk, lane))
 
     @classmethod
-    def joined(cls, parts: Sequence[HopList]) -> HopList:
-        """Return the hops of all parts, part by part."""
+    def concatenate(cls, parts: Sequence[HopList]) -> HopList:
+        """Concatenate several hop lists into one."""
         names = ("source", "target", "share", "relay", "channel", "chunk", "lane")
         return cls(*(np.concatenate([getattr(part, name) for part in parts]) for name in names))
 
-    def backwards(self) -> HopList:
-        """Return the reversed hops, last first, without relays and chunks."""
-        return HopList.of(self.target[::-1], self.source[::-1], self.share[::-1], channel=self.channel[::-1])
+    def reversed_copy(self) -> HopList:
+        """Return the hops in reverse order with senders and receivers swapped, without relays and chunks."""
+        return HopList.from_columns(self.target[::-1], self.source[::-1], self.share[::-1], channel=self.channel[::-1])
 
     def __len__(self) -> int:
         return len(self.source)
 
-    def made(self, numbers: range) -> Iterator[Hop]:
-        """Generate the hops with these numbers."""
+    def generate_items(self, indices: range) -> Iterator[Hop]:
+        """Generate the hops whose indices are in ``indices``."""
         columns = (self.source, self.target, self.share, self.relay, self.channel, self.chunk, self.lane)
-        rows = zip(*(column[np.array(numbers, dtype=np.int64)].tolist() for column in columns), strict=True)
+        rows = zip(*(column[np.array(indices, dtype=np.int64)].tolist() for column in columns), strict=True)
         for source, target, share, relay, channel, chunk, lane in rows:
             yield Hop(source, target, share, relay, channel, chunk, lane=lane)
 
 
-class ColumnHops(LazySequence[Hop]):
-    """Hops that are made on access, or all at once as columns (``listed``), without count and stride."""
+class LazyHopList(LazySequence[Hop]):
+    """Hops created on access, or all at once as arrays (``hop_list``); each hop carries one chunk per round."""
 
     @property
-    def listed(self) -> HopList:
-        """All hops in columns."""
+    def hop_list(self) -> HopList:
+        """All hops as one HopList."""
         raise NotImplementedError
 
-    def made(self, numbers: range) -> Iterator[Hop]:
-        """Generate the hops with these numbers."""
-        return self.listed.made(numbers)
+    def generate_items(self, indices: range) -> Iterator[Hop]:
+        """Generate the hops whose indices are in ``indices``."""
+        return self.hop_list.generate_items(indices)
 
 
-class HopTable(LazySequence[Hop]):
-    """Sequence of ``length`` hops that a function makes in blocks: ``columns(numbers)`` returns hops as columns."""
+class BlockwiseHops(LazySequence[Hop]):
+    """Sequence of ``length`` hops created block by block: ``columns(indices)`` returns a HopList."""
 
     def __init__(self, length: int, columns: Callable[[Ints], HopList]) -> None:
         self._length, self.columns = length, columns
@@ -170,31 +170,31 @@ class HopTable(LazySequence[Hop]):
     def __len__(self) -> int:
         return self._length
 
-    def parts(self, room: int, numbers: range | None = None) -> Iterator[HopList]:
-        """Generate blocks of at most ``room`` hops with these numbers (default: all)."""
-        numbers = range(len(self)) if numbers is None else numbers
-        for first in range(0, len(numbers), room):
-            yield self.columns(np.array(numbers[first : first + room]))
+    def hop_blocks(self, block_size: int, indices: range | None = None) -> Iterator[HopList]:
+        """Generate hop lists of at most ``block_size`` hops that cover the indices ``indices`` (default: all hops)."""
+        indices = range(len(self)) if indices is None else indices
+        for first in range(0, len(indices), block_size):
+            yield self.columns(np.array(indices[first : first + block_size]))
 
-    def made(self, numbers: range) -> Iterator[Hop]:
-        """Generate the hops with these numbers."""
-        return itertools.chain.from_iterable(self.parts(4096, numbers))
+    def generate_items(self, indices: range) -> Iterator[Hop]:
+        """Generate the hops whose indices are in ``indices``."""
+        return itertools.chain.from_iterable(self.hop_blocks(4096, indices))
 
 
-def repeated_rounds(phases: Sequence[Phase]) -> Iterator[tuple[Sequence[Hop], int]]:
-    """Yield the hops of a round, and in how many consecutive rounds they repeat (with other chunks).
+def group_repeated_rounds(phases: Sequence[Phase]) -> Iterator[tuple[Sequence[Hop], int]]:
+    """Yield (hops, count): the hops of a round, and the number of consecutive rounds with the same hops.
 
     Raises InputError for pipelined phases, which have no rounds.
     """
     if any(phase.pipelined for phase in phases):
         raise InputError(
-            "detail: steps simulates algorithms that go round by round; this one is a pipeline (tree and chain, nvls "
-            "and sharp are): use detail: flow, or an algorithm in rounds such as ring or binomial"
+            "detail: steps simulates only algorithms with rounds, and this algorithm is a pipeline (as are tree, "
+            "chain, nvls and sharp); use detail: flow, or an algorithm with rounds, such as ring or binomial"
         )
-    return _find_repeated(phases)
+    return _group_equal_phases(phases)
 
 
-def _find_repeated(phases: Sequence[Phase]) -> Iterator[tuple[Sequence[Hop], int]]:
+def _group_equal_phases(phases: Sequence[Phase]) -> Iterator[tuple[Sequence[Hop], int]]:
     hops: Sequence[Hop] = ()
     rounds = 0
     for phase in phases:

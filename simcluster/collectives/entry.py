@@ -1,4 +1,4 @@
-"""Entry of a collective algorithm: its phases, the groups that it cannot serve, and its time in closed form."""
+"""Registry entry of a collective algorithm: its phases, the groups it does not support, its closed-form time."""
 
 from __future__ import annotations
 
@@ -9,62 +9,62 @@ from simcluster.base.errors import InputError
 from simcluster.collectives.description import Phase
 from simcluster.collectives.group import Group
 
-Parts = Sequence[Sequence[float]]
-"""Sizes of an uneven all-to-all: ``parts[i][j]`` is what position i has for position j, in any one unit."""
+MessageSizes = Sequence[Sequence[float]]
+"""Message sizes of an uneven all-to-all: position i sends ``parts[i][j]`` to position j (bytes or any other unit)."""
 ClosedForm = Callable[[int, float, float], float]
-"""Seconds on one switch, a machine each: of the ranks, a path's latency in s, and the size over a port's rate in s."""
+"""Function (ranks, latency of a path in s, size / port rate in s) -> time (s), with each rank on a separate node."""
 
 
-def serves_all(group: Group) -> str:
-    """Return "", which means that the algorithm can serve every group."""
+def accept_every_group(group: Group) -> str:
+    """Return "": the default of ``CollectiveEntry.requires``, for algorithms that support every group."""
     del group
     return ""
 
 
 @dataclass(frozen=True, slots=True)
 class CollectiveEntry:
-    """Collective algorithm: its function ``phases``, and what that assumes of a group (``requires``).
+    """Collective algorithm: ``phases`` builds it for a group, ``requires`` explains unsupported groups.
 
-    ``requires`` returns why a group cannot be served, and what would work; "" where it can. ``uneven`` describes an
-    all-to-all of given sizes. ``fewest_bytes``: no rank sends or receives more than it must without help of switches.
+    ``requires`` returns why a group is not supported, and what would work; "" if it is. ``uneven`` returns phases of
+    an all-to-all of unequal sizes. ``fewest_bytes``: no rank sends or receives more than it must without switch help.
     """
 
     phases: Callable[[Group], Sequence[Phase]]
     closed_form: ClosedForm | None = None
-    requires: Callable[[Group], str] = serves_all
-    uneven: Callable[[Group, Parts], Sequence[Phase]] | None = None
+    requires: Callable[[Group], str] = accept_every_group
+    uneven: Callable[[Group, MessageSizes], Sequence[Phase]] | None = None
     fewest_bytes: bool = False
 
-    def __call__(self, group: Group, parts: Parts | None = None) -> Sequence[Phase]:
-        """Return the phases for a group; raise InputError for one that cannot be served."""
+    def __call__(self, group: Group, parts: MessageSizes | None = None) -> Sequence[Phase]:
+        """Return the algorithm's phases for a group; raise InputError if the group is not supported."""
         if refusal := self.requires(group):
             raise InputError(refusal)
         if parts is None:
             return self.phases(group)
         if self.uneven is None:
-            raise InputError("this algorithm sends messages of one size only: use direct for those of given sizes")
+            raise InputError("this algorithm supports only messages of equal size; use direct for unequal sizes")
         return self.uneven(group, parts)
 
 
-def double_closed_form(seconds: ClosedForm) -> ClosedForm:
-    """Return the closed form of an all-reduce made of a reduce-scatter and an all-gather.
+def all_reduce_closed_form(seconds: ClosedForm) -> ClosedForm:
+    """Return an all-reduce's closed form: twice ``seconds``, the time of its reduce-scatter or all-gather.
 
-    >>> double_closed_form(rounds_seconds)(2, 0.0, 1.0)
+    >>> all_reduce_closed_form(n_minus_1_rounds_seconds)(2, 0.0, 1.0)
     1.0
     """
     return lambda ranks, latency, transfer: 2 * seconds(ranks, latency, transfer)
 
 
 def one_message_seconds(ranks: int, latency: float, transfer: float) -> float:
-    """Return the time (s) of one message of the whole size."""
+    """Return the time (s) of one message that carries the whole size."""
     del ranks
     return latency + transfer
 
 
-def rounds_seconds(ranks: int, latency: float, transfer: float) -> float:
-    """Return the time (s) of N - 1 rounds, each with 1/N of the size.
+def n_minus_1_rounds_seconds(ranks: int, latency: float, transfer: float) -> float:
+    """Return the time (s) of N - 1 rounds that each move 1/N of the size, as in a ring.
 
-    >>> rounds_seconds(8, 1.0, 8.0)
+    >>> n_minus_1_rounds_seconds(8, 1.0, 8.0)
     14.0
     """
     return (ranks - 1) * (latency + transfer / ranks)

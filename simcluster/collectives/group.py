@@ -1,4 +1,4 @@
-"""Group of a collective as algorithms see it: its ranks, the places of their GPUs, and rings through them."""
+"""Group of ranks as collective algorithms see it: the nodes, NICs and NVSwitches of its GPUs, and its rings."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from simcluster.base.arrays import compact, run_starts
+from simcluster.base.arrays import run_starts, unique_inverse
 
 
 @cache
-def mesh_orders(ranks: int) -> tuple[tuple[int, ...], ...]:
-    """Return closed walks through all of ``ranks`` that share no directed link of the full mesh.
+def disjoint_mesh_rings(ranks: int) -> tuple[tuple[int, ...], ...]:
+    """Return rings through all ranks of a full mesh such that no two rings share a directed link.
 
     Walecki's construction, every cycle both ways: N - 1 walks for an odd number of ranks, N - 2 for an even one, of the
     N - 1 links that a rank has (Alspach, "The wonderful Walecki construction", 2008); one for two ranks.
 
-    >>> mesh_orders(4)
+    >>> disjoint_mesh_rings(4)
     ((3, 0, 1, 2), (3, 2, 1, 0))
     """
     if ranks <= 2:
@@ -37,7 +37,7 @@ def mesh_orders(ranks: int) -> tuple[tuple[int, ...], ...]:
 
 @dataclass(frozen=True, slots=True)
 class Ring:
-    """Closed walk over the positions of a group; ``relays[i]`` is the relay of the hop that leaves ``order[i]``."""
+    """Ring over a group's positions; ``relays[i]`` is the relay GPU of the hop that leaves ``order[i]``."""
 
     order: tuple[int, ...]
     relays: tuple[int, ...]
@@ -47,7 +47,7 @@ Name = TypeVar("Name")
 
 
 class LazyNames(Sequence[Name]):
-    """Sequence of names given by ``numbers``, equal for equal numbers; each name is made on access."""
+    """Sequence of NIC or NVSwitch names, one per rank, created on access; equal ``numbers`` have equal names."""
 
     def __init__(self, numbers: NDArray[np.signedinteger[Any]], name: Callable[[int], Name]) -> None:
         self.numbers, self._name = numbers, name
@@ -61,34 +61,34 @@ class LazyNames(Sequence[Name]):
 
 
 @dataclass(frozen=True)
-class NodeWalks:
-    """Nodes of equal layout, one after the other, with ``size`` positions each, and each ring's order inside a node."""
+class EqualNodeRings:
+    """Rings of a group whose nodes all have ``size`` consecutive positions and the same layout of NICs."""
 
     many: int
     size: int
     orders: tuple[tuple[int, ...], ...]
 
     @property
-    def machines(self) -> NDArray[np.int64]:
-        """Positions, node by node."""
+    def positions_by_node(self) -> NDArray[np.int64]:
+        """Positions of the group as an array [node, index in the node]."""
         return np.arange(self.many * self.size).reshape(self.many, self.size)
 
 
 @dataclass(frozen=True)
 class Group:
-    """Ranks of a collective, by position, with their nodes, NICs and NVSwitches.
+    """Ranks of a collective by position (0 .. N-1), with their nodes, NICs and NVSwitches.
 
     ``hosts[i]`` is the node of position i, ``nics[i]`` the NICs by which it leaves it on channel 0, 1, ... and round
     again, ``nvswitches[i]`` the NVSwitch that its GPU is linked to ("" for none; number 0 in ``LazyNames``).
-    ``meshed``: the GPUs of a node are linked to each other directly, every one to every other. ``far``: they are on
-    several sites.
+    ``meshed``: the GPUs of a node are linked to each other directly, every one to every other. ``spans_sites``: they
+    are on several sites.
     """
 
     hosts: Sequence[int]
     nics: Sequence[tuple[str, ...]]
     nvswitches: Sequence[str]
     meshed: bool = False
-    far: bool = False
+    spans_sites: bool = False
 
     @property
     def num_ranks(self) -> int:
@@ -96,19 +96,19 @@ class Group:
         return len(self.hosts)
 
     @cached_property
-    def machines(self) -> tuple[tuple[int, ...], ...]:
-        """Positions node by node, nodes in the order of their first position."""
+    def positions_by_node(self) -> tuple[tuple[int, ...], ...]:
+        """Group positions on each node, one tuple per node; nodes are ordered by first appearance in the group."""
         members: dict[int, list[int]] = {}
         for position, host in enumerate(self.hosts):
             members.setdefault(host, []).append(position)
         return tuple(tuple(positions) for positions in members.values())
 
     @cached_property
-    def places(self) -> Sequence[int]:
-        """All positions node by node: ``places[k]`` is the k-th position in that order."""
+    def positions_in_node_order(self) -> Sequence[int]:
+        """All positions sorted by node: ``positions[k]`` is the k-th position in that order."""
         if self._first_positions_of_nodes is not None:
             return range(self.num_ranks)
-        return tuple(position for positions in self.machines for position in positions)
+        return tuple(position for positions in self.positions_by_node for position in positions)
 
     @cached_property
     def _first_positions_of_nodes(self) -> NDArray[np.int64] | None:
@@ -119,31 +119,31 @@ class Group:
 
     @cached_property
     def rings(self) -> tuple[Ring, ...]:
-        """Rings along the nodes, one per NIC (``rings_along``)."""
-        if self.num_ranks > 1 and self.walks is not None and len(self.walks.orders) == 1:
+        """Rings of the group, one per NIC (``build_node_rings``)."""
+        if self.num_ranks > 1 and self.equal_node_rings is not None and len(self.equal_node_rings.orders) == 1:
             return (_ring_without_relays(range(self.num_ranks)),)
-        return rings_along(self.hosts, self.nics, meshed=self.meshed)
+        return build_node_rings(self.hosts, self.nics, meshed=self.meshed)
 
     @cached_property
-    def sizes(self) -> tuple[int, ...]:
-        """Ranks on every node, nodes in the order of their first position."""
+    def ranks_per_node(self) -> tuple[int, ...]:
+        """Number of the group's ranks on each node; nodes are ordered by first appearance in the group."""
         if self._first_positions_of_nodes is not None:
             return tuple(np.diff(self._first_positions_of_nodes, append=self.num_ranks).tolist())
         return tuple(Counter(self.hosts).values())
 
     @cached_property
-    def switch_of(self) -> Sequence[int | str]:
-        """NVSwitch of every position, by number or name: equal for the same switch, "" or 0 for none."""
+    def nvswitch_of_position(self) -> Sequence[int | str]:
+        """Number or name of every position's NVSwitch, equal for the same switch; 0 or "" for none."""
         named = self.nvswitches
         return named.numbers.tolist() if isinstance(named, LazyNames) else named
 
     @cached_property
-    def on_switches(self) -> tuple[int, tuple[int, ...]]:
-        """Number of ranks without an NVSwitch, and the numbers of ranks on each NVSwitch, ascending."""
+    def ranks_per_nvswitch(self) -> tuple[int, tuple[int, ...]]:
+        """Number of ranks without an NVSwitch, and the sorted numbers of ranks on each NVSwitch."""
         if isinstance(self.nvswitches, LazyNames):
             numbers = self.nvswitches.numbers
             first = run_starts(numbers)
-            number, which = compact(numbers[first])
+            number, which = unique_inverse(numbers[first])
             count = np.bincount(which, np.diff(first, append=len(numbers))).astype(np.int64)
             return int(count[number == 0].sum()), tuple(np.sort(count[number > 0]).tolist())
         counts = Counter(self.nvswitches)
@@ -151,46 +151,45 @@ class Group:
         return lost, tuple(sorted(counts.values()))
 
     @cached_property
-    def form(self) -> Hashable:
-        """Short key of ``sizes`` and ``on_switches``, which can have thousands of entries."""
-        lost, on_switch = self.on_switches
-        both = [((sizes[0], len(sizes)),) if len(set(sizes)) == 1 else sizes for sizes in (self.sizes, on_switch)]
-        return (*both, lost, self.far)
+    def layout_key(self) -> Hashable:
+        """Short hashable key of the ranks per node and per NVSwitch, for caches."""
+        lost, on_switch = self.ranks_per_nvswitch
+        both = [((each[0], len(each)),) if len(set(each)) == 1 else each for each in (self.ranks_per_node, on_switch)]
+        return (*both, lost, self.spans_sites)
 
     @cached_property
-    def walks(self) -> NodeWalks | None:
-        """Rings as arrays over nodes of equal layout, for thousands of ranks at once.
+    def equal_node_rings(self) -> EqualNodeRings | None:
+        """The group's rings as arrays, if all its nodes have the same layout.
 
         None where that is not known: NICs have no numbers, nodes differ, or their ranks are not consecutive.
         """
-        hosts, many = np.asarray(self.hosts, dtype=np.int64), len(self.sizes)
+        host, many = np.asarray(self.hosts, dtype=np.int64), len(self.ranks_per_node)
         size = self.num_ranks // many
-        if not isinstance(self.nics, LazyNames) or many == 1 or set(self.sizes) != {size} or (self.meshed and size > 1):
+        equal = many > 1 and set(self.ranks_per_node) == {size}
+        if not isinstance(self.nics, LazyNames) or not equal or (self.meshed and size > 1):
             return None
         nics = self.nics.numbers.reshape(many, -1)
-        if (hosts.reshape(many, size) != hosts[::size, None]).any() or (
-            nics - nics[:, :1] != nics[0] - nics[0, 0]
-        ).any():
+        if (host.reshape(many, size) != host[::size, None]).any() or (nics - nics[:, :1] != nics[0] - nics[0, 0]).any():
             return None
-        gates = _ring_gates(range(size), [self.nics[place] for place in range(size)])
+        gates = _ring_entries_and_exits(range(size), [self.nics[place] for place in range(size)])
         orders = [tuple(range(size))]
         if len(gates) > 1:
-            orders = [_rail_ring([range(size)], [gate]).order for gate in gates]
-        return NodeWalks(many, size, tuple(orders))
+            orders = [_build_rail_ring([range(size)], [gate]).order for gate in gates]
+        return EqualNodeRings(many, size, tuple(orders))
 
-    def unequal(self, algorithm: str) -> str:
-        """Return why an algorithm that needs equally many ranks on every node cannot serve it; "" if it can."""
-        most, least = max(self.sizes), min(self.sizes)
+    def explain_unequal_nodes(self, algorithm: str) -> str:
+        """Return why ``algorithm`` cannot run on nodes with unequal numbers of ranks; "" if all have the same."""
+        most, least = max(self.ranks_per_node), min(self.ranks_per_node)
         if most == least:
             return ""
         return (
-            f"{algorithm} needs equally many ranks on every machine; this group has {most} on one and {least} on "
-            f"another: use whole machines, or another algorithm"
+            f"{algorithm} needs the same number of ranks on every node; this group has {most} on one and {least} on "
+            f"another: use whole nodes, or another algorithm"
         )
 
 
-def rings_along(hosts: Sequence[int], nics: Sequence[Sequence[str]], *, meshed: bool = False) -> tuple[Ring, ...]:
-    """Return rings of a group along its nodes, one per NIC that the group can use (NCCL's rule, MODELLING.md D.3).
+def build_node_rings(hosts: Sequence[int], nics: Sequence[Sequence[str]], *, meshed: bool = False) -> tuple[Ring, ...]:
+    """Build a group's rings through its nodes, one ring per NIC that the group can use (MODELLING.md D.3).
 
     ``hosts[i]`` is the node of position i and ``nics[i]`` the NICs near it: what position i sends and receives on
     channel c goes by ``nics[i][c]``, round and round. Within one node there is one ring in the group's order. Otherwise
@@ -198,10 +197,10 @@ def rings_along(hosts: Sequence[int], nics: Sequence[Sequence[str]], *, meshed: 
     that it stays on its rail: from another rank near it, or, where there is none, from the last rank by NVLink to the
     one that it entered at. With unequal numbers of ranks per node there are as many rings as the node with the fewest
     NICs has, as NCCL takes the fewest channels of all ranks. ``meshed`` nodes have rings that share no link inside
-    (``mesh_orders``), and between nodes theirs take turns at those walks; of unequal ones there is one ring, node by
-    node.
+    (``disjoint_mesh_rings``), and between nodes theirs take turns at those walks; of unequal ones there is one ring,
+    node by node.
 
-    >>> [ring.order for ring in rings_along([0, 0, 1, 1], [("a",), ("b",), ("c",), ("d",)])]
+    >>> [ring.order for ring in build_node_rings([0, 0, 1, 1], [("a",), ("b",), ("c",), ("d",)])]
     [(0, 1, 2, 3), (1, 0, 3, 2)]
     """
     members: dict[int, list[int]] = {}
@@ -211,32 +210,32 @@ def rings_along(hosts: Sequence[int], nics: Sequence[Sequence[str]], *, meshed: 
     machine_by_machine = [position for positions in machines for position in positions]
     if len(machines) == 1:
         return (
-            tuple(_ring_without_relays(order) for order in mesh_orders(len(hosts)))
+            tuple(_ring_without_relays(order) for order in disjoint_mesh_rings(len(hosts)))
             if meshed
             else (_ring_without_relays(range(len(hosts))),)
         )
     known: dict[tuple[tuple[int, ...], ...], list[tuple[int, int]]] = {}
     alike = len({*map(len, machines)}) == 1
-    gates = [_cached_ring_gates(positions, nics, known) for positions in machines] if alike or not meshed else []
+    gates = [_cached_ring_entries_and_exits(each, nics, known) for each in machines] if alike or not meshed else []
     count = min(map(len, gates), default=0)
     if count <= 1:
         return (_ring_without_relays(machine_by_machine),)
     if len(known) == 1 and alike:  # one layout: the walk through a machine is the same in all
         table = np.array(machines, dtype=np.int64)
-        within = next(iter(known.values()))
+        gate = next(iter(known.values()))
         return tuple(
-            _ring_of_equals(table, within[rail], _node_walk(table.shape[1], rail, meshed)) for rail in range(count)
+            _ring_over_equal_nodes(table, gate[r], _rank_order_in_node(table.shape[1], r, meshed)) for r in range(count)
         )
     return tuple(
-        _rail_ring(
-            machines, [each[rail] for each in gates], _node_walk(len(machines[0]), rail, meshed) if alike else None
+        _build_rail_ring(
+            machines, [each[r] for each in gates], _rank_order_in_node(len(machines[0]), r, meshed) if alike else None
         )
-        for rail in range(count)
+        for r in range(count)
     )
 
 
-def _node_walk(size: int, rail: int, meshed: bool) -> Sequence[int]:
-    orders = mesh_orders(size)
+def _rank_order_in_node(size: int, rail: int, meshed: bool) -> Sequence[int]:
+    orders = disjoint_mesh_rings(size)
     return orders[rail % len(orders)] if meshed else range(size)
 
 
@@ -244,21 +243,21 @@ def _ring_without_relays(order: Sequence[int]) -> Ring:
     return Ring(order=tuple(order), relays=(-1,) * len(order))
 
 
-def _cached_ring_gates(
+def _cached_ring_entries_and_exits(
     positions: Sequence[int],
     nics: Sequence[Sequence[str]],
     known: dict[tuple[tuple[int, ...], ...], list[tuple[int, int]]],
 ) -> list[tuple[int, int]]:
-    """Return the entry and exit ranks of a node's rings (``_ring_gates``), cached for nodes with equal NICs."""
+    """Return the entry and exit ranks of a node's rings (``_ring_entries_and_exits``), cached by layout of NICs."""
     numbers: dict[str, int] = {}
     layout = tuple([tuple([numbers.setdefault(nic, len(numbers)) for nic in nics[place]]) for place in positions])
     if layout not in known:
-        known[layout] = _ring_gates(range(len(positions)), [nics[place] for place in positions])
+        known[layout] = _ring_entries_and_exits(range(len(positions)), [nics[place] for place in positions])
     return [(positions[entry], positions[leave]) for entry, leave in known[layout]]
 
 
-def _ring_gates(positions: Sequence[int], nics: Sequence[Sequence[str]]) -> list[tuple[int, int]]:
-    """Return for every ring of a node the ranks where it enters and leaves, each ring by a separate NIC.
+def _ring_entries_and_exits(positions: Sequence[int], nics: Sequence[Sequence[str]]) -> list[tuple[int, int]]:
+    """Return for each ring of a node the ranks where the ring enters and leaves; each ring uses a separate NIC.
 
     The same rank twice where no other one of the group is near that NIC. Ranks take turns.
     """
@@ -279,31 +278,31 @@ def _ring_gates(positions: Sequence[int], nics: Sequence[Sequence[str]]) -> list
 
 
 def _assign_nics(wishes: Sequence[Mapping[str, None]]) -> list[str]:
-    """Return a separate NIC for every ring among those it can use, up to the first ring without one.
+    """Assign a separate NIC to every ring, from the NICs near it; stop at the first ring that gets none.
 
     Rings that came before make way if they can (Kuhn's algorithm for matchings).
     """
     ring_of: dict[str, int] = {}
 
-    def place(ring: int, asked: dict[str, None]) -> bool:
+    def try_assign(ring: int, asked: dict[str, None]) -> bool:
         for nic in sorted(wishes[ring], key=ring_of.__contains__):  # free ones first
             if nic in asked:
                 continue
             asked[nic] = None
-            if nic not in ring_of or place(ring_of[nic], asked):
+            if nic not in ring_of or try_assign(ring_of[nic], asked):
                 ring_of[nic] = ring
                 return True
         return False
 
     for ring in range(len(wishes)):
-        if not place(ring, {}):
+        if not try_assign(ring, {}):
             break
     return sorted(ring_of, key=ring_of.__getitem__)
 
 
-def _ring_of_equals(machines: NDArray[np.int64], gate: tuple[int, int], walk: Sequence[int]) -> Ring:
-    """Return the ring through nodes (rows) that all have the same entry and exit places: 20 times as fast."""
-    one = _rail_ring([range(machines.shape[1])], [gate], walk)
+def _ring_over_equal_nodes(machines: NDArray[np.int64], gate: tuple[int, int], walk: Sequence[int]) -> Ring:
+    """Build one ring over nodes (rows) with equal entry and exit index; 20 times as fast as a loop over nodes."""
+    one = _build_rail_ring([range(machines.shape[1])], [gate], walk)
     relays = np.full(machines.shape, -1, dtype=np.int64)
     for place, relay in enumerate(one.relays):
         if relay >= 0:
@@ -311,7 +310,7 @@ def _ring_of_equals(machines: NDArray[np.int64], gate: tuple[int, int], walk: Se
     return Ring(order=tuple(machines[:, one.order].ravel().tolist()), relays=tuple(relays.ravel().tolist()))
 
 
-def _rail_ring(
+def _build_rail_ring(
     machines: Sequence[Sequence[int]], gates: Sequence[tuple[int, int]], walk: Sequence[int] | None = None
 ) -> Ring:
     order: list[int] = []

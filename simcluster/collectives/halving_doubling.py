@@ -16,12 +16,12 @@ from simcluster.collectives.group import Group
 
 
 def reduce_scatter(group: Group) -> Sequence[Phase]:
-    """Return the reduce-scatter: in round k two ranks 2^k places apart exchange halves of the data that they hold."""
+    """Return the reduce-scatter: in round k, ranks 2^k apart exchange halves of their current data."""
     return tuple(_make_round(group, k, reduces=True) for k in range(_count_rounds(group)))
 
 
 def all_gather(group: Group) -> Sequence[Phase]:
-    """Return the all-gather: the rounds of the reduce-scatter in reverse, each of which doubles a rank's data."""
+    """Return the all-gather: the reduce-scatter's rounds in reverse order; each doubles a rank's data."""
     return tuple(_make_round(group, k, reduces=False) for k in reversed(range(_count_rounds(group))))
 
 
@@ -30,25 +30,25 @@ def all_reduce(group: Group) -> Sequence[Phase]:
     return (*reduce_scatter(group), *all_gather(group))
 
 
-def requires(group: Group) -> str:
-    """Return why a group cannot be served: its number of ranks is not a power of two; "" if it is.
+def unsupported_reason(group: Group) -> str:
+    """Return why a group is not supported (its number of ranks is not a power of two), or "" if it is.
 
-    >>> requires(Group(hosts=[0] * 6, nics=[()] * 6, nvswitches=[""] * 6))
-    'halving_doubling needs a power of two of ranks, and this group has 6: use 4 or 8 of them, or ring'
+    >>> unsupported_reason(Group(hosts=[0] * 6, nics=[()] * 6, nvswitches=[""] * 6))
+    'halving_doubling needs a power-of-two number of ranks, but this group has 6: use 4 or 8 ranks, or algorithm ring'
     """
     ranks, rounds = group.num_ranks, _count_rounds(group)
     if ranks == 1 << rounds:
         return ""
     return (
-        f"halving_doubling needs a power of two of ranks, and this group has {ranks}: use {1 << rounds} or "
-        f"{2 << rounds} of them, or ring"
+        f"halving_doubling needs a power-of-two number of ranks, but this group has {ranks}: use {1 << rounds} or "
+        f"{2 << rounds} ranks, or algorithm ring"
     )
 
 
-def seconds(ranks: int, latency: float, transfer: float) -> float:
-    """Return the time of a reduce-scatter or all-gather on a uniform network.
+def reduce_scatter_seconds(ranks: int, latency: float, transfer: float) -> float:
+    """Return the time (s) of a reduce-scatter or all-gather on a uniform network.
 
-    >>> seconds(8, 1.0, 8.0)
+    >>> reduce_scatter_seconds(8, 1.0, 8.0)
     10.0
     """
     return math.log2(ranks) * latency + (ranks - 1) / ranks * transfer
@@ -59,11 +59,11 @@ def _count_rounds(group: Group) -> int:
 
 
 def _make_round(group: Group, k: int, *, reduces: bool) -> Phase:
-    """Return round k: a rank whose bit k is 0 keeps the lower half of its data, its partner the upper half.
+    """Build round k: a rank whose bit k is 0 keeps the lower half of its data, its partner the upper half.
 
     Reducing, each sends the half that it does not keep; gathering, the half that it has.
     """
-    ranks, places = group.num_ranks, group.places
+    ranks, places = group.num_ranks, group.positions_in_node_order
     half, partner = ranks >> (k + 1), 1 << k
     share = half / ranks
     parts = [0]  # first chunk of what a place has before round k: its bits below k, the lowest weighing most

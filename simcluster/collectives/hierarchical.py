@@ -1,4 +1,4 @@
-"""Two-level collectives: rings inside the nodes, and rings over the nodes, one per place in the node.
+"""Two-level collectives: rings inside each node, and one ring across nodes for each local rank.
 
 m nodes of g ranks. Closed form of the all-reduce (alpha1, B1 inside; alpha2, B2 per NIC): 2(g-1)(alpha1 + S/(g B1)) +
 2(m-1)(alpha2 + S/(g m B2)); the other two half of it (MODELLING.md D.2). With m = 1 or g = 1 it is the plain ring.
@@ -25,18 +25,18 @@ def all_gather(group: Group) -> Sequence[Phase]:
 
 
 def all_reduce(group: Group) -> Sequence[Phase]:
-    """Return the two-level all-reduce: reduce-scatter inside nodes, all-reduce on every rail, all-gather inside."""
+    """Return the two-level all-reduce: reduce-scatter in each node, all-reduce across nodes, all-gather in each."""
     return (*reduce_scatter(group), *all_gather(group))
 
 
-def requires(group: Group) -> str:
-    """Return why a group cannot be served: nodes have different numbers of ranks; "" if they do not."""
-    return group.unequal("hierarchical")
+def unsupported_reason(group: Group) -> str:
+    """Return why a group is not supported (its nodes have unequal numbers of ranks), or "" if it is."""
+    return group.explain_unequal_nodes("hierarchical")
 
 
 def rings_inside_nodes(group: Group, *, reduces: bool) -> Phase:
-    """Return a phase of rings inside the nodes; rank l of a node handles part l + 1 of g parts with m chunks each."""
-    machines = group.machines
+    """Return a phase with a ring inside each node; the rank at ring index l handles part l + 1 of the data."""
+    machines = group.positions_by_node
     each = len(machines[0])
     hops = (
         hop
@@ -47,8 +47,8 @@ def rings_inside_nodes(group: Group, *, reduces: bool) -> Phase:
 
 
 def _rings_between_nodes(group: Group, *, reduces: bool) -> Phase:
-    """Return a phase of rings between the nodes; rank l of each node handles part l + 1 of the data."""
-    machines = group.machines
+    """Return a phase with a ring across nodes for each local rank l; its ring handles part l + 1 of the data."""
+    machines = group.positions_by_node
     each, many = len(machines[0]), len(machines)
     share = 1 / group.num_ranks
     hops = (

@@ -1,4 +1,4 @@
-"""NVLink SHARP collectives: the NVSwitch sums the GPUs' data and multicasts copies.
+"""NVLink SHARP (NVLS) collectives: the NVSwitch sums the GPUs' data and multicasts the result.
 
 n GPUs on one NVSwitch. Of an all-reduce every GPU and direction carries S (1 + 1/n): out its data and its n-th of the
 sum, in its n-th of the sum and the whole of it. T = two ways to the switch and back + S (1 + 1/n) / B; a reduce-scatter
@@ -19,7 +19,7 @@ issue 1455), not the 370.8 that a link of topologies carries (0.824 of its line 
 
 
 def reduce_scatter(group: Group) -> Sequence[Phase]:
-    """Return the reduce-scatter: every one of n ranks reads its n-th of the sum from the switch."""
+    """Return the reduce-scatter: each of the n ranks reads 1/n of the sum from the NVSwitch."""
     ranks = group.num_ranks
     collected = tuple(Hop(position, SWITCH, 1.0, count=ranks) for position in range(ranks))
     handed = tuple(Hop(SWITCH, position, 1 / ranks, chunk=position) for position in range(ranks))
@@ -27,7 +27,7 @@ def reduce_scatter(group: Group) -> Sequence[Phase]:
 
 
 def all_gather(group: Group) -> Sequence[Phase]:
-    """Return the all-gather: every one of n ranks writes its n-th to the switch, which copies it to all others."""
+    """Return the all-gather: each of the n ranks writes its 1/n to the NVSwitch, which sends it to all ranks."""
     ranks = group.num_ranks
     written = tuple(Hop(position, SWITCH, 1 / ranks, chunk=position) for position in range(ranks))
     copied = tuple(Hop(SWITCH, position, 1.0, count=ranks) for position in range(ranks))
@@ -35,7 +35,7 @@ def all_gather(group: Group) -> Sequence[Phase]:
 
 
 def all_reduce(group: Group) -> Sequence[Phase]:
-    """Return the all-reduce: a rank writes the part of the sum that it has read back to the switch for all ranks."""
+    """Return the all-reduce: each rank reads 1/n of the sum from the NVSwitch, then multicasts it to all ranks."""
     return (*reduce_scatter(group), *all_gather(group))
 
 
@@ -45,13 +45,13 @@ def _make_pipeline(*parts: tuple[Sequence[Hop], bool], chunks: int) -> Sequence[
     return tuple(Phase(rounds=1, hops=hops, chunks=chunks, reduces=adds, pipelined=True) for hops, adds in parts)
 
 
-def requires(group: Group) -> str:
-    """Return why a group cannot be served: its GPUs are not all on one NVSwitch; "" if they are."""
-    lost, switches = group.on_switches
+def unsupported_reason(group: Group) -> str:
+    """Return why a group is not supported (its GPUs are not all on one NVSwitch), or "" if it is."""
+    lost, switches = group.ranks_per_nvswitch
     if group.num_ranks > 1 and (len(switches) > 1 or lost):
-        where = "are on several machines" if len(group.sizes) > 1 else "have no NVSwitch"
+        where = "are on several nodes" if len(group.ranks_per_node) > 1 else "have no NVSwitch"
         return (
-            f"nvls reduces in the NVSwitch that all GPUs of the group share, and these {where}: use ring, or GPUs of "
-            "one NVLink machine"
+            f"nvls needs all GPUs of the group on one NVSwitch, and these {where}: use algorithm ring, or only GPUs of "
+            "one NVLink node"
         )
     return ""

@@ -1,4 +1,4 @@
-"""Ring collectives, on all rings of a group at once; and a transfer from one rank to another.
+"""Ring collectives over all rings of a group, and point-to-point sends.
 
 Closed forms on a uniform network (N ranks, port B, alpha per step): all-reduce 2(N-1)(alpha + S/(N B)), reduce-scatter
 and all-gather half of it. Source: Patarasuk & Yuan 2009 (bandwidth-optimal all-reduce); MODELLING.md D.1.
@@ -15,27 +15,27 @@ from simcluster.collectives.group import Group
 
 
 def reduce_scatter(group: Group) -> Sequence[Phase]:
-    """Return the reduce-scatter of N-1 rounds; place i of a ring ends with the sum of chunk i + 1 (modulo N)."""
+    """Return the ring reduce-scatter of N-1 rounds; the rank at ring index i ends with the sum of chunk i + 1."""
     return (_make_phase(group, first_chunk=0, reduces=True),)
 
 
 def all_gather(group: Group) -> Sequence[Phase]:
-    """Return the all-gather of N-1 rounds; the rank at place i begins with chunk i + 1 (modulo N)."""
+    """Return the ring all-gather of N-1 rounds; the rank at ring index i starts with chunk i + 1 (modulo N)."""
     return (_make_phase(group, first_chunk=1, reduces=False),)
 
 
 def all_reduce(group: Group) -> Sequence[Phase]:
-    """Return the all-reduce: reduce-scatter, then all-gather, on the same rings."""
+    """Return the ring all-reduce: a reduce-scatter, then an all-gather on the same rings."""
     return (*reduce_scatter(group), *all_gather(group))
 
 
-def send(group: Group) -> Sequence[Phase]:
+def send_phases(group: Group) -> Sequence[Phase]:
     """Return a point-to-point transfer of the whole size from position 0 to position 1."""
     del group
     return (Phase(rounds=1, hops=(Hop(source=0, target=1, share=1.0),), chunks=1, reduces=False),)
 
 
-def send_recv(group: Group) -> Sequence[Phase]:
+def send_recv_phases(group: Group) -> Sequence[Phase]:
     """Return one ring shift: every rank sends the whole size to the next position (nccl-tests, sendrecv).
 
     One step of a ring, as ring attention passes keys and values on: alpha + S / B.
@@ -46,7 +46,7 @@ def send_recv(group: Group) -> Sequence[Phase]:
 
 
 def ring_hops(order: Sequence[int], first: int, *, share: float, count: int = 1, base: int = 0) -> Iterator[Hop]:
-    """Generate the hops of one ring through part of a group, without relays.
+    """Generate the hops of one ring through the positions in ``order``, without relays.
 
     Its data are ``len(order)`` parts of ``count`` chunks from chunk ``base`` on; the rank at place i begins with part i
     + ``first``.
@@ -65,9 +65,9 @@ def _make_phase(group: Group, first_chunk: int, *, reduces: bool) -> Phase:
         orders, relays = (
             np.array([getattr(ring, name) for ring in rings], dtype=np.int64) for name in ("order", "relays")
         )
-        hops = HopList.joined(
+        hops = HopList.concatenate(
             [
-                HopList.of(order, np.roll(order, -1), share, relay=relay, channel=channel, chunk=chunk)
+                HopList.from_columns(order, np.roll(order, -1), share, relay=relay, channel=channel, chunk=chunk)
                 for channel, (order, relay) in enumerate(zip(orders, relays, strict=True))
             ]
         )

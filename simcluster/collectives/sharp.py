@@ -1,4 +1,4 @@
-"""SHARP collectives: switches of the fabric sum the nodes' data and send the sum back (NCCL's CollNet).
+"""SHARP (CollNet) all-reduce: switches of the network sum the nodes' data and multicast the result.
 
 Every NIC sends and receives the size once, whatever the number of nodes: alpha + S/B with one rank per node. With g
 ranks per node they first reduce-scatter among each other, then each NIC's rail reduces its g-th of the data in a
@@ -15,21 +15,21 @@ from simcluster.collectives.group import Group
 from simcluster.collectives.hierarchical import rings_inside_nodes
 
 
-def requires(group: Group) -> str:
-    """Return why a group cannot be served: it needs several nodes with equally many ranks; "" if it has."""
-    if group.num_ranks > 1 and len(group.sizes) == 1:
+def unsupported_reason(group: Group) -> str:
+    """Return why a group is not supported (not several nodes with equally many ranks), or "" if it is."""
+    if group.num_ranks > 1 and len(group.ranks_per_node) == 1:
         return (
-            "sharp reduces in the switches between machines, and this group is inside one: use nvls or ring, or ranks "
-            "on several machines"
+            "sharp reduces in the switches between nodes, and this group is inside one node: use nvls or ring, or "
+            "ranks on several nodes"
         )
-    return group.unequal("sharp")
+    return group.explain_unequal_nodes("sharp")
 
 
 def all_reduce(group: Group) -> Sequence[Phase]:
-    """Return the all-reduce: reduce-scatter inside nodes, sum and multicast in fabric switches, all-gather inside."""
+    """Return the all-reduce: reduce-scatter in each node, sum and multicast in the switches, all-gather in each."""
     if group.num_ranks == 1:
         return ()
-    machines = group.machines
+    machines = group.positions_by_node
     each, many = len(machines[0]), len(machines)
     parts = [
         (positions[local], (local + 1) % each * many)  # as ``rings_inside_nodes`` leaves them

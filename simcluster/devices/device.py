@@ -1,4 +1,4 @@
-"""Duration of a kernel on a device: a roofline whose ceilings depend on the kernel's size.
+"""Duration of kernels on a GPU: a roofline whose ceilings depend on the kernel's size.
 
     seconds = launch + max(FLOP / (peak x efficiency), bytes / (bandwidth x efficiency))
 
@@ -18,13 +18,13 @@ from pydantic import Field, model_validator
 
 from simcluster.base.errors import InputError
 from simcluster.base.units import Bytes, BytesPerSecond, FlopPerSecond, Seconds
-from simcluster.devices.attention import AttentionKernel, AttentionModel, AttentionRoom, Fraction
-from simcluster.devices.files import is_device_file, read_description
+from simcluster.devices.attention_duration import AttentionKernel, AttentionModel, AttentionResources, Fraction
+from simcluster.devices.device_files import is_device_file, read_device_description
 from simcluster.devices.interference import InterferenceSpec
-from simcluster.documents.catalogue.devices import device_document, device_names
-from simcluster.documents.diagnostics import did_you_mean, listed
-from simcluster.documents.reading import Document, validate
-from simcluster.documents.spec import Count, Spec
+from simcluster.documents.base_spec import Count, Spec
+from simcluster.documents.catalogue.devices import device_names, load_device_entry
+from simcluster.documents.diagnostics import did_you_mean, join_or
+from simcluster.documents.yaml_documents import Document, validate_document
 from simcluster.model.kernels import Kernel
 
 __all__ = [
@@ -33,14 +33,14 @@ __all__ = [
     "CalculonMatmul",
     "Device",
     "MatmulModel",
-    "Peak",
-    "TilesMatmul",
-    "device_document",
+    "PeakRates",
+    "TiledMatmul",
     "device_names",
     "kernel_seconds",
-    "kernels_seconds",
+    "kernel_sequence_seconds",
     "load_device",
-    "memory_seconds",
+    "load_device_entry",
+    "memory_kernel_seconds",
 ]
 
 
@@ -51,8 +51,8 @@ LOW_PRECISIONS = ("fp8", "mxfp8", "nvfp4")
 """Precisions of layers' matmuls alone; attention and wide matmuls stay in 16 bits."""
 
 
-class Peak(Spec):
-    """Dense peak FLOP/s of the device by operand precision, as its data sheet states it (without sparsity)."""
+class PeakRates(Spec):
+    """Dense peak FLOP/s of a GPU by operand precision, from its data sheet."""
 
     fp32: FlopPerSecond | None = None
     tf32: FlopPerSecond | None = None
@@ -66,7 +66,7 @@ class Peak(Spec):
     @model_validator(mode="after")
     def _require_rate(self) -> Self:
         if not self.known_rates():
-            raise InputError('no precision is given; set at least one, as in bf16: "312 TFLOP/s"')
+            raise InputError('no precision is given a peak rate; set at least one, as in bf16: "312 TFLOP/s"')
         return self
 
     def known_rates(self) -> dict[str, float]:
@@ -74,8 +74,8 @@ class Peak(Spec):
         return {name: rate for name in _ELEMENT_BYTES if (rate := getattr(self, name)) is not None}
 
 
-class TilesMatmul(Spec):
-    """A matmul cut into output tiles, one on a multiprocessor at a time, in waves.
+class TiledMatmul(Spec):
+    """Matmul model: output tiles run in waves, one tile at a time per multiprocessor (SM).
 
     Two ceilings, whichever is lower. ``clock``: the rate of a multiprocessor at full clock on its tile; all wait for
     the last wave to end, so a nearly empty last wave costs a whole one. ``power``: the rate of the whole chip within
@@ -98,7 +98,7 @@ class TilesMatmul(Spec):
 
     ``misaligned``: the share of these rates where rows in memory do not begin at multiples of 16 B (a width is not a
     multiple of 8 elements of 16 bits: a vocabulary of 50,257), which takes kernels that load element by element. How
-    many rows an operand has is free (``_misaligned``).
+    many rows an operand has is free (``_is_misaligned``).
     """
 
     kind: Literal["tiles"]
@@ -114,8 +114,8 @@ class TilesMatmul(Spec):
     fill: Seconds = 0.0
     source: str = ""
 
-    def seconds(self, kernel: Kernel, device: Device, precision: str, held: int = 0) -> float:
-        """Return a matmul's duration (s) without launch, while communication holds ``held`` SMs."""
+    def seconds(self, kernel: Kernel, device: Device, precision: str, held_sms: int = 0) -> float:
+        """Return a matmul's duration (s), excluding launch, while communication occupies ``held_sms`` SMs."""
         peak, bandwidth = device.peak_flops(precision), device.reached_bandwidth
         if self.misaligned != 1.0 and _is_misaligned(kernel, precision):
             peak *= self.misaligned
@@ -123,12 +123,12 @@ class TilesMatmul(Spec):
         if precision in LOW_PRECISIONS:
             power = power if self.power_fp8 is None else self.power_fp8
             share = share if self.sustained_fp8 is None else self.sustained_fp8
-        left = 1.0 if kernel.streams else 1.0 - held / device.multiprocessors
+        left = 1.0 if kernel.streams else 1.0 - held_sms / device.multiprocessors
         reached, clock, fill = power * share * left ** (1.0 / self.power_exponent), self.clock, self.fill
         product = math.inf
-        for sustained, clocked, filled in _tile_work(
-            (kernel.m, kernel.n, kernel.k, kernel.batch, kernel.streams, kernel.beside),
-            self.tiles, device.multiprocessors, device.reserved + held, self.power_exponent,
+        for sustained, clocked, filled in _tile_shape_work(
+            (kernel.m, kernel.n, kernel.k, kernel.batch, kernel.streams, kernel.concurrent_matmuls),
+            self.tiles, device.multiprocessors, device.reserved + held_sms, self.power_exponent,
         ):  # fmt: skip
             by_power, by_clock = sustained / reached, clocked / clock
             seconds = (by_power if by_power > by_clock else by_clock) / peak + filled * fill
@@ -142,7 +142,7 @@ class TilesMatmul(Spec):
 
 
 class CalculonMatmul(Spec):
-    """Matmul efficiency by FLOP and by bytes from Calculon's step tables, for comparison with it.
+    """Calculon's matmul model, with efficiency tables by FLOP and bytes, to compare with Calculon.
 
     The tables are in its systems' JSON files. ``combine: sum`` adds compute and memory time ("no_overlap", used by its
     built-in systems); ``max`` is the roofline.
@@ -152,10 +152,10 @@ class CalculonMatmul(Spec):
     combine: Literal["sum", "max"] = "sum"
     source: str = ""
 
-    def seconds(self, kernel: Kernel, device: Device, precision: str, held: int = 0) -> float:
-        """Return a matmul's duration (s) without launch, while communication holds ``held`` SMs."""
+    def seconds(self, kernel: Kernel, device: Device, precision: str, held_sms: int = 0) -> float:
+        """Return a matmul's duration (s), excluding launch, while communication occupies ``held_sms`` SMs."""
         compute = kernel.flops / (device.peak_flops(precision) * _look_up_efficiency(_CALCULON_FLOPS, kernel.flops))
-        compute /= 1.0 - (device.reserved + held) / device.multiprocessors
+        compute /= 1.0 - (device.reserved + held_sms) / device.multiprocessors
         memory = kernel.bytes / (device.memory_bandwidth * _look_up_efficiency(_CALCULON_BYTES, kernel.bytes))
         return compute + memory if self.combine == "sum" else max(compute, memory)
 
@@ -169,16 +169,16 @@ def _look_up_efficiency(table: tuple[tuple[float, float], ...], size: float) -> 
 
 
 @lru_cache(maxsize=4096)  # a fit of the rates asks for the same matmuls thousands of times
-def _tile_work(
+def _tile_shape_work(
     shape: tuple[int, int, int, int, int, int],
     tiles_of: tuple[tuple[int, int], ...],
     multiprocessors: int,
     reserved: int,
     power_exponent: float,
 ) -> tuple[tuple[float, float, float], ...]:
-    """Return, for each tile shape, FLOP counted against power and against the clock, and waves to be filled.
+    """Return, per tile shape, FLOP under the power limit, FLOP under the clock limit, and waves to fill.
 
-    ``shape`` is m, n, k, batch, streams and beside of the kernel. None of it depends on the rates that are reached.
+    ``shape`` is m, n, k, batch, streams and concurrent matmuls. None of it depends on the rates that are reached.
     """
     m, n, k, batch, streams, beside = shape
     best_reuse = max(_tile_data_reuse(rows, columns) for rows, columns in tiles_of)
@@ -201,22 +201,22 @@ def _tile_data_reuse(rows: int, columns: int) -> float:
 
 
 def _is_misaligned(kernel: Kernel, precision: str) -> bool:
-    """Return whether rows of a matmul's operands or result do not begin at multiples of 16 B.
+    """Return whether rows of a matmul's operands or result start at addresses not divisible by 16 bytes.
 
     Rows of (m x k)(k x n) as frameworks keep it are k, n and n elements long, so m, the tokens of a layer, is free; a
-    weight gradient reads its first operand ``turned``, in rows of m, and there k is free. In fp8 and fp4 operands are
-    transposed beforehand, so that both are read in rows of k. cuBLAS, "Tensor Core Usage": leading dimensions; its m,
-    n, k and layouts TN, NN, NT are those of transformer_engine/common/gemm/cublaslt_gemm.cu.
+    weight gradient reads its first operand ``transposed``, in rows of m, and there k is free. In fp8 and fp4 operands
+    are transposed beforehand, so that both are read in rows of k. cuBLAS, "Tensor Core Usage": leading dimensions; its
+    m, n, k and layouts TN, NN, NT are those of transformer_engine/common/gemm/cublaslt_gemm.cu.
     """
-    rows = (kernel.m if kernel.turned and precision not in LOW_PRECISIONS else kernel.k, kernel.n)
+    rows = (kernel.m if kernel.transposed and precision not in LOW_PRECISIONS else kernel.k, kernel.n)
     return any(row * _ELEMENT_BYTES[precision] % _ALIGNED_BYTES for row in rows)
 
 
-MatmulModel = Annotated[TilesMatmul | CalculonMatmul, Field(discriminator="kind")]
+MatmulModel = Annotated[TiledMatmul | CalculonMatmul, Field(discriminator="kind")]
 
 
 class Device(Spec):
-    """One GPU: its peak rates, memory and bandwidth, and the share of these that kernels of a given size reach.
+    """One GPU model: peak rates, memory, bandwidth, and the fraction of peak that kernels reach by size.
 
     A memory-bound kernel of B bytes reaches ``memory_efficiency`` x B / (B + ``memory_half_size``) of
     ``memory_bandwidth``, those of an unfused attention over its square ``by_row`` of that; ``launch`` is the time
@@ -227,7 +227,7 @@ class Device(Spec):
     """
 
     name: str
-    peak: Peak
+    peak: PeakRates
     memory: Bytes
     memory_bandwidth: BytesPerSecond
     multiprocessors: Count
@@ -246,23 +246,23 @@ class Device(Spec):
     def _check_reserved(self) -> Self:
         if self.reserved >= self.multiprocessors:
             raise InputError(
-                f"reserved: {self.reserved} leaves none of {self.multiprocessors} multiprocessors; use fewer"
+                f"reserved {self.reserved} leaves none of {self.multiprocessors} multiprocessors for compute; lower it"
             )
         return self
 
     @property
     def reached_bandwidth(self) -> float:
-        """Memory bandwidth (B/s) that large kernels reach."""
+        """Memory bandwidth (B/s) that large kernels achieve."""
         return self.memory_bandwidth * self.memory_efficiency
 
     def peak_flops(self, precision: str) -> float:
-        """Return the peak FLOP/s at a precision; raise InputError that lists the supported ones for any other."""
+        """Return the peak FLOP/s at a precision; raise InputError if the device does not support the precision."""
         rate: float | None = getattr(self.peak, precision) if precision in _ELEMENT_BYTES else None
         if rate is None:
             known = self.peak.known_rates()
             raise InputError(
                 f"device {self.name} has no peak for precision {precision!r}{did_you_mean(precision, known)}; "
-                f"it has {listed(known)}"
+                f"it has {join_or(known)}"
             )
         return rate
 
@@ -270,36 +270,36 @@ class Device(Spec):
 # --- times ----------------------------------------------------------------------------------------------------------
 
 
-def kernel_seconds(device: Device, kernel: Kernel, *, precision: str, held: int = 0) -> float:
-    """Return the time (s) for which one kernel occupies the device, launch included.
+def kernel_seconds(device: Device, kernel: Kernel, *, precision: str, held_sms: int = 0) -> float:
+    """Return the time (s) that one kernel, including its launch, takes on the device.
 
-    Communication holds ``held`` of the multiprocessors meanwhile. A kernel without work takes its launch. Raises
+    Communication holds ``held_sms`` of the multiprocessors meanwhile. A kernel without work takes its launch. Raises
     InputError for a precision that the device does not have.
     """
     device.peak_flops(precision)  # the same complaint for every kind of kernel
     if kernel.kind == "memory":
         size = kernel.bytes / (device.by_row if kernel.by_row else 1.0)
-        together = _BLOCKS * (device.multiprocessors - device.reserved - held)
-        return memory_seconds(device, size, kernel.launches, kernel.passes * math.ceil(kernel.rows / together))
-    if precision in LOW_PRECISIONS and (kernel.wide or kernel.kind == "attention"):
+        together = _BLOCKS * (device.multiprocessors - device.reserved - held_sms)
+        return memory_kernel_seconds(device, size, kernel.launches, kernel.passes * math.ceil(kernel.rows / together))
+    if precision in LOW_PRECISIONS and (kernel.keeps_16_bits or kernel.kind == "attention"):
         precision = "bf16"  # a recipe of fp8 or fp4 keeps attention there, as Transformer Engine does by default
     begins = math.ceil(kernel.launches / max(kernel.streams, 1)) * device.launch  # one after the other
     if kernel.kind == "matmul":
-        return begins + device.matmul.seconds(kernel, device, precision, held)
+        return begins + device.matmul.seconds(kernel, device, precision, held_sms)
     if kernel.kind == "attention":
         peak, bandwidth = device.peak_flops(precision), device.reached_bandwidth
-        room = AttentionRoom(peak, bandwidth, device.multiprocessors, device.reserved + held)
+        room = AttentionResources(peak, bandwidth, device.multiprocessors, device.reserved + held_sms)
         return begins + device.attention.seconds(kernel, room)
     assert_never(kernel.kind)
 
 
-def kernels_seconds(device: Device, kernels: Iterable[Kernel], *, precision: str, held: int = 0) -> float:
-    """Return the time (s) of kernels that run one after the other on one stream."""
-    return math.fsum(kernel_seconds(device, kernel, precision=precision, held=held) for kernel in kernels)
+def kernel_sequence_seconds(device: Device, kernels: Iterable[Kernel], *, precision: str, held_sms: int = 0) -> float:
+    """Return the time (s) of kernels that run one after another on one stream."""
+    return math.fsum(kernel_seconds(device, kernel, precision=precision, held_sms=held_sms) for kernel in kernels)
 
 
-def memory_seconds(device: Device, size: float, launches: int = 1, passes: int = 0) -> float:
-    """Return the time (s) of kernels that only read and write ``size`` bytes of device memory.
+def memory_kernel_seconds(device: Device, size: float, launches: int = 1, passes: int = 0) -> float:
+    """Return the time (s) of memory-bound kernels that together read and write ``size`` bytes.
 
     Each of the ``launches`` waits for memory once, and so does each of ``passes`` that read again.
     """
@@ -313,7 +313,7 @@ def memory_seconds(device: Device, size: float, launches: int = 1, passes: int =
 
 
 def load_device(device: str | Mapping[str, Any]) -> Device:
-    """Return a device by its catalogue name, from a file ("my_gpu.yaml"), or from a document.
+    """Return a device by its built-in name, from a file ("my_gpu.yaml"), or from a mapping.
 
     A document may be based on a device of the catalogue: ``{base: h100, memory_bandwidth: "2.4 TB/s"}``. Raises
     InputError for an unknown name (with the nearest) and for a document that is not a device.
@@ -321,10 +321,10 @@ def load_device(device: str | Mapping[str, Any]) -> Device:
     if isinstance(device, str) and not is_device_file(device):
         return _load_builtin(device)
     if not isinstance(device, str | Mapping):
-        raise InputError(f"device {device!r} is neither a name nor a mapping; use one of: {listed(device_names())}")
-    return validate(Device, read_description(device))
+        raise InputError(f"device {device!r} is neither a name nor a mapping; use one of: {join_or(device_names())}")
+    return validate_document(Device, read_device_description(device))
 
 
 @cache
 def _load_builtin(name: str) -> Device:
-    return validate(Device, Document(data=device_document(name), source=f"device {name}", folder=Path()))
+    return validate_document(Device, Document(data=load_device_entry(name), source=f"device {name}", folder=Path()))

@@ -1,10 +1,10 @@
-"""Interference of communication and computation that overlap on one GPU: each slows down the other.
+"""Interference: how communication and computation on one GPU slow each other down.
 
-A computation that overlaps with a communication progresses at the rate 1 / (1 + sensitivity x pressure): ``pressure``
-is the slowdown that the communication causes to a fully sensitive kernel, ``sensitivity`` the computation's share of it
-(``sensitivity.py``). The communication's transfer progresses at 1 / (1 + drag). When either ends, the other continues
-at its full rate. Of several concurrent communications the strongest counts: sources measured one at a time. A
-communication lasts from the arrival of its last member to its end; its waiting for peers is not counted.
+A computation that overlaps with a communication progresses at the rate 1 / (1 + sensitivity x slowdown): the slowdown
+is what the communication causes to a fully sensitive kernel (``compute_slowdown``), ``sensitivity`` the computation's
+share of it (``sensitivity.py``). The communication's transfer progresses at 1 / (1 + drag). When either ends,
+the other continues at its full rate. Of several concurrent communications the strongest counts: sources measured one at
+a time. A communication lasts from the arrival of its last member to its end; its waiting for peers is not counted.
 
 Three mechanisms, each a separate kind (MODELLING.md C.5). Pure.
 """
@@ -16,14 +16,14 @@ from typing import Annotated, Literal, NamedTuple
 
 from pydantic import Field
 
-from simcluster.documents.spec import Count, Spec
+from simcluster.documents.base_spec import Count, Spec
 
 Slowdown = Annotated[float, Field(ge=0, le=100)]
 """How much longer something takes: 0.189 is 18.9 % longer."""
 
 
-class Communication(NamedTuple):
-    """A communication that overlaps with computation: whether it leaves the node, and the B/s that the GPU sends.
+class ConcurrentCommunication(NamedTuple):
+    """Communication that overlaps with compute: whether it leaves the node, and the GPU's send rate (B/s).
 
     ``relays``: kernels of a library that relays tokens to experts, which hold separate multiprocessors.
     """
@@ -33,8 +33,8 @@ class Communication(NamedTuple):
     relays: bool = False
 
 
-class Factor(Spec):
-    """Interference as one factor: all compute slows down during communication.
+class FactorInterference(Spec):
+    """Interference model with one factor: communication slows down all compute equally.
 
     Sources: 18.9 % longer on average during communication in a node, at most 40 % (arXiv:2507.03114); Calculon's
     ``processor_usage`` u takes that share of the GPU, 1 / (1 - u) - 1 longer: u = 0.15 over NVLink, 0.02 over
@@ -50,14 +50,14 @@ class Factor(Spec):
     """Additional communication time during compute, as a share: 0.1 for 10 %."""
     source: str = ""
 
-    def pressure(self, beside: Communication, multiprocessors: int, memory_bandwidth: float) -> float:
-        """Return the relative additional time of computation during the communication."""
-        far = beside.between_nodes and self.compute_between_nodes is not None
+    def compute_slowdown(self, comm: ConcurrentCommunication, multiprocessors: int, memory_bandwidth: float) -> float:
+        """Return the relative slowdown of computation during the communication (0.2: 20 % longer)."""
+        far = comm.between_nodes and self.compute_between_nodes is not None
         return (self.compute_between_nodes or 0.0) if far else self.compute
 
 
-class Multiprocessors(Spec):
-    """Interference by ``channels`` multiprocessors (SMs) that communication occupies, one per channel of communication.
+class MultiprocessorInterference(Spec):
+    """Interference model in which each of ``channels`` communication channels occupies one SM.
 
     Sources: NCCL runs one block per channel, 16 to 32 of them; DeepSeek-V3 reserves 20 of 132 (arXiv:2412.19437). A
     matmul then runs in ceil(tiles / what is left) waves, and on what is left of the power: 24 of 132 cost one at the
@@ -72,13 +72,13 @@ class Multiprocessors(Spec):
     """Additional communication time during compute, as a share: 0.1 for 10 %."""
     source: str = ""
 
-    def pressure(self, beside: Communication, multiprocessors: int, memory_bandwidth: float) -> float:
-        """Return the relative additional time of work that scales with the number of free SMs."""
+    def compute_slowdown(self, comm: ConcurrentCommunication, multiprocessors: int, memory_bandwidth: float) -> float:
+        """Return the relative slowdown of work that scales with the number of free SMs."""
         return self.channels / (multiprocessors - self.channels)
 
 
-class MemoryBandwidth(Spec):
-    """Interference by memory traffic: each byte sent takes ``bytes_per_byte`` bytes of GPU memory traffic.
+class BandwidthInterference(Spec):
+    """Interference model in which each byte sent causes ``bytes_per_byte`` bytes of memory traffic.
 
     A kernel that memory bandwidth limits takes 1 / (1 - bytes_per_byte x rate / bandwidth) as long. Source: 2 to 3
     bytes (a maintainer in NVIDIA/nccl issue 1428; 3 gives the 1.8 x measured there on A100 over NVLink). ``rate`` is
@@ -92,39 +92,40 @@ class MemoryBandwidth(Spec):
     """Additional communication time during compute, as a share: 0.1 for 10 %."""
     source: str = ""
 
-    def pressure(self, beside: Communication, multiprocessors: int, memory_bandwidth: float) -> float:
-        """Return the relative additional time of a kernel that memory bandwidth limits."""
-        taken = min(0.5, self.bytes_per_byte * beside.bytes_per_second / memory_bandwidth)
+    def compute_slowdown(self, comm: ConcurrentCommunication, multiprocessors: int, memory_bandwidth: float) -> float:
+        """Return the relative slowdown of a kernel that memory bandwidth limits."""
+        taken = min(0.5, self.bytes_per_byte * comm.bytes_per_second / memory_bandwidth)
         return taken / (1.0 - taken)
 
 
-InterferenceSpec = Annotated[Factor | Multiprocessors | MemoryBandwidth, Field(discriminator="kind")]
+_AnyInterference = FactorInterference | MultiprocessorInterference | BandwidthInterference
+InterferenceSpec = Annotated[_AnyInterference, Field(discriminator="kind")]
 
 
 @dataclass(frozen=True, slots=True)
 class Interference:
-    """A mechanism by which communication slows compute, on GPUs with given SMs and memory bandwidth (B/s).
+    """An interference model on a GPU with given SMs and memory bandwidth (B/s).
 
     Without a ``spec`` only kernels that relay tokens to experts interfere, which hold ``dispatcher`` multiprocessors.
     """
 
-    spec: Factor | Multiprocessors | MemoryBandwidth | None
+    spec: FactorInterference | MultiprocessorInterference | BandwidthInterference | None
     multiprocessors: int
     memory_bandwidth: float
     dispatcher: int = 0
 
-    def pressure(self, beside: Communication) -> float:
-        """Return the relative additional time of fully sensitive computation during this communication."""
-        if beside.relays and self.dispatcher:
+    def compute_slowdown(self, comm: ConcurrentCommunication) -> float:
+        """Return the relative slowdown that this communication causes in a fully sensitive computation."""
+        if comm.relays and self.dispatcher:
             return self.dispatcher / (self.multiprocessors - self.dispatcher)
-        return self.spec.pressure(beside, self.multiprocessors, self.memory_bandwidth) if self.spec else 0.0
+        return self.spec.compute_slowdown(comm, self.multiprocessors, self.memory_bandwidth) if self.spec else 0.0
 
     @property
-    def by_rate(self) -> bool:
+    def depends_on_rate(self) -> bool:
         """Return whether the slowdown depends on the B/s that a communication sends."""
-        return isinstance(self.spec, MemoryBandwidth)
+        return isinstance(self.spec, BandwidthInterference)
 
     @property
     def communication_slowdown(self) -> float:
-        """Relative additional time of a communication that overlaps with computation."""
+        """Relative slowdown of a communication that overlaps with computation."""
         return self.spec.communication if self.spec else 0.0

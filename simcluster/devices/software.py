@@ -1,4 +1,4 @@
-"""Host costs and mechanisms of training frameworks: time to launch kernels and collectives, kinds of kernels.
+"""Training frameworks: launch times of kernels and collectives on the host, and kernel choices.
 
 A GPU runs what has been issued; where kernels are shorter than the time it takes to issue them, the host decides how
 long a pass takes ("launch-bound"). The host begins to issue a pass when the GPU may begin it, which is so where sending
@@ -18,15 +18,15 @@ from pydantic import BeforeValidator
 
 from simcluster.base.errors import InputError
 from simcluster.base.units import Seconds
+from simcluster.documents.base_spec import Spec
 from simcluster.documents.catalogue import load_presets
 from simcluster.documents.diagnostics import did_you_mean
-from simcluster.documents.kinds import FileForms
-from simcluster.documents.spec import Spec
-from simcluster.model.choices import Accumulate, Bias, Kernels, Probabilities, Ring, Rope
+from simcluster.documents.field_annotations import SchemaAlternatives
+from simcluster.model.kernel_choices import Accumulate, Bias, Kernels, Probabilities, Ring, Rope
 from simcluster.model.mixture import ExpertKernels
 
 IDEAL = "ideal"
-"""Software that costs nothing: everything is issued in time."""
+"""Name of the software without host time: every kernel is launched in time."""
 
 Selective = Literal["any-core", "unfused-core"]
 Gradients = Literal["averaged", "scaled", "checked"]
@@ -34,7 +34,7 @@ Shards = Literal["in-place", "flat", "copied", "lists"]
 
 
 class Software(Spec):
-    """A training framework: its host times per kernel, collective and microbatch, and its mechanisms.
+    """A training framework: host times per kernel, collective and microbatch, and implementation choices.
 
     ``kernel`` counts the kernels of our model of a layer (13 in the forward of a GPT layer without fused attention);
     real libraries issue more and smaller ones.
@@ -105,8 +105,8 @@ class Software(Spec):
     source: str = ""
 
 
-def expected_latest(members: int) -> float:
-    """Return the mean delay of the last of N normally delayed ranks, in standard deviations.
+def expected_latest_delay(members: int) -> float:
+    """Return the mean of the largest of ``members`` normal delays, in standard deviations.
 
     0 for 1, 0.56 for 2, 1.42 for 8, within 0.03, by Blom's formula (Statistical Estimates and Transformed
     Beta-Variables, 1958).
@@ -116,20 +116,20 @@ def expected_latest(members: int) -> float:
     return NormalDist().inv_cdf((members - 0.375) / (members + 0.25))
 
 
-def software_names() -> tuple[str, ...]:
+def list_software_names() -> tuple[str, ...]:
     """Return the names of the built-in training frameworks."""
     return (IDEAL, *load_presets("software.yaml"))
 
 
 def load_software(name: object) -> Software | None:
-    """Return the built-in framework of this name, None for ``ideal``; InputError lists the names for others."""
+    """Return the built-in framework called ``name`` (``ideal``: None); raise InputError for unknown names."""
     if name == IDEAL:
         return None
     known = load_presets("software.yaml")
     if not isinstance(name, str) or name not in known:
         raise InputError(
-            f"there is no software {name!r}{did_you_mean(name, software_names())}; built-in: "
-            f"{', '.join(software_names())}; or set its times, as in {{kernel: 10 us, collective: 20 us}}"
+            f"there is no software {name!r}{did_you_mean(name, list_software_names())}; built-in: "
+            f"{', '.join(list_software_names())}; or set its times, as in {{kernel: 10 us, collective: 20 us}}"
         )
     return Software.model_validate({"name": name, **known[name]})
 
@@ -149,7 +149,6 @@ def _resolve_software(value: object) -> object:
     return value
 
 
-SoftwareChoice = Annotated[
-    Software | None, BeforeValidator(_resolve_software), FileForms(lambda: (software_names(), Software, type(None)))
-]
+_ALTERNATIVES = SchemaAlternatives(lambda: (list_software_names(), Software, type(None)))
+SoftwareChoice = Annotated[Software | None, BeforeValidator(_resolve_software), _ALTERNATIVES]
 """A name from the catalogue, ``ideal`` (None), or a mapping of times, and of what differs from its ``base``."""

@@ -1,1 +1,1 @@
-"""Documents that users write: YAML with line numbers, overrides, formulas, and helpful error messages."""
+"""Documents that users write: YAML files with line numbers, overrides, formulas, and errors that suggest a fix."""

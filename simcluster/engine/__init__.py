@@ -1,1 +1,1 @@
-"""The compiled engine: makes tables of a job's ops, and simulates them in one loop over instants."""
+"""Compiled engine: converts a job's ops to tables and simulates them in one event loop."""

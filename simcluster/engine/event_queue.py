@@ -1,4 +1,4 @@
-"""Priority queue of numbered events, the earliest first; compiled, see ``base.pointers``."""
+"""Priority queue of events, each an integer key with a time; earliest first. Compiled, see ``base.pointers``."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ EVENT = [("key", np.int32), ("following", np.int32)]
 
 
 class EventQueue:
-    """4-ary heap of chains of events: ``chains[0]`` has the earliest of ``count`` times.
+    """4-ary heap whose entries are chains of events at the same time; ``chains[0]`` is the earliest.
 
     The children of chain i are chains 4 i + 1 to 4 i + 4.  Consecutive events at the same time share a chain: ranks of
     a group often compute equally long.  Events at the same time have no defined order.
@@ -36,13 +36,13 @@ class EventQueue:
         self.count = self._room = self._events = self._free = 0
         self._latest = -1  # the first event of the newest chain
         self._latest_time = 0.0
-        self._make_room(room)
-        self._make_events(room)
+        self._grow_heap(room)
+        self._grow_events(room)
 
-    def put(self, time: cython.double, key: cython.int) -> cython.void:
-        """Add an event."""
+    def add_event(self, time: cython.double, key: cython.int) -> cython.void:
+        """Add an event with this key at this time."""
         if not self._free:
-            self._make_events(2 * self._events)
+            self._grow_events(2 * self._events)
         event: cython.int = self._free - 1
         self._free = self.events[event].following
         self.events[event].key = key
@@ -55,18 +55,18 @@ class EventQueue:
             self._latest_time = time
             self._put_chain(time, event)
 
-    def rounded(self, seconds: cython.double) -> cython.double:
-        """Return a duration on the grid."""
+    def round_to_grid(self, seconds: cython.double) -> cython.double:
+        """Return a duration rounded to the clock's grid."""
         return rint(seconds * self.ticks) / self.ticks
 
-    def key(self) -> cython.int:
-        """Return the key that ``pop`` returns next."""
+    def peek_key(self) -> cython.int:
+        """Return the key of the next event without removing the event from the queue."""
         first: cython.int = self.chains[0].first
         after: cython.int = self.events[first].following
         return self.events[after - 1].key if after else self.events[first].key
 
     def pop(self) -> cython.int:
-        """Remove one of the earliest events and return its key."""
+        """Remove the next event (any event at the earliest time) and return the key of that event."""
         event: cython.int = self.chains[0].first
         after: cython.int = self.events[event].following
         if after:  # the first of a chain is removed last
@@ -83,7 +83,7 @@ class EventQueue:
     def _put_chain(self, time: cython.double, first: cython.int) -> cython.void:
         i: cython.int = self.count
         if i == self._room:
-            self._make_room(2 * i)
+            self._grow_heap(2 * i)
         while i > 0:
             parent: cython.int = (i - 1) >> 2
             if self.chains[parent].time <= time:
@@ -116,7 +116,7 @@ class EventQueue:
         self.chains[i].time = time
         self.chains[i].first = first
 
-    def _make_room(self, room: cython.int) -> cython.void:
+    def _grow_heap(self, room: cython.int) -> cython.void:
         records = self.buffers.records("chains", CHAIN, room + 7)
         # the children of a chain are in one cache line
         self.chains = cython.cast(cython.pointer(Chain), records) + 3 if cython.compiled else records
@@ -124,7 +124,7 @@ class EventQueue:
             self.chains[i].time = INFINITE
         self._room = room
 
-    def _make_events(self, room: cython.int) -> cython.void:
+    def _grow_events(self, room: cython.int) -> cython.void:
         records = self.buffers.records("events", EVENT, room)
         self.events = cython.cast(cython.pointer(Event), records) if cython.compiled else records
         for event in range(self._events, room):

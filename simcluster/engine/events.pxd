@@ -30,14 +30,14 @@ cdef class EventQueue:
     cdef int _free
     cdef int _latest
     cdef double _latest_time
-    cdef void put(self, double time, int key) noexcept
-    cdef double rounded(self, double seconds) noexcept
-    cdef int key(self) noexcept
+    cdef void add_event(self, double time, int key) noexcept
+    cdef double round_to_grid(self, double seconds) noexcept
+    cdef int peek_key(self) noexcept
     cdef int pop(self) noexcept
     cdef void _put_chain(self, double time, int first) noexcept
     cdef void _remove_earliest_chain(self) noexcept
-    cdef void _make_room(self, int room) noexcept
-    cdef void _make_events(self, int room) noexcept
+    cdef void _grow_heap(self, int room) noexcept
+    cdef void _grow_events(self, int room) noexcept
 
 
 cdef struct Membership:
@@ -51,7 +51,7 @@ cdef struct Membership:
 
 
 @cython.final
-cdef class Memberships:
+cdef class MembershipLists:
     cdef Buffers buffers
     cdef int* head
     cdef int* count
@@ -62,14 +62,14 @@ cdef class Memberships:
     cdef int _members
     cdef void add(self, int container, int member, double weight) noexcept
     cdef void remove_all(self, int member) noexcept
-    cdef void _make_room(self, int room) noexcept
-    cdef void _make_members(self, int members) noexcept
+    cdef void _grow_entries(self, int room) noexcept
+    cdef void _allocate_members(self, int members) noexcept
 
 
 @cython.final
-cdef class MaxMin:
+cdef class MaxMinRates:
     cdef Buffers buffers
-    cdef Memberships users
+    cdef MembershipLists users
     cdef EventQueue queue
     cdef double* _want
     cdef double* _flows
@@ -88,18 +88,18 @@ cdef class MaxMin:
     cdef unsigned char* is_touched
     cdef int* touched
     cdef int touched_count
-    cdef void make_room(self, int room) noexcept
-    cdef void join(self, int activity, int traffic) noexcept
-    cdef double reserve(self, int activity, int traffic) noexcept
-    cdef void cancel(self, int traffic) noexcept
-    cdef void leave(self, int activity) noexcept
-    cdef void solve(self) noexcept
-    cdef void _touch(self, int activity) noexcept
-    cdef void visit(self, int link) noexcept
-    cdef void _update(self, int activity, int link) noexcept
-    cdef double _level_of(self, int link) noexcept
-    cdef double _share(self, double capacity, int count) noexcept
-    cdef double _sum(self, int count, double low, double high) noexcept
+    cdef void allocate_transfers(self, int room) noexcept
+    cdef void join_links(self, int activity, int traffic) noexcept
+    cdef double reserve_links(self, int activity, int traffic) noexcept
+    cdef void cancel_reservation(self, int traffic) noexcept
+    cdef void leave_links(self, int activity) noexcept
+    cdef void solve_rates(self) noexcept
+    cdef void _mark_touched(self, int activity) noexcept
+    cdef void schedule_link_update(self, int link) noexcept
+    cdef void _update_rate(self, int activity, int link) noexcept
+    cdef double _fair_level_of_link(self, int link) noexcept
+    cdef double _fair_rate(self, double capacity, int count) noexcept
+    cdef double _sum_flows(self, int count, double low, double high) noexcept
 
 
 cdef struct Activity:
@@ -117,10 +117,10 @@ cdef struct Activity:
 
 
 @cython.final
-cdef class LinkActivities:
+cdef class LinkTransfers:
     cdef Buffers buffers
     cdef EventQueue queue
-    cdef readonly MaxMin shares
+    cdef readonly MaxMinRates shares
     cdef Activity* state
     cdef readonly int under_way
     cdef readonly long long events
@@ -130,18 +130,18 @@ cdef class LinkActivities:
     cdef double* _nominal
     cdef int _free
     cdef readonly int room
-    cdef bint changed(self) noexcept
-    cdef int take(self) noexcept
-    cdef void give_back(self, int activity) noexcept
-    cdef void begin(self, int activity, int traffic, double drag) noexcept
-    cdef bint advance(self, int activity) noexcept
-    cdef void settle(self) noexcept
-    cdef void set_drag(self, int activity, double drag) noexcept
-    cdef void set_factor(self, int link, double factor) noexcept
-    cdef void _release(self, int activity) noexcept
+    cdef bint needs_update(self) noexcept
+    cdef int allocate(self) noexcept
+    cdef void free(self, int activity) noexcept
+    cdef void begin_transfer(self, int activity, int traffic, double drag) noexcept
+    cdef bint advance_transfer(self, int activity) noexcept
+    cdef void update_rates(self) noexcept
+    cdef void set_slowdown(self, int activity, double drag) noexcept
+    cdef void set_capacity_factor(self, int link, double factor) noexcept
+    cdef void _end_reservation(self, int activity) noexcept
     cdef double _round_seconds(self, int activity, double rate) noexcept
-    cdef void _reckon(self, int activity) noexcept
-    cdef void _make_room(self, int room) noexcept
+    cdef void _update_end_time(self, int activity) noexcept
+    cdef void _grow(self, int room) noexcept
 
 
 cdef struct TemplateOp:
@@ -167,9 +167,9 @@ cdef class TemplateOps:
     cdef int* wait_peer
     cdef int* _peer
     cdef int _peers
-    cdef int whose(self, int instance, int wait) noexcept
-    cdef object _close_awaited_ops(self, object templates, object instances)
-    cdef object _find_runs(self, object templates)
+    cdef int awaited_instance(self, int instance, int wait) noexcept
+    cdef object _mark_awaited_ops(self, object templates, object instances)
+    cdef object _find_computation_runs(self, object templates)
 
 
 cdef struct LaneState:
@@ -214,33 +214,33 @@ cdef class LaneStates:
     cdef readonly long long events
     cdef int* ready_lanes
     cdef int ready_count
-    cdef void put(self, int lane) noexcept
+    cdef void schedule_event(self, int lane) noexcept
     cdef double* end
     cdef int* _lane_op
     cdef double* _own
     cdef double* _lane_end
     cdef int* _lane_first
     cdef int* _template_first
-    cdef object _put_at_first_ops(self, object tables)
-    cdef int place(self, int lane, int at) noexcept
-    cdef int op(self, int lane, int at) noexcept
-    cdef void keep(self, int lane, int at, double end) noexcept
-    cdef bint begins(self, int lane) noexcept
-    cdef int run_ahead(self, int lane, bint joins) noexcept
-    cdef int _follower(self, int lane, int place) noexcept
-    cdef double seconds(self, int lane, int at) noexcept
+    cdef object _init_lane_states(self, object tables)
+    cdef int template_op_index(self, int lane, int at) noexcept
+    cdef int global_op_number(self, int lane, int at) noexcept
+    cdef void record_end(self, int lane, int at, double end) noexcept
+    cdef bint try_begin_op(self, int lane) noexcept
+    cdef int begin_run(self, int lane, bint joins) noexcept
+    cdef int _find_follower(self, int lane, int place) noexcept
+    cdef double op_seconds(self, int lane, int at) noexcept
     cdef bint end_run(self, int lane) noexcept
-    cdef bint settle(self, int lane, double pressure, double speed) noexcept
-    cdef void _come_to_now(self, int lane) noexcept
-    cdef double _end_of_run(self, int lane) noexcept
-    cdef double _factor(self, int lane, int at) noexcept
-    cdef double _left(self, int lane, double time) noexcept
+    cdef bint update_run(self, int lane, double pressure, double speed) noexcept
+    cdef void _advance_run_to_now(self, int lane) noexcept
+    cdef double _run_end_time(self, int lane) noexcept
+    cdef double _slowdown_factor(self, int lane, int at) noexcept
+    cdef double _remaining_seconds(self, int lane, double time) noexcept
     cdef void end_op(self, int lane) noexcept
-    cdef int _awaited_lane(self, int lane, int place) noexcept
-    cdef void _join_waiters(self, int lane, int awaited_lane, int at) noexcept
-    cdef void _wake_waiters(self, int ended) noexcept
-    cpdef int op_at(self, int lane)
-    cpdef bint is_over(self, int instance, int number)
+    cdef int _find_awaited_lane(self, int lane, int place) noexcept
+    cdef void _insert_waiter(self, int lane, int awaited_lane, int at) noexcept
+    cdef void _resume_waiters(self, int ended) noexcept
+    cpdef int current_op_number(self, int lane)
+    cpdef bint is_op_finished(self, int instance, int number)
 
 
 cdef struct Meeting:
@@ -254,7 +254,7 @@ cdef struct Meeting:
 
 
 @cython.final
-cdef class MeetingStates:
+cdef class RendezvousStates:
     cdef Buffers buffers
     cdef LaneStates lanes
     cdef Meeting* record
@@ -264,17 +264,17 @@ cdef class MeetingStates:
     cdef int* _kinds
     cdef int* _parties
     cdef object _in_rounds
-    cdef void find(self, int lane, int place) noexcept
-    cdef int count(self, int lane) noexcept
-    cdef void join(self, int lane) noexcept
-    cdef void expect(self, int lane) noexcept
-    cdef bint is_full(self, int meeting) noexcept
-    cdef bint is_due(self, int meeting) noexcept
-    cdef bint are_there(self, int meeting) noexcept
-    cdef bint note(self, int lane, bint first) noexcept
-    cdef void leave(self, int lane) noexcept
-    cpdef object kept_times(self)
-    cpdef tuple arrived(self, int meeting)
+    cdef void assign_rendezvous(self, int lane, int place) noexcept
+    cdef int count_arrival(self, int lane) noexcept
+    cdef void add_lane(self, int lane) noexcept
+    cdef void expect_arrival(self, int lane) noexcept
+    cdef bint have_all_joined(self, int meeting) noexcept
+    cdef bint is_last_arrival_due(self, int meeting) noexcept
+    cdef bint check_all_arrived(self, int meeting) noexcept
+    cdef bint record_arrival(self, int lane, bint first) noexcept
+    cdef void end_lane_communication(self, int lane) noexcept
+    cpdef object recorded_times(self)
+    cpdef tuple arrivals_and_kind(self, int meeting)
 
 
 cdef struct RankState:
@@ -284,12 +284,12 @@ cdef struct RankState:
 
 
 @cython.final
-cdef class RankActivities:
+cdef class RankComputations:
     cdef Buffers buffers
     cdef LaneStates lanes
-    cdef LinkActivities links
-    cdef MeetingStates meetings
-    cdef Memberships flights
+    cdef LinkTransfers links
+    cdef RendezvousStates meetings
+    cdef MembershipLists flights
     cdef readonly int computing_lanes
     cdef readonly int changed
     cdef readonly bint drags
@@ -299,15 +299,15 @@ cdef class RankActivities:
     cdef double* _drag
     cdef int* _rank_first
     cdef int* _kind_rank
-    cdef void begin(self, int lane, bint joins) noexcept
-    cdef void end(self, int lane) noexcept
-    cdef void take_off(self, int flight, int kind) noexcept
-    cdef void land(self, int flight, int kind) noexcept
+    cdef void begin_computation(self, int lane, bint joins) noexcept
+    cdef void end_computation(self, int lane) noexcept
+    cdef void begin_communication(self, int flight, int kind) noexcept
+    cdef void end_communication(self, int flight, int kind) noexcept
     cdef void set_speed(self, int rank, double factor) noexcept
-    cdef void settle(self) noexcept
+    cdef void update_changed_ranks(self) noexcept
     cdef void _mark_changed(self, int rank) noexcept
-    cdef void _settle_lanes(self, int rank) noexcept
-    cdef void _settle_flights(self, int rank) noexcept
+    cdef void _update_computations(self, int rank) noexcept
+    cdef void _update_communications(self, int rank) noexcept
 
 
 cdef struct Collective:
@@ -331,10 +331,10 @@ cdef struct Hop:
 
 
 @cython.final
-cdef class RoundsUnderWay:
+cdef class HopByHopCollectives:
     cdef Buffers buffers
-    cdef LinkActivities links
-    cdef MeetingStates meetings
+    cdef LinkTransfers links
+    cdef RendezvousStates meetings
     cdef Collective* _collectives
     cdef Hop* _hops
     cdef int* _port_first
@@ -342,14 +342,14 @@ cdef class RoundsUnderWay:
     cdef int* _state
     cdef int _used
     cdef int _room
-    cdef int allocate(self, int collective) noexcept
-    cdef void arrive(self, int state, int position, int lane) noexcept
-    cdef void end_hop(self, int activity) noexcept
-    cdef int _hop(self, int state, int hop) noexcept
-    cdef void _continue(self, int state, int port) noexcept
-    cdef void _leave(self, int state, int position, int block) noexcept
-    cdef void _enter(self, int state, int position, int block) noexcept
-    cdef void _try(self, int state, int hop) noexcept
+    cdef int allocate_state(self, int collective) noexcept
+    cdef void begin_member(self, int state, int position, int lane) noexcept
+    cdef void end_hop_round(self, int activity) noexcept
+    cdef int _hop_state_index(self, int state, int hop) noexcept
+    cdef void _begin_next_rounds(self, int state, int port) noexcept
+    cdef void _count_member_hop_done(self, int state, int position, int block) noexcept
+    cdef void _move_member_to_block(self, int state, int position, int block) noexcept
+    cdef void _try_begin_round(self, int state, int hop) noexcept
 
 
 @cython.final
@@ -357,10 +357,10 @@ cdef class Engine:
     cdef Buffers buffers
     cdef readonly EventQueue queue
     cdef readonly LaneStates lanes
-    cdef readonly LinkActivities links
-    cdef readonly MeetingStates meetings
-    cdef readonly RankActivities ranks
-    cdef RoundsUnderWay rounds
+    cdef readonly LinkTransfers links
+    cdef readonly RendezvousStates meetings
+    cdef readonly RankComputations ranks
+    cdef HopByHopCollectives rounds
     cdef readonly int change
     cdef int _changes
     cdef bint _more_changes
@@ -374,18 +374,18 @@ cdef class Engine:
     cdef int* _traffic
     cdef int* _in_rounds
     cdef bint _joins_ahead
-    cpdef object load_changes(self, object times, object of, object factors, bint more)
+    cpdef object load_link_and_speed_changes(self, object times, object of, object factors, bint more)
     cpdef int run(self, long long events)
-    cpdef long long events(self) noexcept
-    cpdef long long ops_over(self) noexcept
-    cpdef double next_event(self) noexcept
-    cdef int _stop(self) noexcept
-    cdef double _next_time(self) noexcept
+    cpdef long long count_events(self) noexcept
+    cpdef long long count_finished_ops(self) noexcept
+    cpdef double next_event_time(self) noexcept
+    cdef int _stop_in_deadlock(self) noexcept
+    cdef double _next_instant(self) noexcept
     cdef void _apply_changes(self) noexcept
-    cdef void _finish_instant(self) noexcept
-    cdef void _take_event(self) noexcept
-    cdef void _begin(self, int lane) noexcept
-    cdef void _arrive_in_rounds(self, int lane, int place, int kind) noexcept
-    cdef void _begin_if_all_arrived(self, int meeting) noexcept
-    cdef void _advance_activity(self, int activity) noexcept
-    cdef void _end_meeting(self, int meeting) noexcept
+    cdef void _process_instant(self) noexcept
+    cdef void _process_event(self) noexcept
+    cdef void _begin_op(self, int lane) noexcept
+    cdef void _join_hop_by_hop_collective(self, int lane, int place, int kind) noexcept
+    cdef void _begin_transfer_if_all_arrived(self, int meeting) noexcept
+    cdef void _advance_transfer(self, int activity) noexcept
+    cdef void _end_rendezvous(self, int meeting) noexcept

@@ -1,6 +1,6 @@
-"""Activities on links over time: latency first, then rounds at the fair rate of every moment; compiled.
+"""Transfers on links over time: first their latency, then rounds at the current max-min fair rate; compiled.
 
-``reference.network`` defines it.
+``reference.fluid_network`` defines it.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ import cython
 import numpy as np
 
 from simcluster.base.arrays import Floats
-from simcluster.engine.tables import Traffics
+from simcluster.engine.tables import TrafficTuple
 from simcluster.traffic.traffic import Traffic
 
 if not cython.compiled:
     from simcluster.base.pointers import Buffers
     from simcluster.engine.event_queue import INFINITE, EventQueue
-    from simcluster.engine.max_min import MaxMin
+    from simcluster.engine.max_min import MaxMinRates
 
     Activity = SimpleNamespace
 
@@ -28,58 +28,58 @@ ACTIVITY = [
     *((name, np.float64) for name in ("due", "remaining", "round_seconds", "updated", "drag")),
     *((name, np.int32) for name in ("traffic", "phase", "kind", "meeting", "stage", "hop")),
 ]
-"""Fields of an Activity (see the .pxd file): ``stage`` is the next free activity if this one is free."""
+"""Fields of an Activity (see the .pxd file); in a free record, ``stage`` is the number of the next free record."""
 
 
-class LinkActivities:
-    """Activities by number: ``due`` is when an activity is over or, before that, comes to its links.
+class LinkTransfers:
+    """Transfers (sets of flows that advance together) by number, and their use of links.
 
-    The owner of an activity keeps there its ``kind``, ``meeting``, ``stage`` and ``hop``.  Numbers are used again.
-    Events of activities have odd keys in the queue.
+    The caller stores a transfer's ``kind``, ``meeting``, ``stage`` and ``hop`` in its record.  Numbers are reused.
+    Events of transfers have odd keys in the queue.  The code calls a transfer an *activity*.
 
-    An activity whose links are idle reserves them from the start of its latency; its only event is its end.  The
-    reservation ends when another activity needs one of them.  ``events`` counts ends of latency without an event.
+    A transfer whose links are idle reserves them from the start of its latency; its only event is its end.  The
+    reservation ends when another transfer needs one of the links.  ``events`` counts ends of latency without an event.
     """
 
     def __init__(self, queue: EventQueue, traffics: Sequence[Traffic], capacity: Floats) -> None:
-        columns = traffics.columns if isinstance(traffics, Traffics) else Traffics(traffics).columns
+        columns = traffics.columns if isinstance(traffics, TrafficTuple) else TrafficTuple(traffics).columns
         self.buffers = Buffers()
         self.queue = queue
-        self.shares = MaxMin(capacity, columns)
-        self._nominal = self.buffers.given_doubles("nominal", capacity)
-        self._bytes = self.buffers.given_doubles("bytes", columns.round_bytes)
-        self._rounds = self.buffers.given_doubles("rounds", columns.rounds)
-        self._latency = self.buffers.given_doubles("latency", columns.latency)
+        self.shares = MaxMinRates(capacity, columns)
+        self._nominal = self.buffers.view_doubles("nominal", capacity)
+        self._bytes = self.buffers.view_doubles("bytes", columns.round_bytes)
+        self._rounds = self.buffers.view_doubles("rounds", columns.rounds)
+        self._latency = self.buffers.view_doubles("latency", columns.latency)
         self.under_way = self.events = self.room = 0
         self._free = -1
-        self._make_room(64)
+        self._grow(64)
 
-    def changed(self) -> cython.bint:
-        """Return whether links have to be shared out anew at the end of this instant."""
+    def needs_update(self) -> cython.bint:
+        """Return whether fair rates must be recomputed at the end of this instant."""
         return self.shares.touched_count > 0 or self.shares.queue.count > 0
 
-    def moving_traffics(self) -> set[int]:
-        """Return the traffics of activities that share their links now."""
+    def active_traffics(self) -> set[int]:
+        """Return the numbers of the traffic items that now have a transfer on shared links."""
         joined = self.buffers.column("activities", "phase") == _JOINED
         traffics: set[int] = set(self.buffers.column("activities", "traffic")[joined].tolist())
         return traffics
 
-    def take(self) -> cython.int:
-        """Return the number of an activity that is free."""
+    def allocate(self) -> cython.int:
+        """Allocate a number for a new transfer and return that number."""
         if self._free < 0:
-            self._make_room(2 * self.room)
+            self._grow(2 * self.room)
         activity: cython.int = self._free
         self._free = self.state[activity].stage
         return activity
 
-    def give_back(self, activity: cython.int) -> cython.void:
-        """Make an activity free."""
+    def free(self, activity: cython.int) -> cython.void:
+        """Free a transfer's number for reuse."""
         self.state[activity].stage = self._free
         self._free = activity
 
-    def begin(self, activity: cython.int, traffic: cython.int, drag: cython.double) -> cython.void:
-        """Begin to move a traffic: its latency begins now."""
-        rate: cython.double = self.shares.reserve(activity, traffic)
+    def begin_transfer(self, activity: cython.int, traffic: cython.int, drag: cython.double) -> cython.void:
+        """Begin a transfer with its latency; its rounds take ``drag`` times as long as the fair rate allows."""
+        rate: cython.double = self.shares.reserve_links(activity, traffic)
         self.under_way += 1
         self.state[activity].traffic = traffic
         self.state[activity].remaining = self._rounds[traffic]
@@ -92,74 +92,74 @@ class LinkActivities:
             self.state[activity].updated = self.state[activity].due
             self.state[activity].round_seconds = self._round_seconds(activity, rate)
             self.state[activity].due += self.state[activity].remaining * self.state[activity].round_seconds
-        self.queue.put(self.state[activity].due, 2 * activity + 1)
+        self.queue.add_event(self.state[activity].due, 2 * activity + 1)
 
-    def advance(self, activity: cython.int) -> cython.bint:
-        """Advance an activity that is due: return whether it is over; else put it on its links."""
+    def advance_transfer(self, activity: cython.int) -> cython.bint:
+        """Advance a due transfer: return True if the transfer has ended; else move it from latency to its links."""
         traffic: cython.int = self.state[activity].traffic
         self.events += 1
         self.state[activity].due = INFINITE
         if self.state[activity].phase:
             if self.state[activity].phase == _RESERVED:
-                self.shares.cancel(traffic)
+                self.shares.cancel_reservation(traffic)
                 self.events += 1
             else:
-                self.shares.leave(activity)
+                self.shares.leave_links(activity)
             self.state[activity].phase = 0
             self.under_way -= 1
             return True
         for place in range(self.shares.usage_first[traffic], self.shares.usage_first[traffic + 1]):
             owner = self.shares.owner[self.shares.usage_link[place]]
             if owner:
-                self._release(owner - 1)
+                self._end_reservation(owner - 1)
         self.state[activity].phase = _JOINED
         self.state[activity].updated = self.queue.now
-        self.shares.join(activity, traffic)
+        self.shares.join_links(activity, traffic)
         return False
 
-    def _release(self, activity: cython.int) -> cython.void:
-        """Let an activity that has reserved its links share them from now on."""
+    def _end_reservation(self, activity: cython.int) -> cython.void:
+        """Cancel a transfer's exclusive reservation; from now on the transfer shares its links with others."""
         traffic: cython.int = self.state[activity].traffic
-        self.shares.cancel(traffic)
+        self.shares.cancel_reservation(traffic)
         if self.queue.now <= self.state[activity].updated:  # its latency ends later
             self.state[activity].phase = 0
             self.state[activity].round_seconds = INFINITE
             self.state[activity].due = self.state[activity].updated
-            self.queue.put(self.state[activity].due, 2 * activity + 1)
+            self.queue.add_event(self.state[activity].due, 2 * activity + 1)
             return
         self.state[activity].phase = _JOINED
         self.events += 1
-        self.shares.join(activity, traffic)
+        self.shares.join_links(activity, traffic)
         self.shares.before[activity] = self.shares.rate[activity]  # it had this rate before this instant
 
-    def settle(self) -> cython.void:
-        """Share out links at the end of an instant."""
-        shares: MaxMin = self.shares
-        shares.solve()
+    def update_rates(self) -> cython.void:
+        """Recompute fair rates and the end times of affected transfers, at the end of an instant."""
+        shares: MaxMinRates = self.shares
+        shares.solve_rates()
         for number in range(shares.touched_count):
             activity = shares.touched[number]
             shares.is_touched[activity] = 0
             if shares.rate[activity] != shares.before[activity]:
-                self._reckon(activity)
+                self._update_end_time(activity)
         shares.touched_count = 0
 
-    def set_drag(self, activity: cython.int, drag: cython.double) -> cython.void:
-        """Let the rounds of an activity take ``drag`` times as long from now on; its share of links stays."""
+    def set_slowdown(self, activity: cython.int, drag: cython.double) -> cython.void:
+        """Set the factor ``drag`` by which a transfer's rounds take longer; its fair share of links is unchanged."""
         if self.state[activity].phase == _RESERVED:
-            self._release(activity)
+            self._end_reservation(activity)
         self.state[activity].drag = drag
         if self.state[activity].phase == _JOINED:
-            self._reckon(activity)
+            self._update_end_time(activity)
 
-    def set_factor(self, link: cython.int, factor: cython.double) -> cython.void:
-        """Multiply a link's nominal capacity by this factor from now on."""
+    def set_capacity_factor(self, link: cython.int, factor: cython.double) -> cython.void:
+        """Set a link's capacity to ``factor`` times its nominal capacity from now on."""
         if self.shares.owner[link]:
-            self._release(self.shares.owner[link] - 1)
+            self._end_reservation(self.shares.owner[link] - 1)
         self.shares.capacity[link] = self._nominal[link] * factor
-        self.shares.visit(link)
+        self.shares.schedule_link_update(link)
 
-    def _reckon(self, activity: cython.int) -> cython.void:
-        """Compute what is left now, and when that is over at the present rate and drag."""
+    def _update_end_time(self, activity: cython.int) -> cython.void:
+        """Update a transfer's remaining rounds, and its end time at the current rate and slowdown."""
         traffic: cython.int = self.state[activity].traffic
         size: cython.double = self._bytes[traffic]
         rate: cython.double = self.shares.rate[activity]
@@ -177,16 +177,16 @@ class LinkActivities:
             return
         seconds = self._round_seconds(activity, rate)
         self.state[activity].round_seconds = seconds
-        left = left * seconds if left == self._rounds[traffic] else self.queue.rounded(left * seconds)
+        left = left * seconds if left == self._rounds[traffic] else self.queue.round_to_grid(left * seconds)
         self.state[activity].due = self.queue.now + left
-        self.queue.put(self.queue.now + left, 2 * activity + 1)
+        self.queue.add_event(self.queue.now + left, 2 * activity + 1)
 
     def _round_seconds(self, activity: cython.int, rate: cython.double) -> cython.double:
         size: cython.double = self._bytes[self.state[activity].traffic]
-        return self.queue.rounded(size / rate * self.state[activity].drag) if size != 0.0 else 0.0
+        return self.queue.round_to_grid(size / rate * self.state[activity].drag) if size != 0.0 else 0.0
 
-    def _make_room(self, room: cython.int) -> cython.void:
-        self.shares.make_room(room)
+    def _grow(self, room: cython.int) -> cython.void:
+        self.shares.allocate_transfers(room)
         records = self.buffers.records("activities", ACTIVITY, room)
         self.state = cython.cast(cython.pointer(Activity), records) if cython.compiled else records
         for activity in range(self.room, room):

@@ -1,11 +1,11 @@
-"""Max-min fair rates of activities on links, solved again where something changed; compiled.
+"""Max-min fair rates of transfers on links, solved incrementally after each change; compiled.
 
-The solution is written as *levels*, as in ``reference.fair``.  An activity *wants* of a link the lowest level elsewhere
-on its way, and the level of a link is a function of what its users want.  From the lowest level up, by induction, one
-set of levels fits together and only one, to the bit: of two sets that differ, take the lowest rate at which they do; up
-to there both fill its link equally.  So it does not matter where the search begins, in which order it visits links, or
-how many activities represent equal flows.  (Links that send each other only what changed: Mozo et al., B-Neck, IEEE NCA
-2011.)
+The solution is written as *levels*, as in ``reference.fair_rates``.  A transfer *wants* of a link the lowest level
+elsewhere on its way; the level of a link is a function of what its users want.  From the lowest level up, by induction,
+one set of levels fits together and only one, to the bit: of two sets that differ, take the lowest rate at which they
+do; up to there both fill its link equally.  So it does not matter where the search begins, in which order it visits
+links, or how many transfers represent equal flows.  (Links that send each other only what changed: Mozo et al., B-Neck,
+IEEE NCA 2011.)
 """
 
 from __future__ import annotations
@@ -18,37 +18,37 @@ from simcluster.engine.tables import TrafficColumns
 if not cython.compiled:
     from simcluster.base.pointers import Buffers
     from simcluster.engine.event_queue import INFINITE, EventQueue
-    from simcluster.engine.memberships import Memberships
+    from simcluster.engine.memberships import MembershipLists
 
 _PARTIALS = 64  # a sum of float64 numbers has at most 40
 
 
-class MaxMin:
-    """Activities on links: ``rate`` is B/s per flow.
+class MaxMinRates:
+    """Solver of the max-min fair ``rate`` (B/s per flow) of every transfer.
 
-    ``owner`` is the activity (plus one) that has reserved a link; it is not among the link's users.
-    ``touched`` lists the activities that joined, or whose rate changed, since the list was last emptied;
+    ``owner`` is the transfer (plus one) that has reserved a link; it is not among the link's users.
+    ``touched`` lists the transfers that joined, or whose rate changed, since the list was last emptied;
     ``before`` is the rate of each before that.
     """
 
     def __init__(self, capacity: Floats, traffics: TrafficColumns) -> None:
         links = len(capacity)
         self.buffers = Buffers()
-        self.users = Memberships(links)
+        self.users = MembershipLists(links)
         self.queue = EventQueue(64)
-        self.capacity = self.buffers.given_doubles("capacity", capacity.copy())
+        self.capacity = self.buffers.view_doubles("capacity", capacity.copy())
         self.level = self.buffers.doubles("level", links)
-        self.usage_first = self.buffers.given_ints("usage_first", traffics.first)
-        self.usage_link = self.buffers.given_ints("usage_link", traffics.link)
-        self.usage_flows = self.buffers.given_doubles("usage_flows", traffics.flows)
-        self._bound = self.buffers.given_doubles("bound", traffics.bound)
+        self.usage_first = self.buffers.view_ints("usage_first", traffics.first)
+        self.usage_link = self.buffers.view_ints("usage_link", traffics.link)
+        self.usage_flows = self.buffers.view_doubles("usage_flows", traffics.flows)
+        self._bound = self.buffers.view_doubles("bound", traffics.bound)
         self.owner = self.buffers.ints("owner", links)
         self.is_waiting = self.buffers.flags("is_waiting", links)
         self._partial = self.buffers.doubles("partial", _PARTIALS)
         self.touched_count = 0
 
-    def make_room(self, room: cython.int) -> cython.void:
-        """Make room for that many activities."""
+    def allocate_transfers(self, room: cython.int) -> cython.void:
+        """Allocate arrays for ``room`` transfers."""
         self.rate = self.buffers.doubles("rate", room)
         self.before = self.buffers.doubles("before", room)
         self.usage = self.buffers.ints("usage", room)
@@ -57,17 +57,17 @@ class MaxMin:
         self._want = self.buffers.doubles("want", room)
         self._flows = self.buffers.doubles("flows", room)
 
-    def join(self, activity: cython.int, traffic: cython.int) -> cython.void:
-        """Put an activity on the links of its traffic."""
+    def join_links(self, activity: cython.int, traffic: cython.int) -> cython.void:
+        """Add a transfer to the links of its traffic."""
         rate: cython.double = self._bound[traffic]
         self.usage[activity] = traffic
         self.rate[activity] = -1.0
-        self._touch(activity)
+        self._mark_touched(activity)
         for place in range(self.usage_first[traffic], self.usage_first[traffic + 1]):
             link = self.usage_link[place]
             flows = self.usage_flows[place]
             if self.users.count[link]:
-                self.visit(link)
+                self.schedule_link_update(link)
             else:
                 self.level[link] = self.capacity[link] / flows
             self.users.add(link, activity, flows)
@@ -75,8 +75,8 @@ class MaxMin:
                 rate = self.level[link]
         self.rate[activity] = rate
 
-    def reserve(self, activity: cython.int, traffic: cython.int) -> cython.double:
-        """Reserve the links of an activity and return its rate; return -1 if one of them is in use.
+    def reserve_links(self, activity: cython.int, traffic: cython.int) -> cython.double:
+        """Reserve idle links for one transfer and return its rate (B/s); return -1 if a link is in use.
 
         Links of rate 0 are not reserved.
         """
@@ -93,27 +93,27 @@ class MaxMin:
                 self.owner[self.usage_link[place]] = activity + 1
         return rate
 
-    def cancel(self, traffic: cython.int) -> cython.void:
-        """Cancel the reservation of the links of a traffic."""
+    def cancel_reservation(self, traffic: cython.int) -> cython.void:
+        """Cancel the reservation of a traffic's links."""
         for place in range(self.usage_first[traffic], self.usage_first[traffic + 1]):
             self.owner[self.usage_link[place]] = 0
 
-    def leave(self, activity: cython.int) -> cython.void:
-        """Take an activity off its links."""
+    def leave_links(self, activity: cython.int) -> cython.void:
+        """Remove a transfer from its links."""
         traffic: cython.int = self.usage[activity]
         self.users.remove_all(activity)
         for place in range(self.usage_first[traffic], self.usage_first[traffic + 1]):
-            self.visit(self.usage_link[place])
+            self.schedule_link_update(self.usage_link[place])
 
-    def solve(self) -> cython.void:
-        """Bring all levels and rates in line, from the lowest level up."""
+    def solve_rates(self) -> cython.void:
+        """Recompute the fair rates of links and of transfers until they agree, starting from the slowest link."""
         while self.queue.count:
             link = self.queue.pop()
             self.is_waiting[link] = 0
             if not self.users.count[link]:
                 continue
             old = self.level[link]
-            new = self._level_of(link)
+            new = self._fair_level_of_link(link)
             if new == old:
                 continue
             self.level[link] = new
@@ -121,24 +121,24 @@ class MaxMin:
             while entry >= 0:
                 activity = self.users.entry[entry].member
                 if self.rate[activity] >= old or self.rate[activity] > new:  # else others hold it back, as before
-                    self._update(activity, link)
+                    self._update_rate(activity, link)
                 entry = self.users.entry[entry].following
 
-    def _touch(self, activity: cython.int) -> cython.void:
+    def _mark_touched(self, activity: cython.int) -> cython.void:
         if not self.is_touched[activity]:
             self.is_touched[activity] = 1
             self.before[activity] = self.rate[activity]
             self.touched[self.touched_count] = activity
             self.touched_count += 1
 
-    def visit(self, link: cython.int) -> cython.void:
-        """Look at a link in this solution, or in the next one, since its capacity or its users have changed."""
+    def schedule_link_update(self, link: cython.int) -> cython.void:
+        """Schedule a link for the next ``solve_rates``, because its capacity or its users have changed."""
         if self.users.count[link] and not self.is_waiting[link]:
             self.is_waiting[link] = 1
-            self.queue.put(self.level[link], link)
+            self.queue.add_event(self.level[link], link)
 
-    def _update(self, activity: cython.int, link: cython.int) -> cython.void:
-        """Take the activity's rate from the levels; if it is another, all of its other links have to be looked at."""
+    def _update_rate(self, activity: cython.int, link: cython.int) -> cython.void:
+        """Recompute a transfer's rate from its links' fair rates; if the rate changes, schedule its other links."""
         traffic: cython.int = self.usage[activity]
         rate: cython.double = self._bound[traffic]
         for place in range(self.usage_first[traffic], self.usage_first[traffic + 1]):
@@ -147,15 +147,15 @@ class MaxMin:
                 rate = self.level[other]
         if rate == self.rate[activity]:
             return
-        self._touch(activity)
+        self._mark_touched(activity)
         self.rate[activity] = rate
         for place in range(self.usage_first[traffic], self.usage_first[traffic + 1]):
             other = self.usage_link[place]
             if other != link and self.users.count[other] > 1:
-                self.visit(other)
+                self.schedule_link_update(other)
 
-    def _level_of(self, link: cython.int) -> cython.double:
-        """Return the level that fits what the link's users want."""
+    def _fair_level_of_link(self, link: cython.int) -> cython.double:
+        """Return a link's fair rate (B/s per flow), given the rates that its transfers reach on other links."""
         entry: cython.int = self.users.head[link]
         if self.users.count[link] == 1:
             return self.capacity[link] / self.users.entry[entry].weight
@@ -175,21 +175,21 @@ class MaxMin:
             self._flows[count] = self.users.entry[entry].weight
             count += 1
             entry = self.users.entry[entry].following
-        return self._share(self.capacity[link], count)
+        return self._fair_rate(self.capacity[link], count)
 
-    def _share(self, capacity: cython.double, count: cython.int) -> cython.double:
-        """Return the level at which users share a link when some want less; infinite when all do.
+    def _fair_rate(self, capacity: cython.double, count: cython.int) -> cython.double:
+        """Return the fair rate on a link where some transfers need less than it; infinite if all transfers do.
 
         ``_want`` is what each wants (B/s) for each of its ``_flows``.
         """
         left: cython.double = capacity
-        share: cython.double = capacity / self._sum(count, 0.0, INFINITE)
+        share: cython.double = capacity / self._sum_flows(count, 0.0, INFINITE)
         want: cython.double = INFINITE
         for i in range(count):
             if self._want[i] < want:
                 want = self._want[i]
         while want < share:
-            left -= self._sum(count, want, want) * want
+            left -= self._sum_flows(count, want, want) * want
             following = INFINITE
             rest: cython.bint = False
             for i in range(count):
@@ -200,13 +200,13 @@ class MaxMin:
             if not rest:
                 return INFINITE
             want = following
-            following = left / self._sum(count, want, INFINITE)
+            following = left / self._sum_flows(count, want, INFINITE)
             if following > share:
                 share = following
         return share
 
-    def _sum(self, count: cython.int, low: cython.double, high: cython.double) -> cython.double:
-        """Return the sum, rounded once, of the flows of activities that want a rate from ``low`` to ``high``.
+    def _sum_flows(self, count: cython.int, low: cython.double, high: cython.double) -> cython.double:
+        """Return the exactly rounded sum of flows of transfers that need a rate between ``low`` and ``high``.
 
         Like ``math.fsum``, it adds partial sums that do not overlap (Shewchuk 1997).
         """

@@ -1,4 +1,4 @@
-"""Which members are in which containers: activities on links, communications on ranks; compiled."""
+"""Linked lists of members per container: transfers per link, communications per rank; compiled."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ MEMBERSHIP = [
 """Fields of a Membership (see the .pxd file)."""
 
 
-class Memberships:
-    """Doubly linked lists of entries: those of a container begin at ``head`` and continue with ``following`` until -1.
+class MembershipLists:
+    """Doubly linked lists of members, one list per container (a link or a rank); -1 ends a list.
 
     An entry has its ``member`` and ``weight``; ``count`` is per container.
     """
@@ -33,15 +33,15 @@ class Memberships:
             self.head[container] = -1
         self._room = self._members = 0
         self._free = -1
-        self._make_room(64)
-        self._make_members(64)
+        self._grow_entries(64)
+        self._allocate_members(64)
 
     def add(self, container: cython.int, member: cython.int, weight: cython.double) -> cython.void:
-        """Put a member into a container."""
+        """Add a member to a container, with a weight."""
         if self._free < 0:
-            self._make_room(2 * self._room)
+            self._grow_entries(2 * self._room)
         if member >= self._members:
-            self._make_members(2 * member)
+            self._allocate_members(2 * member)
         entry: cython.int = self._free
         head: cython.int = self.head[container]
         self._free = self.entry[entry].following
@@ -58,7 +58,7 @@ class Memberships:
             self.entry[head].previous = entry
 
     def remove_all(self, member: cython.int) -> cython.void:
-        """Take a member out of all its containers."""
+        """Remove a member from all its containers."""
         if member >= self._members:
             return
         entry: cython.int = self.first[member] - 1
@@ -77,7 +77,7 @@ class Memberships:
             self._free = entry
             entry = self.entry[entry].sibling - 1
 
-    def _make_room(self, room: cython.int) -> cython.void:
+    def _grow_entries(self, room: cython.int) -> cython.void:
         records = self.buffers.records("entry", MEMBERSHIP, room)
         self.entry = cython.cast(cython.pointer(Membership), records) if cython.compiled else records
         for entry in range(self._room, room):
@@ -85,6 +85,6 @@ class Memberships:
             self._free = entry
         self._room = room
 
-    def _make_members(self, members: cython.int) -> cython.void:
+    def _allocate_members(self, members: cython.int) -> cython.void:
         self._members = members
         self.first = self.buffers.ints("first", members)  # of each its first entry plus one

@@ -28,9 +28,9 @@ cdef class OpTimesReader:
     cdef double* _over
     cdef int* _op
     cdef int* _whose
-    cpdef int read(self, int instance, int at)
-    cpdef int read_received(self, int instance, int at)
-    cpdef tuple columns(self, int many)
-    cdef int _meeting_of(self, int instance, int number) noexcept
+    cpdef int read_instance(self, int instance, int at)
+    cpdef int read_received_messages(self, int instance, int at)
+    cpdef tuple time_columns(self, int many)
+    cdef int _rendezvous_of(self, int instance, int number) noexcept
     cdef double _start_time(self, int instance, int number) noexcept
     cdef double _ready_time(self, int instance, int number) noexcept

@@ -1,4 +1,4 @@
-"""Times of ops, derived from the end of every op and the last arrival at every meeting; compiled."""
+"""Reader of op times: ready, start and end, derived from op ends and last arrivals; compiled."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ import cython
 import numpy as np
 
 from simcluster.base.arrays import Floats, Int32s
-from simcluster.engine.tables import Tables, Templates
+from simcluster.engine.tables import EngineTables, TemplateColumns
 
 if not cython.compiled:
     from simcluster.base.pointers import Buffers
 
 
-class KeptTimes(NamedTuple):
-    """Times (s) that the engine keeps.
+class RecordedTimes(NamedTuple):
+    """Times (s) that the engine records: the end of every op, and the last arrival at every rendezvous.
 
-    ``end`` of every op, and per meeting its last arrival ``since`` (-1 if its members begin separately), the ``last``
+    ``end`` of every op, and per rendezvous the last arrival ``since`` (-1 if members begin separately), the ``last``
     op to arrive, and the ``number`` of that op's rank.
     """
 
@@ -28,40 +28,40 @@ class KeptTimes(NamedTuple):
 
 
 class OpTimesReader:
-    """Reader of the times of an instance's ops, into columns of ``room`` ops."""
+    """Reader of the times of a simulated rank's ops, into arrays of ``room`` ops."""
 
-    def __init__(self, tables: Tables, kept: KeptTimes, room: int) -> None:
+    def __init__(self, tables: EngineTables, kept: RecordedTimes, room: int) -> None:
         templates, instances, groups = tables.templates, tables.instances, tables.groups
         self.buffers = buffers = Buffers()
-        self._end = buffers.given_doubles("end", kept.end)
-        self._since = buffers.given_doubles("since", kept.since)
-        self._last = buffers.given_ints("last", kept.last)
-        self._number = buffers.given_ints("number", kept.number)
-        self._rank = buffers.given_ints("rank", instances.number)
-        self._slot = buffers.given_ints("slot", templates.slot)
-        self._place = buffers.given_ints("place", templates.place)
-        self._before = buffers.given_ints("before", ops_before(templates))
-        self._wait_first = buffers.given_ints("wait_first", templates.wait_first)
-        self._wait_op = buffers.given_ints("wait_op", templates.wait_op)
-        self._wait_peer = buffers.given_ints("wait_peer", templates.wait_peer)
-        self._peer = buffers.given_ints("peer", instances.peer)
+        self._end = buffers.view_doubles("end", kept.end)
+        self._since = buffers.view_doubles("since", kept.since)
+        self._last = buffers.view_ints("last", kept.last)
+        self._number = buffers.view_ints("number", kept.number)
+        self._rank = buffers.view_ints("rank", instances.number)
+        self._slot = buffers.view_ints("slot", templates.slot)
+        self._place = buffers.view_ints("place", templates.place)
+        self._before = buffers.view_ints("before", previous_op_on_lane(templates))
+        self._wait_first = buffers.view_ints("wait_first", templates.wait_first)
+        self._wait_op = buffers.view_ints("wait_op", templates.wait_op)
+        self._wait_peer = buffers.view_ints("wait_peer", templates.wait_peer)
+        self._peer = buffers.view_ints("peer", instances.peer)
         self._peers = instances.peer.shape[1]
-        self._meeting_first = buffers.given_ints("meeting_first", np.append(groups.place_first, 0)[instances.group])
+        self._meeting_first = buffers.view_ints("meeting_first", np.append(groups.place_first, 0)[instances.group])
         self._slots = instances.group.shape[1]
-        self._op_first = buffers.given_ints("op_first", instances.op_first)
-        self._template_first = buffers.given_ints("template_first", templates.op_first[instances.template])
+        self._op_first = buffers.view_ints("op_first", instances.op_first)
+        self._template_first = buffers.view_ints("template_first", templates.op_first[instances.template])
         self._ready = buffers.doubles("op_ready", room)
         self._start = buffers.doubles("op_start", room)
         self._over = buffers.doubles("op_end", room)
         self._op = buffers.ints("op_last", room)
         self._whose = buffers.ints("op_whose", room)
 
-    def read(self, instance: cython.int, at: cython.int) -> cython.int:
-        """Read the times of an instance's ops into the columns from index ``at`` on; return the index after them."""
+    def read_instance(self, instance: cython.int, at: cython.int) -> cython.int:
+        """Write the times of a simulated rank's ops into the arrays from index ``at``; return the next index."""
         base: cython.int = self._op_first[instance]
         count: cython.int = self._op_first[instance + 1] - base
         for number in range(count):
-            meeting = self._meeting_of(instance, number)
+            meeting = self._rendezvous_of(instance, number)
             self._ready[at + number] = self._ready_time(instance, number)
             self._start[at + number] = self._ready[at + number]
             self._over[at + number] = self._end[base + number]
@@ -74,8 +74,8 @@ class OpTimesReader:
                 self._whose[at + number] = self._number[meeting]
         return at + count
 
-    def read_received(self, instance: cython.int, at: cython.int) -> cython.int:
-        """Read the times of messages that an instance receives, like ``read``; a message is ready when it starts."""
+    def read_received_messages(self, instance: cython.int, at: cython.int) -> cython.int:
+        """Write the times of messages that a rank receives from index ``at``, as ``read_instance`` does for ops."""
         first: cython.int = self._template_first[instance]
         end: cython.int = first + self._op_first[instance + 1] - self._op_first[instance]
         for wait in range(self._wait_first[first], self._wait_first[end]):
@@ -88,25 +88,25 @@ class OpTimesReader:
                 at += 1
         return at
 
-    def columns(self, many: cython.int) -> tuple[Any, ...]:
-        """Return the first ``many`` rows: ready, start, end, the op that arrived last, and that op's rank."""
-        return tuple([self.buffers.read(f"op_{name}")[:many] for name in ("ready", "start", "end", "last", "whose")])
+    def time_columns(self, many: cython.int) -> tuple[Any, ...]:
+        """Return the first ``many`` ready, start and end times, last-arriving ops, and their ranks."""
+        return tuple([self.buffers.contents(f"op_{key}")[:many] for key in ("ready", "start", "end", "last", "whose")])
 
-    def _meeting_of(self, instance: cython.int, number: cython.int) -> cython.int:
-        """Return the meeting of an op, -1 for none."""
+    def _rendezvous_of(self, instance: cython.int, number: cython.int) -> cython.int:
+        """Return the number of an op's rendezvous; -1 for none."""
         place: cython.int = self._template_first[instance] + number
         if self._slot[place] < 0:
             return -1
         return self._meeting_first[instance * self._slots + self._slot[place]] + self._place[place]
 
     def _start_time(self, instance: cython.int, number: cython.int) -> cython.double:
-        meeting: cython.int = self._meeting_of(instance, number)
+        meeting: cython.int = self._rendezvous_of(instance, number)
         if meeting >= 0 and self._since[meeting] >= 0.0:
             return self._since[meeting]
         return self._ready_time(instance, number)
 
     def _ready_time(self, instance: cython.int, number: cython.int) -> cython.double:
-        """Return when an op was ready: when the op before it and all ops that it waits for had ended."""
+        """Return when an op is ready: when the previous op on its lane and all awaited ops have ended."""
         base: cython.int = self._op_first[instance]
         place: cython.int = self._template_first[instance] + number
         time: cython.double = 0.0
@@ -122,8 +122,8 @@ class OpTimesReader:
         return time
 
 
-def ops_before(templates: Templates) -> Int32s:
-    """Return the op before each op of the templates on its lane, -1 for the first ones."""
+def previous_op_on_lane(templates: TemplateColumns) -> Int32s:
+    """Return for each op of the templates the previous op on its lane; -1 for the first."""
     lane = np.repeat(np.arange(len(templates.lane_op_first) - 1), np.diff(templates.lane_op_first))
     template = np.repeat(np.arange(len(templates.op_first) - 1), np.diff(templates.lane_first))
     before = np.full(int(templates.op_first.max()), -1, dtype=np.int32)

@@ -1,6 +1,6 @@
-"""Computations on ranks over time, slowed down by communication and by the rank itself; compiled.
+"""Computations on ranks over time, slowed down by communication and by the rank's own speed; compiled.
 
-``reference.plain`` defines it: ``RemainingWork`` and ``Rank``.
+``reference.step_simulation`` defines it: ``RemainingWork`` and ``SimulatedRank``.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ from types import SimpleNamespace
 import cython
 import numpy as np
 
-from simcluster.engine.tables import Instances, Kinds
+from simcluster.engine.tables import CommunicationKindColumns, InstanceColumns
 
 if not cython.compiled:
     from simcluster.base.pointers import Buffers
     from simcluster.engine.lanes import LaneStates
-    from simcluster.engine.links import LinkActivities
-    from simcluster.engine.meetings import MeetingStates
-    from simcluster.engine.memberships import Memberships
+    from simcluster.engine.links import LinkTransfers
+    from simcluster.engine.memberships import MembershipLists
+    from simcluster.engine.rendezvous import RendezvousStates
 
     RankState = SimpleNamespace
 
@@ -25,45 +25,50 @@ RANK = [("speed", np.float64), ("lane", np.int32), ("is_changed", np.int32)]
 """Fields of a RankState: ``lane`` is the first of its lanes that compute, plus one."""
 
 
-class RankActivities:
-    """What lanes compute, and which communications (``flights``, by the numbers of their activities) slow that down.
+class RankComputations:
+    """Lanes (op queues) that compute on each rank, and the communications (``flights``) that slow them down.
 
     Events of lanes have even keys.
     """
 
     def __init__(
-        self, lanes: LaneStates, links: LinkActivities, meetings: MeetingStates, instances: Instances, kinds: Kinds
+        self,
+        lanes: LaneStates,
+        links: LinkTransfers,
+        meetings: RendezvousStates,
+        instances: InstanceColumns,
+        kinds: CommunicationKindColumns,
     ) -> None:
         ranks = int(instances.rank_first.max())
         self.buffers = buffers = Buffers()
         self.lanes, self.links, self.meetings = lanes, links, meetings
-        self.flights = Memberships(ranks)
+        self.flights = MembershipLists(ranks)
         self.computing_lanes = self.changed = 0
         self.drags = bool(kinds.drag.any())
         self._changed = buffers.ints("changed", ranks)
         records = buffers.records("ranks", RANK, ranks)
         self._state = cython.cast(cython.pointer(RankState), records) if cython.compiled else records
         buffers.fill("ranks", "speed", np.ones(ranks))
-        self._pressure = buffers.given_doubles("pressure", kinds.pressure)
-        self._drag = buffers.given_doubles("drag", kinds.drag)
-        self._rank_first = buffers.given_ints("rank_first", kinds.rank_first)
-        self._kind_rank = buffers.given_ints("kind_rank", kinds.rank)
+        self._pressure = buffers.view_doubles("pressure", kinds.pressure)
+        self._drag = buffers.view_doubles("drag", kinds.drag)
+        self._rank_first = buffers.view_ints("rank_first", kinds.rank_first)
+        self._kind_rank = buffers.view_ints("kind_rank", kinds.rank)
 
-    def begin(self, lane: cython.int, joins: cython.bint) -> cython.void:
-        """Begin a computation, or a wait that nothing changes; ``joins``: meet others after it, without an event."""
+    def begin_computation(self, lane: cython.int, joins: cython.bint) -> cython.void:
+        """Begin a computation or a fixed delay; with ``joins``, the lane also joins the next communication."""
         at: cython.int = self.lanes.at[lane]
         rank: cython.int = self.lanes.state[lane].rank
-        seconds: cython.double = self.lanes.seconds(lane, at)
-        if seconds <= 0.0 or self.lanes.ops[self.lanes.place(lane, at)].sensitivity < 0.0:
+        seconds: cython.double = self.lanes.op_seconds(lane, at)
+        if seconds <= 0.0 or self.lanes.ops[self.lanes.template_op_index(lane, at)].sensitivity < 0.0:
             self.lanes.state[lane].due = self.lanes.queue.now + seconds
-            self.lanes.put(lane)
+            self.lanes.schedule_event(lane)
             return
-        place = self.lanes.run_ahead(lane, joins)
+        place = self.lanes.begin_run(lane, joins)
         if place >= 0:
-            self.meetings.find(lane, place)
+            self.meetings.assign_rendezvous(lane, place)
         follower: cython.int = self.lanes.state[lane].follower - 1
         if follower >= 0:
-            self.meetings.find(follower, self.lanes.place(follower, self.lanes.at[follower]))
+            self.meetings.assign_rendezvous(follower, self.lanes.template_op_index(follower, self.lanes.at[follower]))
         self.lanes.state[lane].next = self._state[rank].lane
         self._state[rank].lane = lane + 1
         self.computing_lanes += 1
@@ -71,8 +76,8 @@ class RankActivities:
         self.lanes.state[lane].since = self.lanes.state[lane].changed = self.lanes.queue.now
         self._mark_changed(rank)  # ``due`` is set at the end of the instant
 
-    def end(self, lane: cython.int) -> cython.void:
-        """End what a lane, which is due, computes or waits for; ``at`` becomes its last op."""
+    def end_computation(self, lane: cython.int) -> cython.void:
+        """End the computation or delay of a lane that is due, and set the lane's ``at`` to its last op."""
         rank: cython.int = self.lanes.state[lane].rank
         before: cython.int = self._state[rank].lane - 1
         if not self.lanes.end_run(lane):
@@ -87,16 +92,16 @@ class RankActivities:
         if self.drags and self.flights.count[rank]:  # it may slow them down no longer
             self._mark_changed(rank)
 
-    def take_off(self, flight: cython.int, kind: cython.int) -> cython.void:
-        """Begin a communication."""
+    def begin_communication(self, flight: cython.int, kind: cython.int) -> cython.void:
+        """Begin a communication (``flight``): add it to the list of each rank whose computation it slows down."""
         for place in range(self._rank_first[kind], self._rank_first[kind + 1]):
             rank = self._kind_rank[place]
             self.flights.add(rank, flight, self._pressure[kind])
             if self._state[rank].lane:
                 self._mark_changed(rank)
 
-    def land(self, flight: cython.int, kind: cython.int) -> cython.void:
-        """End a communication."""
+    def end_communication(self, flight: cython.int, kind: cython.int) -> cython.void:
+        """End a communication (``flight``): remove it from the list of each rank whose computation it slowed down."""
         self.flights.remove_all(flight)
         for place in range(self._rank_first[kind], self._rank_first[kind + 1]):
             rank = self._kind_rank[place]
@@ -104,20 +109,20 @@ class RankActivities:
                 self._mark_changed(rank)
 
     def set_speed(self, rank: cython.int, factor: cython.double) -> cython.void:
-        """Set the factor by which the rank's computations take longer from now on."""
+        """Set the factor by which a rank's computations take longer from now on."""
         self._state[rank].speed = factor
         if self._state[rank].lane:
             self._mark_changed(rank)
 
-    def settle(self) -> cython.void:
-        """Bring computations and communications on all ranks on which something changed in line."""
+    def update_changed_ranks(self) -> cython.void:
+        """Update the computations and communications of all ranks that changed at this instant."""
         for number in range(self.changed):
             rank = self._changed[number]
             self._state[rank].is_changed = 0
             if self._state[rank].lane:
-                self._settle_lanes(rank)
+                self._update_computations(rank)
             if self.drags:
-                self._settle_flights(rank)
+                self._update_communications(rank)
         self.changed = 0
 
     def _mark_changed(self, rank: cython.int) -> cython.void:
@@ -126,7 +131,7 @@ class RankActivities:
             self._changed[self.changed] = rank
             self.changed += 1
 
-    def _settle_lanes(self, rank: cython.int) -> cython.void:
+    def _update_computations(self, rank: cython.int) -> cython.void:
         pressure: cython.double = 0.0
         entry: cython.int = self.flights.head[rank]
         lane: cython.int = self._state[rank].lane - 1
@@ -140,17 +145,17 @@ class RankActivities:
             else:
                 follower: cython.int = self.lanes.state[lane].follower - 1
                 due = self.lanes.state[follower].due if follower >= 0 else 0.0
-                if self.lanes.settle(lane, pressure, self._state[rank].speed):
+                if self.lanes.update_run(lane, pressure, self._state[rank].speed):
                     if self.lanes.state[lane].meeting:
-                        self.meetings.expect(lane)
+                        self.meetings.expect_arrival(lane)
                     else:
-                        self.lanes.put(lane)
+                        self.lanes.schedule_event(lane)
                 if follower >= 0 and self.lanes.state[follower].due != due:
-                    self.meetings.expect(follower)
+                    self.meetings.expect_arrival(follower)
             lane = self.lanes.state[lane].next - 1
 
-    def _settle_flights(self, rank: cython.int) -> cython.void:
-        """Update whether computation slows down the communications on a rank."""
+    def _update_communications(self, rank: cython.int) -> cython.void:
+        """Update whether computation slows down the communications of a rank."""
         entry: cython.int = self.flights.head[rank]
         while entry >= 0:
             flight = self.flights.entry[entry].member
@@ -161,5 +166,5 @@ class RankActivities:
                     drag = 1.0 + self._drag[kind]
                     break
             if drag != self.links.state[flight].drag:
-                self.links.set_drag(flight, drag)
+                self.links.set_slowdown(flight, drag)
             entry = self.flights.entry[entry].following

@@ -1,6 +1,6 @@
-"""Collectives hop by hop: every hop of every round is a separate activity; compiled.
+"""Collectives simulated hop by hop: each hop in each round is a separate transfer; compiled.
 
-``reference.steps`` defines it.
+``reference.collective_rounds`` defines it.
 """
 
 from __future__ import annotations
@@ -12,18 +12,18 @@ import cython
 import numpy as np
 
 from simcluster.base.arrays import Int32s
-from simcluster.engine.tables import Kinds, offsets, part_indices
+from simcluster.engine.tables import CommunicationKindColumns, csr_offsets, csr_part_indices
 
 if not cython.compiled:
     from simcluster.base.pointers import Buffers
-    from simcluster.engine.links import LinkActivities
-    from simcluster.engine.meetings import MeetingStates
+    from simcluster.engine.links import LinkTransfers
+    from simcluster.engine.rendezvous import RendezvousStates
 
     Collective = Hop = SimpleNamespace
 
 
-class RoundsUnderWay:
-    """Collectives under way: each has its *state* in one array of integers, at the index that ``allocate`` returns.
+class HopByHopCollectives:
+    """State of running collectives that are simulated hop by hop.
 
     A state has the collective's number; the count of members that have not left; each member's lane, and its block plus
     one; each hop's finished rounds, times two, plus one while it moves; and each member's open hops per block.
@@ -34,36 +34,37 @@ class RoundsUnderWay:
     """
 
     def __init__(
-        self, links: LinkActivities, meetings: MeetingStates, kinds: Kinds, collectives: Sequence[Int32s]
+        self, links: LinkTransfers, meetings: RendezvousStates, kinds: CommunicationKindColumns, hops: Sequence[Int32s]
     ) -> None:
         self.buffers = buffers = Buffers()
         self.links, self.meetings = links, meetings
-        counts, in_rounds = np.array([*map(len, collectives)]), np.flatnonzero(kinds.rounds >= 0)
-        first_hop, own, members = offsets(counts), np.repeat(np.arange(len(counts)), counts), kinds.parties[in_rounds]
-        block, repeats, source, target, channel = np.concatenate(collectives).T
+        counts, in_rounds = np.array([*map(len, hops)]), np.flatnonzero(kinds.rounds >= 0)
+        first_hop, own = csr_offsets(counts), np.repeat(np.arange(len(counts)), counts)
+        members = kinds.parties[in_rounds]
+        block, repeats, source, target, channel = np.concatenate(hops).T
         blocks, channels = np.ones((2, len(counts)), dtype=np.int64)
         np.maximum.at(blocks, own, block + 1)
         np.maximum.at(channels, own, channel + 1)
-        first_port = offsets(members * blocks * channels)
+        first_port = csr_offsets(members * blocks * channels)
         ports = [first_port[own] + (block * members[own] + end) * channels[own] + channel for end in (source, target)]
         columns = {"members": members, "blocks": blocks, "channels": channels, "hops": counts}
         many = len(counts)
         columns |= {"first_hop": first_hop[:many], "first_port": first_port[:many], "free": 0 * counts}
-        records = buffers.given_records("collectives", columns)
+        records = buffers.make_records("collectives", columns)
         self._collectives = cython.cast(cython.pointer(Collective), records) if cython.compiled else records
         columns = {"block": block, "repeats": repeats, "source": source, "target": target, "source_port": ports[0]}
-        columns |= {"target_port": ports[1], "traffic": kinds.traffic[part_indices(kinds.traffic_first, in_rounds)]}
-        records = buffers.given_records("hops", columns)
+        columns |= {"target_port": ports[1], "traffic": kinds.traffic[csr_part_indices(kinds.traffic_first, in_rounds)]}
+        records = buffers.make_records("hops", columns)
         self._hops = cython.cast(cython.pointer(Hop), records) if cython.compiled else records
         port = np.concatenate(ports)
-        self._port_first = buffers.given_ints("port_first", offsets(np.bincount(port, minlength=first_port.max())))
-        self._port_hop = buffers.given_ints("port_hop", np.argsort(port, kind="stable") % len(own))
+        self._port_first = buffers.view_ints("port_first", csr_offsets(np.bincount(port, minlength=first_port.max())))
+        self._port_hop = buffers.view_ints("port_hop", np.argsort(port, kind="stable") % len(own))
         self._used = 0
         self._room = 1024
         self._state = buffers.ints("state", self._room)
 
-    def allocate(self, collective: cython.int) -> cython.int:
-        """Return the state of a new collective, at which no member has arrived."""
+    def allocate_state(self, collective: cython.int) -> cython.int:
+        """Allocate the state of a collective that begins, with no member arrived; return the state's index."""
         members: cython.int = self._collectives[collective].members
         channels: cython.int = self._collectives[collective].channels
         port: cython.int = self._collectives[collective].first_port
@@ -87,46 +88,48 @@ class RoundsUnderWay:
             port += channels
         return state
 
-    def arrive(self, state: cython.int, position: cython.int, lane: cython.int) -> cython.void:
-        """Let a member begin its part."""
+    def begin_member(self, state: cython.int, position: cython.int, lane: cython.int) -> cython.void:
+        """Begin a member's part of the collective, when its lane arrives."""
         self._state[state + 2 + 2 * position] = lane
-        self._enter(state, position, 0)
+        self._move_member_to_block(state, position, 0)
 
-    def end_hop(self, activity: cython.int) -> cython.void:
-        """End the round of a hop whose activity is over; begin the rounds that wait for it."""
+    def end_hop_round(self, activity: cython.int) -> cython.void:
+        """End a hop's current round when the hop's transfer is over; begin the rounds that depend on this round."""
         state: cython.int = self.links.state[activity].stage
         hop: cython.int = self.links.state[activity].hop
-        at: cython.int = self._hop(state, hop)
-        self.links.give_back(activity)
+        at: cython.int = self._hop_state_index(state, hop)
+        self.links.free(activity)
         self._state[at] += 1
         if self._state[at] == 2 * self._hops[hop].repeats:
-            self._leave(state, self._hops[hop].source, self._hops[hop].block)
-            self._leave(state, self._hops[hop].target, self._hops[hop].block)
-        self._continue(state, self._hops[hop].source_port)
-        self._continue(state, self._hops[hop].target_port)
+            self._count_member_hop_done(state, self._hops[hop].source, self._hops[hop].block)
+            self._count_member_hop_done(state, self._hops[hop].target, self._hops[hop].block)
+        self._begin_next_rounds(state, self._hops[hop].source_port)
+        self._begin_next_rounds(state, self._hops[hop].target_port)
 
-    def _hop(self, state: cython.int, hop: cython.int) -> cython.int:
-        """Return the index at which the state counts the rounds of a hop."""
+    def _hop_state_index(self, state: cython.int, hop: cython.int) -> cython.int:
+        """Return the index, in the state array, of a hop's count of rounds."""
         collective: cython.int = self._state[state]
         return state + 2 + 2 * self._collectives[collective].members + hop - self._collectives[collective].first_hop
 
-    def _continue(self, state: cython.int, port: cython.int) -> cython.void:
-        """Begin the next rounds of hops from a port, if they can begin."""
+    def _begin_next_rounds(self, state: cython.int, port: cython.int) -> cython.void:
+        """Begin the next round of each hop from this port (member and channel), if the hop is ready."""
         for i in range(self._port_first[port], self._port_first[port + 1]):
             if self._hops[self._port_hop[i]].source_port == port:
-                self._try(state, self._port_hop[i])
+                self._try_begin_round(state, self._port_hop[i])
 
-    def _leave(self, state: cython.int, position: cython.int, block: cython.int) -> cython.void:
-        """Count one hop of a member in a block as over; after the last one the member continues."""
+    def _count_member_hop_done(self, state: cython.int, position: cython.int, block: cython.int) -> cython.void:
+        """Count one of a member's hops in a block as finished; after the last, move the member on."""
         collective: cython.int = self._state[state]
-        at: cython.int = self._hop(state, self._collectives[collective].first_hop + self._collectives[collective].hops)
+        at: cython.int = self._hop_state_index(
+            state, self._collectives[collective].first_hop + self._collectives[collective].hops
+        )
         at += block * self._collectives[collective].members + position
         self._state[at] -= 1
         if self._state[at] == 0:
-            self._enter(state, position, block + 1)
+            self._move_member_to_block(state, position, block + 1)
 
-    def _enter(self, state: cython.int, position: cython.int, block: cython.int) -> cython.void:
-        """Move a member to this block, or to the first later one in which it sends or receives."""
+    def _move_member_to_block(self, state: cython.int, position: cython.int, block: cython.int) -> cython.void:
+        """Move a member to ``block``, or to the first later block in which it sends or receives."""
         collective: cython.int = self._state[state]
         members: cython.int = self._collectives[collective].members
         channels: cython.int = self._collectives[collective].channels
@@ -135,19 +138,19 @@ class RoundsUnderWay:
             if self._port_first[port] < self._port_first[port + channels]:
                 self._state[state + 3 + 2 * position] = block + 1
                 for i in range(self._port_first[port], self._port_first[port + channels]):
-                    self._try(state, self._port_hop[i])
+                    self._try_begin_round(state, self._port_hop[i])
                 return
             block += 1
             port += members * channels
-        self.meetings.leave(self._state[state + 2 + 2 * position])
+        self.meetings.end_lane_communication(self._state[state + 2 + 2 * position])
         self._state[state + 1] -= 1
         if self._state[state + 1] == 0:
             self._state[state + 1] = self._collectives[collective].free
             self._collectives[collective].free = state + 1
 
-    def _try(self, state: cython.int, hop: cython.int) -> cython.void:
-        """Begin a hop's next round if both members are there and its source has finished the round before."""
-        at: cython.int = self._hop(state, hop)
+    def _try_begin_round(self, state: cython.int, hop: cython.int) -> cython.void:
+        """Begin a hop's next round if both its ends are in its block and the source has ended the previous round."""
+        at: cython.int = self._hop_state_index(state, hop)
         over: cython.int = self._state[at]
         block: cython.int = self._hops[hop].block + 1
         port: cython.int = self._hops[hop].source_port
@@ -163,7 +166,7 @@ class RoundsUnderWay:
                 if self._state[at + self._port_hop[i] - hop] < over:
                     return
         self._state[at] = over + 1
-        activity: cython.int = self.links.take()
+        activity: cython.int = self.links.allocate()
         self.links.state[activity].stage = state
         self.links.state[activity].hop = hop
-        self.links.begin(activity, self._hops[hop].traffic, 1.0)
+        self.links.begin_transfer(activity, self._hops[hop].traffic, 1.0)

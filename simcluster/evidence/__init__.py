@@ -1,1 +1,1 @@
-"""Accuracy of the simulator: validation against measured runs, fitted constants, and calibration on a GPU."""
+"""Accuracy of the simulator: validation against measurements, constants fitted to them, and GPU calibration."""

@@ -1,4 +1,4 @@
-"""Plot of predicted against measured values for all validation studies, with their errors below."""
+"""Plot of predicted against measured values of all validation studies, with the errors below."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullFormatter
 
 from simcluster.base.errors import InputError
-from simcluster.base.units import format_bytes, format_seconds_round
-from simcluster.documents.argument_types import checked
+from simcluster.base.units import format_bytes, format_seconds_short
+from simcluster.documents.argument_types import check_arguments
 from simcluster.evidence.validation.reports import Report, ScoredPoint
 from simcluster.show.palette import COMPUTE_KINDS, LANE_SURROUND, QUIET_TEXT, STREAMS, TEXT
 
@@ -32,15 +32,15 @@ _LARGEST_HALF_SPAN = 1.0
 _LEGEND_COLUMNS = 2
 
 
-class _Series(NamedTuple):
+class _PlotSeries(NamedTuple):
     name: str
     points: Sequence[ScoredPoint]
     hollow: bool
 
 
-@checked
-def errors(reports: Sequence[Report]) -> Figure:
-    """Draw predicted against measured values of validation reports, with a column of panels per kind of study.
+@check_arguments
+def validation_errors(reports: Sequence[Report]) -> Figure:
+    """Plot predicted against measured values and errors of validation reports, one column per kind of study.
 
     Each study of steps and each set of collectives has its colour and marker; degraded sets are hollow. The grey band
     is +-10 %. Raises InputError without a point.
@@ -48,14 +48,14 @@ def errors(reports: Sequence[Report]) -> Figure:
     columns = {kind: _list_series(reports, kind) for kind in _TITLES}
     columns = {kind: series for kind, series in columns.items() if series}
     if not columns:
-        raise InputError("nothing to draw: no study has a row that was predicted; give one that has")
+        raise InputError("nothing to draw: no row of any study was predicted; give a study with predictions")
     rows = max(len(series) for series in columns.values())
     lines = math.ceil(rows / _LEGEND_COLUMNS)
     figure = Figure(figsize=(8.2 * len(columns), 8.0 + 0.2 * lines), layout="constrained")
     panels = figure.subplots(2, len(columns), squeeze=False, height_ratios=[2.2, 1.0], sharex="col")
     for column, (kind, series) in enumerate(columns.items()):
         times, errors = panels[0][column], panels[1][column]
-        _draw_panels(times, errors, series, format_bytes if kind == "memory" else format_seconds_round)
+        _draw_panels(times, errors, series, format_bytes if kind == "memory" else format_seconds_short)
         times.set_title(f"{_TITLES[kind]}: predicted against measured", fontsize=11, color=TEXT)
         errors.legend(
             *times.get_legend_handles_labels(), loc="upper center", bbox_to_anchor=(0.5, -0.24),
@@ -64,7 +64,7 @@ def errors(reports: Sequence[Report]) -> Figure:
     return figure
 
 
-def _list_series(reports: Sequence[Report], kind: str) -> list[_Series]:
+def _list_series(reports: Sequence[Report], kind: str) -> list[_PlotSeries]:
     found = []
     for report in reports:
         if report.study.kind != kind:
@@ -73,11 +73,11 @@ def _list_series(reports: Sequence[Report], kind: str) -> list[_Series]:
             name = f"{part.name}, {part.collective}" if part.collective else part.name
             score = f" ({part.score.mean:.1%}, {part.role})" if part.score else ""
             if part.points:
-                found.append(_Series(f"{name}{score}", part.points, part.role == "degraded"))
+                found.append(_PlotSeries(f"{name}{score}", part.points, part.role == "degraded"))
     return found
 
 
-def _draw_panels(times: Axes, errors: Axes, series: Sequence[_Series], text: Callable[[float], str]) -> None:
+def _draw_panels(times: Axes, errors: Axes, series: Sequence[_PlotSeries], text: Callable[[float], str]) -> None:
     for index, each in enumerate(series):
         colour = _COLOURS[index % len(_COLOURS)]
         measured = [point.measured for point in each.points]
@@ -119,7 +119,7 @@ def _draw_frame(times: Axes, errors: Axes, low: float, high: float, text: Callab
 
 
 def _set_ticks(axes: Axes, which: str, low: float, high: float, text: Callable[[float], str]) -> None:
-    """Set ticks at powers of ten with their unit; also at 2 and 5 if the axis spans less than two decades."""
+    """Set tick labels at powers of ten; if the axis spans less than two decades, also at 2 and 5."""
     steps = (1, 2, 5) if high / low < 100 else (1,)
     powers = range(int(np.floor(np.log10(low))), int(np.ceil(np.log10(high))) + 1)
     ticks = [step * 10.0**power for power in powers for step in steps]

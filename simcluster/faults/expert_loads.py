@@ -1,4 +1,4 @@
-"""Effect of uneven expert choice on a rank: work of its experts, its memory, and tokens sent to them."""
+"""Effects of unevenly chosen experts on ranks: compute, memory, and tokens received."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from typing import NamedTuple
 import numpy as np
 
 from simcluster.base.arrays import Floats
-from simcluster.collectives.relayed import RELAYED, RelayedLinks, TokenRoutes, experts_on
-from simcluster.faults.spec import Blocks, FaultSpec, RoutedTokens, Setting, acting_faults
-from simcluster.planning.ops import EXPERTS, Item, MemoryChange, Op, Segment, StageProgram
-from simcluster.planning.parallel import Plan, Ranks
-from simcluster.planning.works import Collective
+from simcluster.collectives.token_relay import RELAYED, ExpertRouting, RelayLinkTimes, experts_of_positions
+from simcluster.faults.fault_spec import Blocks, FaultSpec, JobContext, RoutedTokens, faults_with_effect
+from simcluster.planning.ops import EXPERTS, MemoryChange, Op, Segment, StageProgram, WorkItem
+from simcluster.planning.rank_grid import ParallelPlan, Ranks
+from simcluster.planning.work_kinds import Collective
 
 ROUTING = ("dispatch", "combine", "dispatch_grad", "combine_grad")
 """Names of the collectives that bring tokens to experts and back."""
@@ -22,17 +22,17 @@ _MOST_KNOWN = 1 << 14
 _GLOBAL = ("all_gather", "reduce_scatter")  # of the tokens of all ranks, whatever they choose
 
 
-class _Relay(NamedTuple):
-    """Expert-parallel group with relayed tokens: its links, and the experts of each rank and node."""
+class _RelayGroup(NamedTuple):
+    """Expert-parallel group whose tokens are relayed by node: links, and experts of each rank and node."""
 
     number: int
-    links: RelayedLinks
-    ranks: Blocks
-    machines: Blocks
+    links: RelayLinkTimes
+    rank_experts: Blocks
+    node_experts: Blocks
 
 
 class ExpertLoads:
-    """Loads of the experts of all ranks under faults that make tokens choose experts unevenly.
+    """Loads of all ranks' experts under faults that make tokens choose experts unevenly.
 
     Each ep group shares a layer's experts, which ``routes`` describes. ``by_pass``: they are drawn anew for every pass
     of a microbatch and for each group.
@@ -41,11 +41,11 @@ class ExpertLoads:
     def __init__(
         self,
         faults: Sequence[FaultSpec],
-        plan: Plan,
+        plan: ParallelPlan,
         seed: int,
-        routes: TokenRoutes,
+        routes: ExpertRouting,
         capacity: float = math.inf,
-        setting: Setting | None = None,
+        setting: JobContext | None = None,
     ) -> None:
         self._faults, self._ep, self._seed, self._routes = faults, plan.ep, seed, routes
         self._capacity = capacity
@@ -54,113 +54,113 @@ class ExpertLoads:
         stages = plan.grid.reshape(plan.pp, -1, plan.ep, plan.expert_tp)
         for (_, group, place, _), rank in np.ndenumerate(stages):
             self._place[rank] = group, place
-        self._relays: dict[int, _Relay] = {}  # of the ep group of each rank
+        self._relays: dict[int, _RelayGroup] = {}  # of the ep group of each rank
         if self._setting:
             self._add_relays(np.moveaxis(stages, 2, 3).reshape(-1, plan.ep), self._setting)
         self._copies: dict[Hashable, float] = {}
-        self.by_pass = any(fault.by_pass for fault in faults)
+        self.by_pass = any(fault.draws_per_pass for fault in faults)
         self._groups = stages.shape[1] if self.by_pass else 1  # others have what the first has
         self._routed: dict[Hashable, Segment] = {}
         self._known: dict[Hashable, tuple[list[float], float]] = {}
 
     @classmethod
-    def for_faults(
+    def from_faults(
         cls,
         faults: Sequence[FaultSpec],
-        plan: Plan,
+        plan: ParallelPlan,
         seed: int,
-        routes: TokenRoutes,
+        routes: ExpertRouting,
         capacity: float = math.inf,
-        setting: Setting | None = None,
+        setting: JobContext | None = None,
     ) -> ExpertLoads | None:
-        """Return the expert loads under these faults; None if all experts get equal numbers of tokens.
+        """Return the expert loads under these faults; None if no fault makes expert choice uneven.
 
         ``capacity`` is the most that one takes, in even shares. ``setting`` is needed for tokens in transit, not for
         the work and memory of experts.
         """
-        uneven = acting_faults(faults, "expert_loads")
+        uneven = faults_with_effect(faults, "expert_loads")
         return cls(uneven, plan, seed, routes, capacity, setting) if uneven else None
 
-    def colour(self, rank: int) -> Hashable:
-        """Return a value that is equal for ranks of a stage with equal expert loads."""
+    def symmetry_key(self, rank: int) -> Hashable:
+        """Return a key that ranks of a stage share if their expert loads are equal."""
         group, place = self._place[rank].tolist()
         return (group if self.by_pass else -1, place, self._relays[rank].number if self._setting else -1)
 
-    def of_stage(self, layer: int, step: int, microbatch: int) -> Floats:
-        """Return the expert load of every rank of a stage, relative to an even share, [group x rank in it].
+    def stage_loads(self, layer: int, step: int, microbatch: int) -> Floats:
+        """Return the load of each expert rank of a stage relative to an even share, ordered by ep group.
 
         One group represents all where they are equal, one rank those that an expert is split over.
         """
-        return np.concatenate([self._loads_of_experts(layer, step, microbatch, group) for group in range(self._groups)])
+        return np.concatenate([self._group_loads(layer, step, microbatch, group) for group in range(self._groups)])
 
-    def program(self, rank: int, program: StageProgram) -> StageProgram:
-        """Return a rank's copy of its stage's program, with the tokens that its experts get."""
-        return program.with_items(lambda item: self._routed_item(rank, item))
+    def change_program(self, rank: int, program: StageProgram) -> StageProgram:
+        """Return a rank's program, copied from its stage's program and scaled to its experts' tokens."""
+        return program.with_replaced_items(lambda item: self._change_item(rank, item))
 
-    def _routed_item(self, rank: int, item: Item) -> Item:
-        """Return an item whose work and memory scale with the tokens that the rank's experts get.
+    def _change_item(self, rank: int, item: WorkItem) -> WorkItem:
+        """Return a work item with compute and memory scaled to the tokens of the rank's experts.
 
         Its experts' matmuls, the rows gathered before them over tp, and the rows in its memory scale with the rank's
         load; an all-to-all ends when the fullest rank of the group does, and relaying, which sends one copy of a token
         to each node and rank, when the links of the fullest of these do.
         """
         moment = (item.step, item.microbatch) if self.by_pass else ()
-        name = (item.segment, self.colour(rank), *moment)
+        name = (item.segment, self.symmetry_key(rank), *moment)
         if name not in self._routed:
-            self._routed[name] = self._routed_segment(rank, item)
+            self._routed[name] = self._change_segment(rank, item)
         return item._replace(segment=self._routed[name])
 
-    def _routed_segment(self, rank: int, item: Item) -> Segment:
-        ops = [self._routed_op(rank, item, op) for op in item.segment.ops]
+    def _change_segment(self, rank: int, item: WorkItem) -> Segment:
+        ops = [self._change_op(rank, item, op) for op in item.segment.ops]
         same = all(new is old for new, old in zip(ops, item.segment.ops, strict=True))
         return item.segment if same else Segment(tuple(ops))
 
-    def _routed_op(self, rank: int, item: Item, op: Op) -> Op:
+    def _change_op(self, rank: int, item: WorkItem, op: Op) -> Op:
         work = op.work
         if op.routed:
             op = replace(op, memory=scale_memory(op.memory, op.routed, self._rank_load(rank, item, op.layer)[0]))
         if op.name == EXPERTS:
-            return replace(op, work=work.slowed(self._rank_load(rank, item, op.layer)[0]))
+            return replace(op, work=work.with_slowdown(self._rank_load(rank, item, op.layer)[0]))
         if isinstance(work, Collective) and op.name in ROUTING and not (work.axis == "ep" and work.kind in _GLOBAL):
             own, fullest = self._rank_load(rank, item, op.layer)
             if work.axis == "ep":
-                own = self._copy_load(rank, item, op.layer) if work.kind in RELAYED else fullest
+                own = self._token_copy_load(rank, item, op.layer) if work.kind in RELAYED else fullest
             return replace(op, work=replace(work, load=own))
         return op
 
-    def _rank_load(self, rank: int, item: Item, layer: int) -> tuple[float, float]:
+    def _rank_load(self, rank: int, item: WorkItem, layer: int) -> tuple[float, float]:
         group, place = self._place[rank].tolist()
         moment = (layer, item.step, item.microbatch, group) if self.by_pass else (layer,)
         known = self._known.get(moment)
         if known is None:
             if len(self._known) >= _MOST_KNOWN:  # ranks come one after the other, each with all its passes
                 self._known.clear()
-            loads = self._loads_of_experts(layer, item.step, item.microbatch, group)
+            loads = self._group_loads(layer, item.step, item.microbatch, group)
             known = self._known[moment] = loads.tolist(), float(loads.max())
         return known[0][place], known[1]
 
-    def _loads_of_experts(self, layer: int, step: int, microbatch: int, group: int) -> Floats:
+    def _group_loads(self, layer: int, step: int, microbatch: int, group: int) -> Floats:
         tokens = RoutedTokens(self._routes, self._seed, layer, step, microbatch, group, self._capacity)
         return np.asarray(math.prod(fault.expert_loads(tokens, self._ep) for fault in self._faults))
 
-    def _copy_load(self, rank: int, item: Item, layer: int) -> float:
+    def _token_copy_load(self, rank: int, item: WorkItem, layer: int) -> float:
         relay, group = self._relays[rank], int(self._place[rank, 0])
         moment = (item.step, item.microbatch, group) if self.by_pass else (0, 0, 0)
         name = relay.number, layer, *moment
         if name not in self._copies:
             tokens = RoutedTokens(self._routes, self._seed, layer, *moment, self._capacity)
-            fullest = (self._max_copies(blocks, tokens) for blocks in (relay.machines, relay.ranks))
-            self._copies[name] = relay.links.longer(*fullest)
+            fullest = (self._max_token_copies(blocks, tokens) for blocks in (relay.node_experts, relay.rank_experts))
+            self._copies[name] = relay.links.slowdown_factor(*fullest)
         return self._copies[name]
 
-    def _max_copies(self, blocks: Blocks, tokens: RoutedTokens) -> float:
-        copies = math.prod(fault.expert_copies(tokens, blocks) for fault in self._faults)
-        even = np.array([self._routes.visits_any(block) for block in blocks])
+    def _max_token_copies(self, blocks: Blocks, tokens: RoutedTokens) -> float:
+        copies = math.prod(fault.token_copy_factors(tokens, blocks) for fault in self._faults)
+        even = np.array([self._routes.visit_fraction(block) for block in blocks])
         return float(np.minimum(copies, 1.0 / even).max())
 
-    def _add_relays(self, groups: Ranks, setting: Setting) -> None:
+    def _add_relays(self, groups: Ranks, setting: JobContext) -> None:
         assert setting.relays
-        known: dict[tuple[int, ...], _Relay] = {}
+        known: dict[tuple[int, ...], _RelayGroup] = {}
         for members in groups.tolist():
             hosts = [setting.host_of[member] for member in members]
             numbers = {host: number for number, host in enumerate(dict.fromkeys(hosts))}
@@ -168,17 +168,17 @@ class ExpertLoads:
             if form not in known:
                 links = setting.relays(members)
                 ranks, machines = (
-                    tuple(tuple(experts_on(each, self._routes, self._ep)) for each in some)
+                    tuple(tuple(experts_of_positions(each, self._routes, self._ep)) for each in some)
                     for some in ([(place,) for place in range(self._ep)], links.machines)
                 )
-                known[form] = _Relay(len(known), links, ranks, machines)
+                known[form] = _RelayGroup(len(known), links, ranks, machines)
             self._relays.update(dict.fromkeys(members, known[form]))
 
 
 def scale_memory(
     memory: Sequence[MemoryChange], routed: Sequence[MemoryChange], load: float
 ) -> tuple[MemoryChange, ...]:
-    """Return memory changes with their ``routed`` part multiplied by ``load``."""
+    """Return memory changes in which the bytes of ``routed`` rows are multiplied by ``load``."""
     found = list(memory)
     for part in routed:
         place = next(

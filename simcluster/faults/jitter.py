@@ -1,4 +1,4 @@
-"""Fault that varies kernel times randomly."""
+"""Fault of random variation in kernel times."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ import numpy as np
 
 from simcluster.base.arrays import Floats
 from simcluster.base.units import Seconds
-from simcluster.faults.draws import Factors, Streams
-from simcluster.faults.spec import Setting
-from simcluster.faults.where import Number, OnRanks
-from simcluster.planning.perturbations import Computations
+from simcluster.faults.fault_spec import JobContext
+from simcluster.faults.random_factors import Factors, RandomStreams
+from simcluster.faults.targets import Number, RankFault
+from simcluster.planning.disturbances import ComputationColumns
 
-_STREAMS = Streams()
+_STREAMS = RandomStreams()
 
 
-class Jitter(OnRanks):
-    """Random variation of kernel times: each is multiplied by a random factor.
+class Jitter(RankFault):
+    """Random variation of kernel times: each time is multiplied by a random factor.
 
     The slowdown of a step is in MODELLING.md G.2: N ranks that wait for each other take the largest of N draws. Without
     named ranks it is on all.
@@ -33,24 +33,24 @@ class Jitter(OnRanks):
     per: Literal["kernel", "pass", "step"] = "kernel"
     """How often a factor is drawn: for each kernel (an op of the timeline), each pass of a microbatch, or each step."""
     shared_by: Literal["rank", "worker"] = "rank"
-    """Which ranks share a draw: none (rank), or all tp and cp ranks of a replica's stage (worker)."""
+    """Which ranks get the same random factors: each rank its own (rank), or all tp and cp ranks of a stage (worker)."""
     adds: Seconds | None = None
     """Time that is added to each kernel, multiplied by the draw, instead of multiplying the kernel's time."""
     seed: Number | None = None
 
     @property
-    def neutral(self) -> bool:
-        return self.adds == 0 if self.adds is not None else self.factor.neutral
+    def is_neutral(self) -> bool:
+        return self.adds == 0 if self.adds is not None else self.factor.is_neutral
 
-    def colour(self, rank: int, setting: Setting) -> tuple[int, ...]:
-        """Return the identity for which random factors are drawn: the rank, or its replica's stage."""
-        return setting.worker[rank] if self.shared_by == "worker" else (rank,)
+    def symmetry_key(self, rank: int, setting: JobContext) -> tuple[int, ...]:
+        """Return a key that ranks with the same random factors share: the rank, or its (replica, stage)."""
+        return setting.worker_of_rank[rank] if self.shared_by == "worker" else (rank,)
 
-    def retime(self, rank: int, computations: Computations, seconds: Floats, setting: Setting) -> Floats:
-        """Return the times (s) of a rank's computations, each changed by its random draw."""
+    def retime(self, rank: int, computations: ComputationColumns, seconds: Floats, setting: JobContext) -> Floats:
+        """Return the durations (s) of a rank's computations, multiplied by random factors."""
         moments = computations.steps if self.per == "step" else computations.keys
         pairs = [(moment, count) for moment, count in zip(moments, computations.counts, strict=True) if count]
-        colour, known = self.colour(rank, setting), dict[Hashable, Floats]()
+        colour, known = self.symmetry_key(rank, setting), dict[Hashable, Floats]()
         for moment, count in pairs:
             if moment not in known:
                 chance = _STREAMS(setting.seed, "jitter", self.seed, colour, moment)

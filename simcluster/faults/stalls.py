@@ -1,4 +1,4 @@
-"""Faults that pause a rank's host: which ranks and steps, where in the step, and for how long.
+"""Faults that pause a rank's host process: ranks, steps, position in the step, and duration.
 
 The seed decides all draws.
 """
@@ -9,16 +9,16 @@ from collections.abc import Hashable, Iterator, Sequence
 from typing import Any, ClassVar, Literal, NamedTuple, Self
 
 from simcluster.base.units import NamedSeconds
-from simcluster.documents.diagnostics import Complaint
-from simcluster.documents.spec import Count
-from simcluster.faults.draws import Factors, Streams
-from simcluster.faults.spec import Setting
-from simcluster.faults.where import Number, OnRanks
-from simcluster.planning.ops import MAIN, Item, Op, Segment, StageProgram
-from simcluster.planning.works import HostWork
+from simcluster.documents.base_spec import Count
+from simcluster.documents.diagnostics import KeyProblem
+from simcluster.faults.fault_spec import JobContext
+from simcluster.faults.random_factors import Factors, RandomStreams
+from simcluster.faults.targets import Number, RankFault
+from simcluster.planning.ops import MAIN, Op, Segment, StageProgram, WorkItem
+from simcluster.planning.work_kinds import HostWork
 
 _KEY = "stall"
-_STREAMS = Streams()
+_STREAMS = RandomStreams()
 
 Cause = Literal["garbage_collection", "data_loading", "checkpoint", "validation"]
 CAUSE_ENTRIES = {"data_loading": "data", "checkpoint": "checkpoint", "validation": "validation"}
@@ -27,16 +27,16 @@ _AT_THE_END = ("checkpoint", "validation")
 
 
 class Stall(NamedTuple):
-    """One pause of a rank's host: step, cause, duration (s), and ``place`` (0 to 1) among the step's passes."""
+    """A pause of a rank's host: step, cause, duration (s), and ``position`` as a fraction of the step's passes."""
 
     step: int
     cause: str
     seconds: float
-    place: float
+    position: float
 
 
-class HostStall(OnRanks):
-    """A pause of a rank's process, for which its GPU waits (stream ``host``); by default on all ranks."""
+class HostStall(RankFault):
+    """Fault: a rank's process pauses and its GPU waits; by default on all ranks."""
 
     EXAMPLE: ClassVar = {"kind": "host_stall", "cause": "data_loading", "seconds": "100 us"}
     NEUTRAL: ClassVar = {"kind": "host_stall", "cause": "data_loading", "seconds": "0 s"}
@@ -56,35 +56,35 @@ class HostStall(OnRanks):
     seed: Number | None = None
 
     @property
-    def neutral(self) -> bool:
+    def is_neutral(self) -> bool:
         return self.seconds == 0
 
     @property
-    def by_chance(self) -> bool:
-        """Return whether the stalls' durations, steps or places in a step are random."""
+    def is_random(self) -> bool:
+        """Return whether the stalls are random in duration, step or position within a step."""
         return self.factor is not None or self.first == "random" or self.cause == "garbage_collection"
 
     @property
-    def shared(self) -> bool:
-        """Return whether the stalls are equal on all ranks, in the same steps and equally long."""
-        return self.everywhere and not self.by_chance
+    def delays_all_equally(self) -> bool:
+        """Return whether all ranks have equal stalls in the same steps."""
+        return self.affects_all_ranks and not self.is_random
 
-    def complaints(self, scenario: Any) -> Iterator[Complaint]:
-        """Yield errors for ranks that are not in the job, or a first step that is not simulated."""
+    def complaints(self, scenario: Any) -> Iterator[KeyProblem]:
+        """Yield errors if ranks are not in the job or the first stalled step is not simulated."""
         yield from super().complaints(scenario)
         if isinstance(self.first, int) and self.first >= scenario.steps:
             what = f"step {self.first} is not simulated: the scenario has {scenario.steps} steps, numbered from 0"
             yield ("first",), f"{what}; set steps to {self.first + 1} or more"
 
     def remedy(self) -> tuple[str, Self] | None:
-        """Return the remedy of planned garbage collection, on all ranks at the beginning of a step."""
+        """Return the remedy of collecting garbage on all ranks together at the beginning of steps."""
         if self.cause != "garbage_collection":
             return None
         planned = self.model_copy(update={"cause": "data_loading", "first": 0})
         return "plan the garbage collection: all ranks together, between steps", planned
 
     def stalls(self, rank: int, seed: int, steps: int) -> list[Stall]:
-        """Return the stalls of a rank in the first N ``steps``."""
+        """Return a rank's stalls in the first ``steps`` steps."""
         found: list[Stall] = []
         first = self.first
         if first == "random":
@@ -99,15 +99,15 @@ class HostStall(OnRanks):
             found.append(Stall(step, self.cause, seconds, place))
         return found
 
-    def colour(self, rank: int, setting: Setting) -> Hashable:
-        """Return the rank's stalls, which are equal for ranks that stall equally; None without stalls."""
+    def symmetry_key(self, rank: int, setting: JobContext) -> Hashable:
+        """Return the rank's stalls as a key, equal for ranks with equal stalls; None without stalls."""
         return tuple(self.stalls(rank, setting.seed, setting.batch.steps)) or None
 
-    def program(self, rank: int, program: StageProgram, setting: Setting) -> StageProgram:
-        """Return the stage's program with the rank's stalls between the items of the main lane."""
+    def change_program(self, rank: int, program: StageProgram, setting: JobContext) -> StageProgram:
+        """Return the stage's program with the rank's stalls inserted between its work items."""
         items = program.lanes[MAIN]
-        places, first = StallPlaces(items), sum(map(is_stall, items))
-        before: dict[int, list[Item]] = {}
+        places, first = StallPositions(items), sum(map(is_stall, items))
+        before: dict[int, list[WorkItem]] = {}
         for number, stall in enumerate(self.stalls(rank, setting.seed, setting.batch.steps), first):
             item = _stall_item(stall.seconds, stall.cause, (_KEY, stall.step, number), stall.step)
             before.setdefault(places.item_index(stall), []).append(item)
@@ -115,29 +115,29 @@ class HostStall(OnRanks):
 
 
 class LateBatches(HostStall):
-    """Delays of ranks that wait for data, ``late[rank][step]`` in s; made by ``scenario.loading``."""
+    """Fault: ranks wait for their batches, for ``late[rank][step]`` seconds (set by ``scenario.data_wait``)."""
 
     seconds: NamedSeconds = 0.0
     late: tuple[tuple[float, ...], ...]
 
     @property
-    def neutral(self) -> bool:
+    def is_neutral(self) -> bool:
         return not any(any(own) for own in self.late)
 
     @property
-    def shared(self) -> bool:
+    def delays_all_equally(self) -> bool:
         return len(set(self.late)) == 1
 
     def stalls(self, rank: int, seed: int, steps: int) -> list[Stall]:
-        """Return the delays of a rank as stalls."""
+        """Return a rank's waits for batches as stalls."""
         found = enumerate(self.late[rank])
         return [Stall(step, self.cause, seconds, 0.0) for step, seconds in found if seconds]
 
 
-class StallPlaces:
-    """Positions of stalls on a main lane: the number of the item that each comes before."""
+class StallPositions:
+    """Finder of the work item in a program before which a stall is inserted."""
 
-    def __init__(self, items: Sequence[Item]) -> None:
+    def __init__(self, items: Sequence[WorkItem]) -> None:
         self._passes: dict[int, list[int]] = {}
         self._behind: dict[int, int] = {}
         for index, item in enumerate(items):
@@ -146,25 +146,23 @@ class StallPlaces:
                 self._passes.setdefault(item.step, []).append(index)
 
     def item_index(self, stall: Stall) -> int:
-        """Return the item number before which a stall is inserted; after the last item for one at the end."""
+        """Return the index of the work item before which to insert a stall; past the last if at the end."""
         if stall.cause in _AT_THE_END:
             return self._behind[stall.step]
         passes = self._passes[stall.step]
-        return passes[int(stall.place * len(passes))]
+        return passes[int(stall.position * len(passes))]
 
 
-def is_stall(item: Item) -> bool:
-    """Return whether an item is a stall that a fault inserted."""
+def is_stall(item: WorkItem) -> bool:
+    """Return whether a work item is a stall inserted by a fault."""
     return isinstance(item.key, tuple) and item.key[:1] == (_KEY,)
 
 
-def _stall_item(seconds: float, cause: str, key: tuple[object, ...], step: int) -> Item:
-    return Item(Segment((Op(HostWork(seconds), "host", CAUSE_ENTRIES.get(cause, "other"), cause),)), key, step=step)
+def _stall_item(seconds: float, cause: str, key: tuple[object, ...], step: int) -> WorkItem:
+    return WorkItem(Segment((Op(HostWork(seconds), "host", CAUSE_ENTRIES.get(cause, "other"), cause),)), key, step=step)
 
 
-def _insert_items(program: StageProgram, before: dict[int, list[Item]]) -> StageProgram:
+def _insert_items(program: StageProgram, before: dict[int, list[WorkItem]]) -> StageProgram:
     items = program.lanes[MAIN]
-    found: list[Item] = []
-    for index, item in enumerate(items):
-        found += [*before.get(index, ()), item]
+    found = [each for index, item in enumerate(items) for each in (*before.get(index, ()), item)]
     return StageProgram(program.stage, {**program.lanes, MAIN: found + before.get(len(items), [])})

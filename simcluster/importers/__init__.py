@@ -1,1 +1,1 @@
-"""Importers that turn other tools' topologies, model configurations and launch scripts into documents."""
+"""Importers that convert topology files, model configurations and launch scripts of other tools to documents."""

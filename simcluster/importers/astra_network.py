@@ -1,4 +1,4 @@
-"""Cluster from a network file of ASTRA-sim's analytical backend (Ring, Switch, FullyConnected).
+"""Import of a cluster from a network file of ASTRA-sim's analytical backend.
 
     topology: [Switch, Ring]
     npus_count: [8, 4]
@@ -26,9 +26,9 @@ import numpy as np
 from pydantic import Field
 
 from simcluster.base.errors import InputError
-from simcluster.documents.reading import parse_document, validate
-from simcluster.documents.spec import Spec
-from simcluster.importers.cluster_document import GraphDocument, ImportSpec, Wire
+from simcluster.documents.base_spec import Spec
+from simcluster.documents.yaml_documents import parse_document, validate_document
+from simcluster.importers.cluster_document import GraphDocument, ImportedLink, ImportSpec
 
 PARAMETERS = ()
 _KINDS = Literal["Ring", "Switch", "FullyConnected"]
@@ -45,8 +45,8 @@ def is_astra_network(text: str) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Dimension:
-    """One network dimension: topology kind, NPUs along it, bandwidth per direction (B/s) and hop latency (s)."""
+class NetworkDimension:
+    """Dimension of an ASTRA-sim network: topology kind, NPUs along it, link bandwidth (B/s) and hop latency (s)."""
 
     kind: str
     npus: int
@@ -55,7 +55,7 @@ class Dimension:
 
     @property
     def link_count(self) -> int:
-        """Number of links in one ring, switch or full mesh along this dimension."""
+        """Number of links in one ring, switch or full mesh of this dimension."""
         if self.npus == 1:
             return 0
         if self.kind == "FullyConnected":
@@ -64,13 +64,13 @@ class Dimension:
 
     @property
     def port_count(self) -> int:
-        """Number of links that one NPU has along this dimension."""
+        """Number of links of this dimension that each NPU has."""
         most = {"Ring": 2, "Switch": 1, "FullyConnected": self.npus}[self.kind]
         return min(self.npus - 1, most)
 
 
-class _NetworkFile(Spec):
-    """Schema of an ASTRA-sim network file, whose lists have one item per dimension."""
+class _AstraNetworkFile(Spec):
+    """Schema of an ASTRA-sim network file; each list in the file has one item per network dimension."""
 
     topology: Annotated[list[_KINDS], Field(min_length=1, max_length=16)]
     npus_count: list[Annotated[int, Field(strict=True, ge=1, le=_MAX_NPUS)]]
@@ -78,17 +78,17 @@ class _NetworkFile(Spec):
     latency: list[Annotated[float, Field(strict=True, ge=0, le=1e12)]]
 
 
-def parse_network(text: str, source: str) -> tuple[Dimension, ...]:
-    """Parse and check an ASTRA-sim network file; raise InputError with file, line and key if it is invalid."""
+def parse_astra_network(text: str, source: str) -> tuple[NetworkDimension, ...]:
+    """Parse an ASTRA-sim network file; raise InputError that names the line and key of an invalid value."""
     if len(text) > _MAX_CHARACTERS:
-        raise InputError(f"{source}: longer than {_MAX_CHARACTERS:,} characters, so not a network file; check the path")
-    file = validate(_NetworkFile, parse_document(text, source=source))
-    lengths = {key: len(getattr(file, key)) for key in _NetworkFile.model_fields}
+        raise InputError(f"{source}: longer than {_MAX_CHARACTERS:,} characters, the limit; check the path")
+    file = validate_document(_AstraNetworkFile, parse_document(text, source=source))
+    lengths = {key: len(getattr(file, key)) for key in _AstraNetworkFile.model_fields}
     if len({*lengths.values()}) > 1:
         counted = ", ".join(f"{key} {length}" for key, length in lengths.items())
-        raise InputError(f"{source}: the lists differ in length ({counted}); each has one item per dimension")
+        raise InputError(f"{source}: the lists differ in length ({counted}); write one item per dimension in each")
     each = zip(file.topology, file.npus_count, file.bandwidth, file.latency, strict=True)
-    found = tuple(Dimension(kind, npus, rate * 2**30, latency / 1e9) for kind, npus, rate, latency in each)
+    found = tuple(NetworkDimension(kind, npus, rate * 2**30, latency / 1e9) for kind, npus, rate, latency in each)
     npus = math.prod(each.npus for each in found)
     links = sum(each.link_count * npus // each.npus for each in found)
     if not 2 <= npus <= _MAX_NPUS or links > _MAX_LINKS:
@@ -99,30 +99,31 @@ def parse_network(text: str, source: str) -> tuple[Dimension, ...]:
     return found
 
 
-def build_network_document(
-    dimensions: tuple[Dimension, ...], spec: ImportSpec, device: str | Mapping[str, object], name: str
+def build_astra_document(
+    dimensions: tuple[NetworkDimension, ...], spec: ImportSpec, device: str | Mapping[str, object], name: str
 ) -> GraphDocument:
     """Return the topology document of an ASTRA-sim network, with each NPU as a GPU of ``device``."""
     spec.check_parameters("ASTRA-sim's network file", PARAMETERS)
     npus = math.prod(each.npus for each in dimensions)
     document = GraphDocument(name, device if isinstance(device, str) else dict(device))
     ports = sum(each.bandwidth * each.port_count for each in dimensions)
-    own = Wire(max(ports, 1.0), 1.0, 0.0, "npu", "rate of all links of the NPU together")
+    own = ImportedLink(max(ports, 1.0), 1.0, 0.0, "npu", "rate of all links of the NPU together")
     for npu in range(npus):
         document.add_node(f"npu{npu}", "gpu", host=npu)
         document.add_node(f"npu{npu}.router", "switch", tier="npu")
         document.add_link(f"npu{npu}", f"npu{npu}.router", own)
     for place, dimension in enumerate(dimensions):
-        wire = Wire(dimension.bandwidth, 1.0, dimension.latency, "network", _SOURCE)
         lines = group_npus_along_axes(dimensions, tuple(other == place for other in range(len(dimensions))))
         for number, line in enumerate(lines):
-            _add_links(document, dimension, [f"npu{npu}.router" for npu in line], wire, f"dim{place}.switch{number}")
+            members = [f"npu{npu}.router" for npu in line]
+            _add_dimension_links(document, dimension, members, f"dim{place}.switch{number}")
     return document
 
 
-def _add_links(document: GraphDocument, dimension: Dimension, members: list[str], wire: Wire, switch: str) -> None:
+def _add_dimension_links(document: GraphDocument, dimension: NetworkDimension, members: list[str], switch: str) -> None:
     if dimension.npus == 1:
         return
+    wire = ImportedLink(dimension.bandwidth, 1.0, dimension.latency, "network", _SOURCE)
     if dimension.kind == "Switch":
         document.add_node(switch, "switch", tier="dimension")
         for member in members:
@@ -136,8 +137,8 @@ def _add_links(document: GraphDocument, dimension: Dimension, members: list[str]
                 document.add_link(member, other, wire)
 
 
-def group_npus_along_axes(dimensions: tuple[Dimension, ...], chosen: tuple[bool, ...]) -> list[list[int]]:
-    """Return the groups of NPUs whose coordinates differ only in the chosen dimensions."""
+def group_npus_along_axes(dimensions: tuple[NetworkDimension, ...], chosen: tuple[bool, ...]) -> list[list[int]]:
+    """Group the NPUs that differ only in the ``chosen`` dimensions; return a list of NPU numbers per group."""
     sizes = [each.npus for each in reversed(dimensions)]  # the last dimension is the slowest
     free = [axis for axis, moves in enumerate(reversed(chosen)) if moves]
     grid = np.moveaxis(np.arange(math.prod(sizes)).reshape(sizes), free, range(-len(free), 0))

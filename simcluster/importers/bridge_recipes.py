@@ -1,4 +1,4 @@
-"""Settings of Megatron-Bridge recipes, read from a Python function as data or from ``run_config.yaml``."""
+"""Settings of Megatron-Bridge recipes, read from Python source (which is not run) or ``run_config.yaml``."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ from pathlib import Path
 from typing import Any
 
 from simcluster.base.errors import InputError
-from simcluster.documents.reading import read_document
-from simcluster.importers.flat_settings import flatten
+from simcluster.documents.yaml_documents import read_document
+from simcluster.importers.flat_settings import flatten_settings
+from simcluster.importers.import_result import FileReader, read_no_file
 from simcluster.importers.layer_lists import MAX_LAYERS
 from simcluster.importers.named_models import (
     NamedModel,
-    class_settings,
-    family_settings,
+    explain_not_decoder,
     find_model_by_class,
     find_model_by_sizes,
     find_named_model,
     load_published_model,
-    why_not_decoder,
+    model_class_settings,
+    model_family_settings,
 )
-from simcluster.importers.pre_training import ADAPTER_REASON
+from simcluster.importers.pre_training_checks import ADAPTER_REASON
 from simcluster.importers.python_recipes import NO_ARGUMENTS, RecipeFile
-from simcluster.importers.python_values import RecordedCall, UnreadExpression, parse_written_call, to_plain_fields
-from simcluster.importers.results import FileReader, read_no_file
+from simcluster.importers.python_values import RecordedCall, UnreadExpression, parse_target_config, to_plain_fields
 
 CONFIG_ADVICE = (
     "run it once and give the run_config.yaml that Megatron-Bridge writes next to its checkpoints, or a log with its "
@@ -37,7 +37,7 @@ _PRETRAINING_NAME = re.compile(r"pretrain_(\w+_)?(config|recipe)$")
 _ADAPTER_NAME = re.compile(r"(^|_)(peft|q?lora|dora)_")
 _GPU_COUNT = re.compile(r"_(\d{1,6})gpus?_")  # kimi_k2_pretrain_512gpu_h100_bf16_config
 _LAYOUT = {"embedding": "E", "decoder": "t", "mtp": "m", "loss": "L"}
-_UNREAD_LAYOUT = "model.pipeline_model_parallel_layout, which the file builds in a way that is not read"
+_UNREAD_LAYOUT = "model.pipeline_model_parallel_layout, which the file computes by code that is not evaluated"
 _TABLES = read_document(Path(__file__).with_name("megatron_bridge.yaml")).data
 _BASES: dict[str, Any] = _TABLES["bases"]
 _ALWAYS_WRITTEN, _IDLE_FIELDS, _IDLE_SECTIONS = (
@@ -48,7 +48,7 @@ _START_FUNCTIONS = ("pretrain", "megatron_pretrain", "finetune")
 _OVERRIDE_FUNCTIONS = ("create_omegaconf_dict_config", "parse_hydra_overrides", "apply_overrides", "get_rank_safe")
 """Megatron-Bridge functions for command-line overrides, which a script calls and which change nothing here."""
 _TOKENIZER_ASSUMPTION = (
-    "the vocabulary of the model's configuration, although Megatron-Bridge takes that of the tokenizer"
+    "the vocabulary is that of the model's configuration, although Megatron-Bridge takes the tokenizer's"
 )
 _FORMATS = ("model.bf16", "model.fp16", "optimizer.bf16", "optimizer.fp16")
 _OVERLAPS = ("overlap_grad_reduce", "overlap_param_gather")
@@ -56,7 +56,7 @@ _OVERLAPS = ("overlap_grad_reduce", "overlap_param_gather")
 
 @dataclass(frozen=True)
 class RecipeSettings:
-    """Model, dotted settings and assumptions read from a Megatron-Bridge or NeMo recipe.
+    """A Megatron-Bridge or NeMo recipe as read: its model, its settings by dotted name, and assumptions.
 
     ``model`` is empty if the settings give its sizes. ``undecided`` are parts of the recipe whose effect is unknown,
     ``gpus`` is the number of GPUs in its name.
@@ -70,9 +70,9 @@ class RecipeSettings:
 
 
 def read_bridge_recipe(
-    text: str, source: str, function: str, read_file: FileReader = read_no_file, given: Mapping[str, str] = NO_ARGUMENTS
+    text: str, source: str, function: str, read_file: FileReader = read_no_file, args: Mapping[str, str] = NO_ARGUMENTS
 ) -> RecipeSettings:
-    """Return the settings that a Megatron-Bridge recipe function in a Python file makes.
+    """Return the settings that a Megatron-Bridge recipe function returns, read from its Python source.
 
     Raises InputError if there are several recipes of pre-training and none is named, for fine-tuning that is not named
     explicitly, and for a function that makes no readable configuration.
@@ -87,38 +87,38 @@ def read_bridge_recipe(
         **dict.fromkeys(_OVERRIDE_FUNCTIONS, lambda *_, **__: None),
         **dict.fromkeys(_START_FUNCTIONS, lambda config=None, *_, **__: started.append(config)),
     }
-    file = RecipeFile(text, source, known=known, idle=_attribute_has_no_effect)
-    function, found = file.find_recipe(function, given, _PRETRAINING_NAME, _START_FUNCTIONS, started)
+    file = RecipeFile(text, source, external=known, no_effect=_attribute_has_no_effect)
+    function, found = file.find_recipe(function, args, _PRETRAINING_NAME, _START_FUNCTIONS, started)
     if not isinstance(found, RecordedCall):
         raise InputError(f"{source}: {function} returns no configuration that can be read as data; {CONFIG_ADVICE}")
     if "model_config" in found.fields:  # nemo.tron, the predecessor of Megatron-Bridge
         found.fields = {name.removesuffix("_config"): value for name, value in found.fields.items()}
     adapters = _ADAPTER_NAME.search(found.name)
     if adapters or found.fields.get("peft") is not None:
-        raise InputError(f"{source}: {function} {ADAPTER_REASON}{f', as {found.name} says' if adapters else ''}")
+        raise InputError(f"{source}: recipe {function} {ADAPTER_REASON}{f', as {found.name} says' if adapters else ''}")
     if found.name != "ConfigContainer" and found.name not in _BASES:
-        raise foreign_file_error(f"{source}: {function} takes its configuration", found.name, file, CONFIG_ADVICE)
+        raise other_file_error(f"{source}: the configuration of {function}", found.name, file, CONFIG_ADVICE)
     gpus = _GPU_COUNT.search(function)
     read = _build_bridge_recipe(found, function, source, file, read_file)
     return replace(read, undecided=tuple(file.undecided), gpus=int(gpus[1]) if gpus else None)
 
 
-def foreign_file_error(what: str, called: str, file: RecipeFile, remedy: str) -> InputError:
-    """Return the error for a part of a recipe that another file defines."""
-    if against := why_not_decoder(file.qualified_name(called)):
-        return InputError(f"{what} from {called}, whose model {against}")
-    return InputError(f"{what} from {file.qualified_name(called)[:80]}, which is in another file: {remedy}")
+def other_file_error(part: str, callee: str, file: RecipeFile, remedy: str) -> InputError:
+    """Return the InputError for a recipe that gets its model or another part from a file that is not read."""
+    if against := explain_not_decoder(file.qualified_name(callee)):
+        return InputError(f"{part} comes from {callee}, whose model cannot be imported: it {against}")
+    return InputError(f"{part} comes from {file.qualified_name(callee)[:80]}, which is in another file: {remedy}")
 
 
 def _attribute_has_no_effect(attribute: str) -> bool:
-    """Return whether a configuration attribute, as written, does not affect the step time."""
+    """Return whether the simulated step time ignores a configuration attribute, given by its dotted name."""
     _, *sections, field = attribute.split(".")
     return field in _IDLE_FIELDS or not _IDLE_SECTIONS.isdisjoint(sections)
 
 
 def read_bridge_config(text: str, source: str) -> RecipeSettings | None:
-    """Return the settings of a full configuration written by Megatron-Bridge, or None for other text."""
-    found = parse_written_call(text, source)
+    """Return the settings in a configuration file that Megatron-Bridge wrote; None if the text is not such a file."""
+    found = parse_target_config(text, source)
     if found is None or found.name != "ConfigContainer":
         return None
     if found.fields.get("peft") is not None:
@@ -128,51 +128,51 @@ def read_bridge_config(text: str, source: str) -> RecipeSettings | None:
     copies |= {f"optimizer.{name}": f"model.{name}" for name in ("bf16", "fp16")}
     muon = "muon" in str(read.settings.get("optimizer.optimizer"))
 
-    def counts(name: str, value: Any) -> bool:
+    def is_relevant(name: str, value: Any) -> bool:
         field = name.partition(".")[2]
         default = (field, value) == ("main_params_dtype", "fp32") or (field.startswith("muon_") and not muon)
         return not default and field not in _ALWAYS_WRITTEN and copies.get(name) not in read.settings
 
-    return replace(read, settings={name: value for name, value in read.settings.items() if counts(name, value)})
+    return replace(read, settings={name: value for name, value in read.settings.items() if is_relevant(name, value)})
 
 
 def _build_bridge_recipe(
-    found: RecordedCall, function: str, source: str, file: RecipeFile | None = None,
+    recipe: RecordedCall, function: str, source: str, file: RecipeFile | None = None,
     read_file: FileReader = read_no_file,
 ) -> RecipeSettings:  # fmt: skip
-    model, data = found.fields.get("model"), found.fields.get("dataset")
+    model, data = recipe.fields.get("model"), recipe.fields.get("dataset")
     if isinstance(model, RecordedCall) and any("freeze_vision" in name for name in model.fields):
         raise InputError(f"{source}: {function} trains a model that takes images; only text decoders are modelled")
     known = _find_recipe_model(model, source, read_file)
     name, kind = known.name, model.name if isinstance(model, RecordedCall) else ""
-    settings = {f"model.{field}": value for field, value in class_settings(name, kind).items()}
+    settings = {f"model.{field}": value for field, value in model_class_settings(name, kind).items()}
     if not file:  # a written configuration has all fields
         del settings["model.apply_rope_fusion"]
-    settings |= flatten(_BASES.get(found.name, {}), source)
-    for section, value in found.fields.items():
+    settings |= flatten_settings(_BASES.get(recipe.name, {}), source)
+    for section, value in recipe.fields.items():
         if value is None:
             settings = {each: word for each, word in settings.items() if each.partition(".")[0] != section}
-        settings |= _section_settings(section, value)
+        settings |= _recipe_section_settings(section, value)
     settings = {each: word for each, word in settings.items() if word is not None}
-    settings |= _vocabulary_settings(found, name, settings)
+    settings |= _vocabulary_settings(recipe, name, settings)
     assumed = list(known.assumed)
     if not name:
-        require_decoder(model, settings, f"{source}: the model of {function}", file, CONFIG_ADVICE)
+        require_known_decoder(model, settings, f"{source}: the model of {function}", file, CONFIG_ADVICE)
     elif settings.get("tokenizer.use_tokenizer_vocab_size") is True and "model.vocab_size" not in settings:
         assumed.append(_TOKENIZER_ASSUMPTION)
     length = settings.get("model.seq_length")
     samples = settings.pop("dataset.seq_length", None) if length is not None else None
     if samples not in (None, length):
-        refused = f"dataset.seq_length is {samples}, which Megatron-Bridge refuses"
-        assumed.append(f"the model's sequence length, although {refused}")
+        refused = f"dataset.seq_length is {samples} (Megatron-Bridge refuses unequal lengths)"
+        assumed.append(f"sequences have the model's length, although {refused}")
     fields = data.fields.items() if isinstance(data, RecordedCall) else ()
-    if found.name == "_sft_common" or any("pack" in key and on not in (None, False) for key, on in fields):
+    if recipe.name == "_sft_common" or any("pack" in key and on not in (None, False) for key, on in fields):
         assumed.append(PACKED_ASSUMPTION)
     return RecipeSettings(known, _resolve_conflicting_settings(settings), tuple(assumed))
 
 
-def _vocabulary_settings(found: RecordedCall, model: str, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return vocabulary settings for a null tokenizer, or for a model vocabulary that is not padded.
+def _vocabulary_settings(recipe: RecordedCall, model: str, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return vocabulary size settings for recipes with a null tokenizer or with an unpadded vocabulary.
 
     ``_validate_and_set_vocab_size`` of Megatron-Bridge's training/setup.py pads the tokenizer's vocabulary only,
     whatever should_pad_vocab was. Nothing is set for pre-training on a base that is not read: which vocabulary it takes
@@ -180,7 +180,7 @@ def _vocabulary_settings(found: RecordedCall, model: str, settings: Mapping[str,
     """
     own = "model.vocab_size" in settings or bool(model and not model.startswith("gpt3"))
     own = own and settings.get("tokenizer.use_tokenizer_vocab_size") is not True
-    tokenizer = found.fields.get("tokenizer")
+    tokenizer = recipe.fields.get("tokenizer")
     said = tokenizer.fields.get("vocab_size") if isinstance(tokenizer, RecordedCall) else None
     of_model = (
         model and isinstance(said, UnreadExpression) and said.text.endswith(".vocab_size")
@@ -188,27 +188,29 @@ def _vocabulary_settings(found: RecordedCall, model: str, settings: Mapping[str,
     if not own and not of_model and settings.get("tokenizer.tokenizer_type") == "NullTokenizer":
         size = settings.get("tokenizer.vocab_size")
         return {"model.vocab_size": size if isinstance(size, int) else _NULL_VOCABULARY}
-    keeps = own and (found.name == "ConfigContainer" or "sft" in found.name)
+    keeps = own and (recipe.name == "ConfigContainer" or "sft" in recipe.name)
     return {"model.make_vocab_size_divisible_by": 1} if keeps else {}
 
 
-def require_decoder(model: Any, settings: Mapping[str, Any], what: str, file: RecipeFile | None, remedy: str) -> None:
-    """Raise InputError if a recipe's model (described by ``what``) is not a decoder or lacks sizes."""
+def require_known_decoder(
+    model: Any, settings: Mapping[str, Any], label: str, file: RecipeFile | None, remedy: str
+) -> None:
+    """Raise InputError if a recipe's model is not a decoder or has unknown sizes; ``label`` names the model."""
     kind = model.name if isinstance(model, RecordedCall) else str(getattr(model, "text", "none"))
-    against = why_not_decoder(file.qualified_name(kind) if file else kind)
+    against = explain_not_decoder(file.qualified_name(kind) if file else kind)
     unknown = ""
     if "model.num_layers" not in settings:
         unknown = "is unknown, and the recipe does not give its sizes (num_layers and others)"
-    elif isinstance(model, RecordedCall) and not family_settings(model.name):
+    elif isinstance(model, RecordedCall) and not model_family_settings(model.name):
         unknown = "has an unknown class, so its norms, activation and attention are unknown"
-    if not against and unknown and (other := why_not_decoder(what.rpartition(" ")[2])):
-        raise InputError(f"{what} {other}")
+    if not against and unknown and (other := explain_not_decoder(label.rpartition(" ")[2])):
+        raise InputError(f"{label} cannot be imported: it {other}")
     if against or unknown:
-        raise InputError(f"{what} ({kind[:80]}) {against or f'{unknown}; {remedy}'}")
+        raise InputError(f"{label} ({kind[:80]}) cannot be imported: it {against or f'{unknown}; {remedy}'}")
 
 
 def _resolve_conflicting_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a recipe's settings with one value where several sections set the same thing.
+    """Resolve settings that several sections of a recipe set to different values; return one value for each.
 
     A recipe's mixed precision overrides the number formats of the model, the optimizer and DDP (its setup writes over
     them), as overlaps do from a section for them; a distributed optimizer is on if the optimizer or DDP turns it on.
@@ -251,15 +253,15 @@ def _find_recipe_model(model: Any, source: str, read_file: FileReader) -> NamedM
         if model.name.endswith("from_hf_pretrained") or "/" in name:
             unread = next((each.text for each in given if isinstance(each, UnreadExpression)), model.name)
             return find_named_model(name or unread, source, read_file)
-        alike = "" if family_settings(model.name) else find_model_by_sizes(model.name, model.fields)
-        if alike or model.receiver is None:
+        alike = "" if model_family_settings(model.name) else find_model_by_sizes(model.name, model.fields)
+        if alike or model.called_on is None:
             return load_published_model(alike)
-        model = model.receiver
+        model = model.called_on
     return NamedModel()
 
 
-def _section_settings(section: str, value: Any) -> dict[str, Any]:
-    """Return a recipe section's settings by dotted name, with None for settings that it unsets."""
+def _recipe_section_settings(section: str, value: Any) -> dict[str, Any]:
+    """Return a recipe section's settings by dotted name; a value of None means that the section unsets the setting."""
     fields = {section: value}
     made_by = value.text if isinstance(value, UnreadExpression) else ""  # unread parts of the call that makes it
     if isinstance(value, RecordedCall):

@@ -1,4 +1,4 @@
-"""Cluster imported from other tools' files, as a topology document of ``kind: graph``.
+"""Construction of a ``kind: graph`` topology document from the cluster files of other tools.
 
 In a scenario ``cluster: {topology: host.xml, nodes: 16, device: h200}``; as a separate file ``kind: import`` with
 ``files``, which ``simcluster topology`` describes like any other. What the files describe becomes a ``kind: graph``
@@ -15,17 +15,17 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, model_validator
 
 from simcluster.base.errors import InputError
-from simcluster.base.units import BytesPerSecond, Seconds, write_quantity
-from simcluster.documents.spec import ONE_OR_MORE, Count, Spec
+from simcluster.base.units import BytesPerSecond, Seconds, format_exact_quantity
+from simcluster.documents.base_spec import ONE_OR_MORE, Count, Spec
 from simcluster.topology.links import Fraction, Name
 
 NamePatterns = Annotated[tuple[Name, ...], ONE_OR_MORE]
-"""One text or a list of them."""
+"""One name pattern or a list of name patterns."""
 
 
 @dataclass(frozen=True, slots=True)
-class Wire:
-    """Rate (B/s), payload efficiency, latency (s) and medium of a link in one direction, with their source."""
+class ImportedLink:
+    """One direction of a link: rate (B/s), payload efficiency, latency (s), medium, and source of these numbers."""
 
     line_rate: float
     efficiency: float
@@ -33,16 +33,16 @@ class Wire:
     medium: str
     source: str
 
-    def multiply(self, count: int) -> Wire:
-        """Return one link that represents ``count`` parallel links."""
+    def multiply(self, count: int) -> ImportedLink:
+        """Return ``count`` parallel links as a single link with their total rate."""
         return replace(self, line_rate=self.line_rate * count)
 
     def topology_fields(self) -> dict[str, Any]:
-        """Return the link's fields as a topology file writes them, with full floating-point precision."""
+        """Return the link's fields for a topology file, with numbers in full precision."""
         medium = {"medium": self.medium} if self.medium else {}  # default: the usual medium between such nodes
         return {
-            "line_rate": write_quantity(self.line_rate, "B/s"), "efficiency": self.efficiency,
-            "latency": write_quantity(self.latency, "s"), "source": self.source, **medium,
+            "line_rate": format_exact_quantity(self.line_rate, "B/s"), "efficiency": self.efficiency,
+            "latency": format_exact_quantity(self.latency, "s"), "source": self.source, **medium,
         }  # fmt: skip
 
 
@@ -55,14 +55,14 @@ class GraphDocument:
     nodes: list[dict[str, Any]] = field(default_factory=list)
     edges: list[dict[str, Any]] = field(default_factory=list)
 
-    def add_node(self, name: str, kind: str, **more: int | str | None) -> None:
+    def add_node(self, name: str, kind: str, **attributes: int | str | None) -> None:
         """Add a node; a GPU may have a ``host``, a switch a ``tier``, a NIC or switch a ``network``."""
-        known = {key: value for key, value in more.items() if value is not None}
+        known = {key: value for key, value in attributes.items() if value is not None}
         self.nodes.append({"name": name, "kind": kind, **known})
 
-    def add_link(self, a: str, b: str, wire: Wire, **more: bool) -> None:
-        """Add a link between ``a`` and ``b`` in both directions, or from ``a`` to ``b`` with ``one_way=True``."""
-        self.edges.append({"between": [a, b], **more, **wire.topology_fields()})
+    def add_link(self, a: str, b: str, link: ImportedLink, **flags: bool) -> None:
+        """Add a link from ``a`` to ``b`` and, unless ``one_way=True``, another from ``b`` to ``a``."""
+        self.edges.append({"between": [a, b], **flags, **link.topology_fields()})
 
     def to_dict(self) -> dict[str, Any]:
         """Return the topology document as the mapping that a ``kind: graph`` file holds."""
@@ -76,13 +76,13 @@ class LinkOverrides(Spec):
     efficiency: Fraction | None = None
     latency: Seconds | None = None
 
-    def apply_to(self, wire: Wire) -> Wire:
+    def apply_to(self, link: ImportedLink) -> ImportedLink:
         """Return the link with the user's rate, efficiency and latency instead of the imported ones."""
         if self == LinkOverrides():
-            return wire
+            return link
         given = [f"{name.replace('_', ' ')} set by the user" for name in type(self).model_fields if getattr(self, name)]
         own = self.model_dump(exclude_none=True)
-        return replace(wire, **own, source="; ".join([*given, wire.source]))
+        return replace(link, **own, source="; ".join([*given, link.source]))
 
 
 class FabricParameters(Spec):
@@ -100,12 +100,12 @@ class FabricParameters(Spec):
 
 
 class ImportSpec(Spec):
-    """Parameters of a cluster that is imported from other tools' files.
+    """User's parameters for the import of a cluster from files of other tools.
 
     ``nodes`` identical copies of the one node that a file describes, or several ``files`` with one node each, are
-    joined by ``fabric``. ``nics`` and ``hosts`` keep only what matches one of these patterns (mlx5_*).
-    ``nvlinks_per_gpu`` (0: none), ``nvswitch`` and ``gpus_per_nic`` state what a format leaves open; ``nvlink`` has the
-    figures of a single NVLink, ``pcie`` of a PCIe link, ``socket`` between NUMA nodes, ``nic`` of a NIC's port.
+    joined by ``fabric``. ``nics`` and ``hosts`` are patterns (mlx5_*) that select NICs and hosts.
+    ``nvlinks_per_gpu`` (0: none), ``nvswitch`` and ``gpus_per_nic`` state what a format leaves open; ``nvlink``
+    overrides a single NVLink, ``pcie`` a PCIe link, ``socket`` the link between NUMA nodes, ``nic`` a NIC's port.
     """
 
     kind: Literal["import"]
@@ -125,23 +125,23 @@ class ImportSpec(Spec):
     nic: LinkOverrides = LinkOverrides()
 
     @model_validator(mode="after")
-    def _check_one_file_is_copied(self) -> Self:
+    def _check_nodes_and_files(self) -> Self:
         if len(self.files) > 1 and self.nodes > 1:
             raise InputError(
-                f"nodes is {self.nodes} and there are {len(self.files)} files; give one file and the number of equal "
-                "nodes, or one file per node without nodes"
+                f"'nodes: {self.nodes}' and {len(self.files)} files exclude each other; give one file and a number of "
+                "equal nodes, or one file per node without the key 'nodes'"
             )
         return self
 
-    def check_parameters(self, form: str, known: tuple[str, ...]) -> None:
-        """Raise InputError for an import parameter that this file format does not use."""
+    def check_parameters(self, kind: str, known: tuple[str, ...]) -> None:
+        """Raise InputError for an import parameter that does not apply to this file format."""
         always = ("kind", "files", "name", "device")
         for key in ImportSpec.model_fields:  # a fixed order, so that the message does not depend on a set
             if key in self.model_fields_set and key not in always and key not in known:
-                raise InputError(f"{key} does not apply to {form}; its parameters are device, name, {', '.join(known)}")
+                raise InputError(f"{key} does not apply to {kind}; its parameters are device, name, {', '.join(known)}")
 
 
-def matches_patterns(name: str, patterns: tuple[str, ...]) -> bool:
+def matches_any_pattern(name: str, patterns: tuple[str, ...]) -> bool:
     """Return whether a NIC or host name matches one of the patterns; True if there are no patterns."""
     return not patterns or any(fnmatchcase(name, pattern) for pattern in patterns)
 
@@ -149,31 +149,32 @@ def matches_patterns(name: str, patterns: tuple[str, ...]) -> bool:
 # --- nodes ------------------------------------------------------------------------------------------------------------
 
 SWITCH_LATENCY = 0.6e-6  # assumed, inside the 0.3 to 1 us usual for a switch and its cables
+_NicPorts = list[tuple[str, ImportedLink]]  # name and link of each NIC port of a node
 MAX_GPUS = 32_768
 """Imported clusters are written node by node; use a builder for larger ones."""
 
-Node = tuple[int, str]
-"""A device as (node of GPUs, name in it); node -1 holds what several share: the NVSwitches of a rack."""
+DeviceKey = tuple[int, str]
+"""A device as (node number, name in the node); node -1 holds devices that nodes share, such as a rack's NVSwitches."""
 
 
 @dataclass(frozen=True, slots=True)
 class NicCable:
-    """A NIC and its cable to the network."""
+    """A NIC and the properties of its cable to the network."""
 
-    nic: Node
-    wire: Wire
+    nic: DeviceKey
+    wire: ImportedLink
 
 
 @dataclass(frozen=True, slots=True)
 class ImportedNodes:
-    """Nodes and links that one file describes (one compute node, or several joined by NVLink).
+    """Devices and links that one file describes: a compute node, or several nodes joined by NVLink.
 
     ``device`` is the GPU that the file names; ``nodes`` maps to kinds, with GPUs in rank order.
     """
 
     device: str | dict[str, object]
-    nodes: dict[Node, str] = field(default_factory=dict)
-    links: dict[tuple[Node, Node], Wire] = field(default_factory=dict)
+    nodes: dict[DeviceKey, str] = field(default_factory=dict)
+    links: dict[tuple[DeviceKey, DeviceKey], ImportedLink] = field(default_factory=dict)
     ports: list[NicCable] = field(default_factory=list)
 
     @property
@@ -182,20 +183,20 @@ class ImportedNodes:
         return 1 + max(machine for machine, _ in self.nodes)
 
     @property
-    def gpus(self) -> list[Node]:
-        """Graph nodes of the GPUs, in rank order."""
+    def gpus(self) -> list[DeviceKey]:
+        """Keys of the GPUs, in rank order."""
         return [node for node, kind in self.nodes.items() if kind == "gpu"]
 
-    def add_link(self, a: Node, b: Node, wire: Wire) -> None:
-        """Add a link in both directions, keeping the faster one of parallel links."""
+    def add_link(self, a: DeviceKey, b: DeviceKey, link: ImportedLink) -> None:
+        """Add a link in both directions; if the two devices already have one, keep the faster link."""
         key = (b, a) if (b, a) in self.links else (a, b)
         have = self.links.get(key)
-        if have is None or have.line_rate * have.efficiency < wire.line_rate * wire.efficiency:
-            self.links[key] = wire
+        if have is None or have.line_rate * have.efficiency < link.line_rate * link.efficiency:
+            self.links[key] = link
 
 
 def join_imported_nodes(systems: Sequence[ImportedNodes], spec: ImportSpec, name: str) -> GraphDocument:
-    """Return the topology document of imported nodes, or of ``spec.nodes`` copies, joined by a fabric.
+    """Join imported nodes (or ``spec.nodes`` copies of one) by a leaf-spine network; return the topology document.
 
     Nodes are called node0, node1, ...; their GPUs gpu0, gpu1, ... A single node gets a fabric only on request. Raises
     InputError if nodes that need a network have no NIC, or if there are too many GPUs.
@@ -206,9 +207,9 @@ def join_imported_nodes(systems: Sequence[ImportedNodes], spec: ImportSpec, name
         raise InputError(f"nodes: {spec.nodes} nodes have {gpus:,} GPUs; at most {MAX_GPUS:,} can be imported")
     devices = list(dict.fromkeys(str(system.device) for system in systems))
     if len(devices) > 1:
-        raise InputError(f"the nodes have different GPUs ({', '.join(devices)}); a cluster has one kind: set device")
+        raise InputError(f"the GPUs differ ({', '.join(devices)}); a cluster has one GPU model: set device")
     document = GraphDocument(name, systems[0].device)
-    machines: list[list[tuple[str, Wire]]] = []  # NIC ports per node
+    machines: list[_NicPorts] = []  # per node
     for number, system in enumerate(copies):
         first = len(machines)
         names = {
@@ -224,19 +225,19 @@ def join_imported_nodes(systems: Sequence[ImportedNodes], spec: ImportSpec, name
             for machine in range(system.node_count)
         ]
     if len(copies) > 1 or spec.fabric is not None or (len(machines) > 1 and all(machines)):
-        _add_fabric(document, machines, spec.fabric or FabricParameters())
+        _add_leaf_spine_fabric(document, machines, spec.fabric or FabricParameters())
     return document
 
 
-def _add_fabric(document: GraphDocument, machines: list[list[tuple[str, Wire]]], fabric: FabricParameters) -> None:
+def _add_leaf_spine_fabric(document: GraphDocument, machines: list[_NicPorts], fabric: FabricParameters) -> None:
     without = next((i for i, ports in enumerate(machines) if not ports), None)
     if without is not None:
         raise InputError(
-            f"node {without} has no NIC for the network; give a file that lists NICs, or a pattern in nics that "
-            "matches one (without nodes and fabric there is no network)"
+            f"node {without} has no NIC for the network; give a file that lists NICs, or set 'nics' to a pattern that "
+            "matches a NIC, or remove 'nodes' and 'fabric'"
         )
     size = fabric.nodes_per_unit or len(machines)
-    leaves: dict[tuple[int, int], list[tuple[str, Wire]]] = {}  # (unit, rail)
+    leaves: dict[tuple[int, int], _NicPorts] = {}  # (unit, rail)
     for machine, ports in enumerate(machines):
         for rail, port in enumerate(ports):
             leaves.setdefault((machine // size, rail if fabric.rails else 0), []).append(port)
@@ -251,7 +252,7 @@ def _add_fabric(document: GraphDocument, machines: list[list[tuple[str, Wire]]],
 
 
 def _add_spines(
-    document: GraphDocument, leaves: dict[tuple[int, int], list[tuple[str, Wire]]], names: dict[tuple[int, int], str],
+    document: GraphDocument, leaves: dict[tuple[int, int], _NicPorts], names: dict[tuple[int, int], str],
     fabric: FabricParameters,
 ) -> None:  # fmt: skip
     capacity: dict[int, float] = {}  # uplinks of the fullest leaf of each rail
@@ -266,6 +267,6 @@ def _add_spines(
     note = "rate from the NICs below and oversubscription"
     note += "; 0.6 us per further switch: assumed" if latency == SWITCH_LATENCY else ""
     for (_, rail), name in names.items():
-        wire = Wire(capacity[rail] / count, fastest.efficiency, latency, fastest.medium, note)
+        wire = ImportedLink(capacity[rail] / count, fastest.efficiency, latency, fastest.medium, note)
         for spine in range(count):
             document.add_link(name, f"spine{spine}", wire)

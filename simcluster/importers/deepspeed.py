@@ -1,4 +1,4 @@
-"""Import of a DeepSpeed configuration (JSON) as a scenario or as Megatron-LM options.
+"""Import of a DeepSpeed configuration (JSON) as a scenario, or as Megatron-LM options.
 
 ``deepspeed.yaml`` in this folder maps, lists or refuses every key.
 """
@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from simcluster.base.errors import InputError
-from simcluster.documents.catalogue.models import model_document
-from simcluster.documents.diagnostics import shown
-from simcluster.documents.reading import read_document
-from simcluster.importers.flat_settings import flatten, parse_toml_or_json
-from simcluster.importers.results import ImportResult, SettingClassifier, TrackedSettings
+from simcluster.documents.catalogue.models import load_model_entry
+from simcluster.documents.diagnostics import quote_value
+from simcluster.documents.yaml_documents import read_document
+from simcluster.importers.flat_settings import flatten_settings, parse_toml_or_json
+from simcluster.importers.import_result import ImportResult, SettingClassifier, TrackedSettings
 
 _GRADIENTS = "data_types.grad_accum_dtype"
 _BATCHES = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
@@ -49,7 +49,7 @@ HOST_UPDATE_ASSUMED = (
 
 @dataclass(frozen=True)
 class DeepSpeedOptions:
-    """Settings of a DeepSpeed configuration as Megatron-LM options, with assumptions and unknown keys."""
+    """A DeepSpeed configuration converted to Megatron-LM options, with the assumptions made and the unknown keys."""
 
     options: dict[str, tuple[str, ...]]
     assumed: tuple[str, ...] = ()
@@ -59,12 +59,12 @@ class DeepSpeedOptions:
 def options_from_deepspeed(
     text: str, name: str, source: str, options: Mapping[str, tuple[str, ...]]
 ) -> DeepSpeedOptions:
-    """Return the DeepSpeed configuration of a Megatron-DeepSpeed script as Megatron-LM options.
+    """Convert the DeepSpeed configuration of a Megatron-DeepSpeed script to Megatron-LM options.
 
     ``options`` are the script's. Raises InputError for settings that are refused in a configuration on its own, too.
     """
     try:
-        settings = flatten(parse_toml_or_json(text, source), source)
+        settings = flatten_settings(parse_toml_or_json(text, source), source)
     except InputError:
         return DeepSpeedOptions({}, (f"the DeepSpeed configuration {name[:60]} is not read: it is not JSON",))
     run = _DeepSpeedSettings(settings, f"{source}: {name}")
@@ -91,7 +91,7 @@ def options_from_deepspeed(
             script = f"--{option} {' '.join(options[option])[:20]} of the script"
             pair = script, f"{key} {found[option][0][:20]} of {name}"
             counts, other = reversed(pair) if option in CONFIG_OPTIONS else pair
-            run.assumed.append(f"{counts} is used, not {other}")
+            run.assumed.append(f"{counts} is used instead of {other}")
     formats = () if {"bf16", "fp16"} & options.keys() else ("bf16", "fp16")
     switches = {name: settings.get(f"{name}.enabled") is True for name in formats} | {
         "grad-reduce-in-bf16": settings.get(_GRADIENTS) in ("bf16", "fp16"), "overlap-grad-reduce": overlaps,
@@ -103,25 +103,25 @@ def options_from_deepspeed(
 
 def scenario_from_deepspeed(
     text: str, *, cluster: Mapping[str, Any], model: Mapping[str, Any], gpus: int | None = None,
-    available: int | None = None, launched: int | None = None, filled: Mapping[str, Any] | None = None,
+    available: int | None = None, launched: int | None = None, auto_values: Mapping[str, Any] | None = None,
     source: str = "<ds_config>",
 ) -> ImportResult:  # fmt: skip
-    """Return the data-parallel scenario of a DeepSpeed configuration and a model.
+    """Return the scenario of data-parallel training of a model with a DeepSpeed configuration.
 
     ``gpus`` defaults to the GPUs that the file's batch implies, those that its launcher starts if it states no number
-    (``launched``), or all that are ``available``. ``filled`` are the values that the program reading the file uses
+    (``launched``), or all that are ``available``. ``auto_values`` are the values that the program reading the file uses
     instead of ``auto``, by dotted name, and for formats that the file omits. Raises InputError listing all keys that
     are not modelled or have unusable values.
     """
-    written = flatten(parse_toml_or_json(text, source, "JSON"), source)
-    run = _DeepSpeedSettings(_fill_auto(written, filled or {}, model), source)
-    gpus = gpus or run.gpus_implied_by_batch()
+    written = flatten_settings(parse_toml_or_json(text, source, "JSON"), source)
+    run = _DeepSpeedSettings(_fill_auto_values(written, auto_values or {}, model), source)
+    gpus = gpus or run.gpu_count_from_batch()
     if not gpus:
         which = f"the {launched} GPUs that its launcher uses" if launched else "all GPUs of the cluster"
         run.assumed.append(f"{which}: the number is not stated (--gpus sets it)")
         gpus = launched or available or 1
     training = run.problems.attempt(run.training_section, gpus)
-    zero = run.problems.attempt(run.whole_number, f"{_ZERO}stage", 0, 3) or 0
+    zero = run.problems.attempt(run.read_whole_number, f"{_ZERO}stage", 0, 3) or 0
     memory, sharding = run.problems.attempt(run.memory_section, zero), run.problems.attempt(run.fsdp_section, zero)
     overlap = run.problems.attempt(run.overlap_section, zero, gpus)
     run.classify_all()
@@ -140,16 +140,16 @@ def scenario_from_deepspeed(
     return ImportResult(
         {key: value for key, value in document.items() if value}, run.settings.read_names, (*run.no_effect, *idle),
         tuple(run.assumed), unknown=tuple(run.unknown),
-    ).with_all_settings(written)  # fmt: skip
+    ).classify_all_settings(written)  # fmt: skip
 
 
-def _fill_auto(settings: Mapping[str, Any], filled: Mapping[str, Any], model: Mapping[str, Any]) -> dict[str, Any]:
-    """Replace ``auto`` values of a DeepSpeed configuration by those that the training program sets."""
-    width = (model_document(model["preset"]) if "preset" in model else model).get("hidden_size", 0)
+def _fill_auto_values(given: Mapping[str, Any], filled: Mapping[str, Any], model: Mapping[str, Any]) -> dict[str, Any]:
+    """Replace DeepSpeed settings of value ``auto`` by the values that the training program sets for them."""
+    width = (load_model_entry(model["preset"]) if "preset" in model else model).get("hidden_size", 0)
     known = {f"{_ZERO}reduce_bucket_size": width * width or "auto", **filled}
-    formats = {} if any(name.startswith(("bf16.", "fp16.", "bfloat16.")) for name in settings) else filled
+    formats = {} if any(name.startswith(("bf16.", "fp16.", "bfloat16.")) for name in given) else filled
     added = {name: value for name, value in formats.items() if name.endswith(".enabled") and value}
-    return {name: known.get(name, value) if value == "auto" else value for name, value in settings.items()} | added
+    return {name: known.get(name, value) if value == "auto" else value for name, value in given.items()} | added
 
 
 class _DeepSpeedSettings(SettingClassifier):
@@ -157,20 +157,20 @@ class _DeepSpeedSettings(SettingClassifier):
         super().__init__(source)
         self.settings = TrackedSettings(settings)
 
-    def whole_number(self, name: str, least: int = 1, most: int = 10**9) -> int | None:
-        """Return a setting as a whole number, or None if it is missing or ``auto``."""
+    def read_whole_number(self, name: str, minimum: int = 1, maximum: int = 10**9) -> int | None:
+        """Return a setting's value as a whole number, or None if the setting is missing or ``auto``."""
         value = self.settings.get(name)
         if value == "auto" and name not in _BATCHES:
-            self.assumed.append(f"{name} is auto, which the program that reads the file resolves; treated as not given")
+            self.assumed.append(f"{name} is 'auto', which the program that reads the file sets; treated as not given")
         if value in (None, "auto"):
             return None
         whole = int(value) if isinstance(value, float) and value.is_integer() else value
-        if isinstance(whole, bool) or not isinstance(whole, int) or not least <= whole <= most:
-            raise self.error(name, f"{shown(value)} is not a whole number from {least} to {most}")
+        if isinstance(whole, bool) or not isinstance(whole, int) or not minimum <= whole <= maximum:
+            raise self.error(name, f"{quote_value(value)} is not a whole number from {minimum} to {maximum}")
         return whole
 
-    def gpus_implied_by_batch(self) -> int | None:
-        """Return batch / (micro batch x accumulation steps) as the GPU count, or None if one is missing."""
+    def gpu_count_from_batch(self) -> int | None:
+        """Return the GPU count, batch / (micro batch x accumulation steps); None if any of these is unknown."""
         batch, micro, steps = (self.settings.get(name) for name in _BATCHES)
         each = micro * steps if isinstance(micro, int) and isinstance(steps, int) else 0
         if not isinstance(batch, int) or each < 1 or batch < each or batch % each:
@@ -179,8 +179,8 @@ class _DeepSpeedSettings(SettingClassifier):
         return batch // each
 
     def training_section(self, gpus: int) -> dict[str, Any]:
-        """Return the scenario's batch sizes and number formats, with missing batch sizes filled in."""
-        batch, micro, steps = map(self.whole_number, _BATCHES)
+        """Return the scenario's batch sizes and number formats, with defaults for missing batch sizes."""
+        batch, micro, steps = map(self.read_whole_number, _BATCHES)
         if batch and not micro:
             micro = batch // (gpus * (steps or 1))
         if not batch:
@@ -196,12 +196,12 @@ class _DeepSpeedSettings(SettingClassifier):
             micro = micro or 1
             batch = micro * (steps or 1) * gpus
         if not micro or batch % (micro * gpus) or (steps and batch != micro * steps * gpus):
-            what = f"{batch} is not micro batch {micro or 0} x accumulation {steps or 1} x {gpus} GPUs"
-            remedy = "set --gpus to the number of GPUs, or change one of them"
-            raise self.error("train_batch_size", f"{what}, as required; {remedy}")
+            what = f"{batch} must equal micro batch {micro or 0} x accumulation {steps or 1} x {gpus} GPUs"
+            remedy = "set --gpus to the number of GPUs, or change a batch setting"
+            raise self.error("train_batch_size", f"{what}; {remedy}")
         optimizer = str(self.settings.get("optimizer.type", "adam")).lower()
         if optimizer not in _ADAM_OPTIMIZERS:
-            raise self.error("optimizer.type", f"{optimizer[:40]!r} is not modelled; Adam and AdamW are")
+            raise self.error("optimizer.type", f"{optimizer[:40]!r} is not modelled; use Adam or AdamW")
         return {"global_batch": batch, "micro_batch": micro, **self._precision_fields()}
 
     def _precision_fields(self) -> dict[str, str]:
@@ -218,42 +218,42 @@ class _DeepSpeedSettings(SettingClassifier):
         wide = self.settings.get(_GRADIENTS) == "fp32"
         return {"precision": half, "memory_recipe": "mixed-18" if wide else "mixed-16"}
 
-    def overlap_section(self, zero: int, gpus: int) -> dict[str, Any]:
-        """Return the scenario's settings for overlap of communication with compute."""
-        said = self.settings.get(f"{_ZERO}overlap_comm", zero == 3)
-        overlapped = (said if isinstance(said, bool) else zero == 3) and gpus > 1
-        found: dict[str, Any] = {"grad_reduce": overlapped, "param_gather": overlapped and zero == 3}
-        bucket = self.whole_number(f"{_ZERO}reduce_bucket_size")
-        return found | ({"bucket_size": f"{2 * bucket} B"} if bucket and overlapped and zero < 3 else {})
+    def overlap_section(self, zero_stage: int, gpus: int) -> dict[str, Any]:
+        """Return the scenario's ``overlap`` section, which states the communication that overlaps with compute."""
+        said = self.settings.get(f"{_ZERO}overlap_comm", zero_stage == 3)
+        overlapped = (said if isinstance(said, bool) else zero_stage == 3) and gpus > 1
+        found: dict[str, Any] = {"grad_reduce": overlapped, "param_gather": overlapped and zero_stage == 3}
+        bucket = self.read_whole_number(f"{_ZERO}reduce_bucket_size")
+        return found | ({"bucket_size": f"{2 * bucket} B"} if bucket and overlapped and zero_stage < 3 else {})
 
-    def fsdp_section(self, zero: int) -> dict[str, Any]:
-        """Return the size of the MiCS shard group; hpZ partitions are ignored with a note."""
-        group = self.whole_number(f"{_ZERO}mics_shard_size", -1)
-        if (self.whole_number(f"{_ZERO}zero_hpz_partition_size") or 1) > 1:
+    def fsdp_section(self, zero_stage: int) -> dict[str, Any]:
+        """Return the scenario's ``fsdp`` section with MiCS's shard group size; note that hpZ is ignored."""
+        group = self.read_whole_number(f"{_ZERO}mics_shard_size", -1)
+        if (self.read_whole_number(f"{_ZERO}zero_hpz_partition_size") or 1) > 1:
             self.assumed.append("parameters are gathered over all GPUs, although zero_hpz_partition_size exceeds 1")
-        return {"shard_group": group} if zero == 3 and group and group > 1 else {}
+        return {"shard_group": group} if zero_stage == 3 and group and group > 1 else {}
 
-    def memory_section(self, zero: int) -> dict[str, Any]:
-        """Return the settings for an optimizer on the host; refuse disks and offloaded parameters."""
+    def memory_section(self, zero_stage: int) -> dict[str, Any]:
+        """Return the scenario's ``memory`` section; accept optimizer offload to host memory, refuse any other."""
         parameters, state = (
             str(self.settings.get(f"{_ZERO}offload_{what}.device", "none")) for what in ("param", "optimizer")
         )
-        if parameters != "none" and zero == 3:
+        if parameters != "none" and zero_stage == 3:
             what = "parameters in host memory or on disk are not modelled; only the optimizer can be offloaded"
             raise self.error(f"{_ZERO}offload_param.device", what)
         if parameters != "none":
-            self.assumed.append(f"{_ZERO}offload_param has no effect with stage {zero}: parameters stay on the GPUs")
+            self.assumed.append(f"{_ZERO}offload_param has no effect with ZeRO {zero_stage}: parameters stay on GPUs")
         if state == "nvme":
             raise self.error(f"{_ZERO}offload_optimizer.device", "nvme is not modelled; use cpu")
         if (part := self.settings.get(f"{_ZERO}offload_optimizer.ratio", 1)) != 1:
-            raise self.error(f"{_ZERO}offload_optimizer.ratio", f"{shown(part)} is not modelled; 1 (all) is")
+            raise self.error(f"{_ZERO}offload_optimizer.ratio", f"{quote_value(part)} is not modelled; use 1 (all)")
         if state == "none" and self.settings.get(f"{_ZERO}cpu_offload") is not True:
             return {}
         self.assumed.append(HOST_UPDATE_ASSUMED)
         return {"offload": dict(HOST_UPDATE)}
 
     def classify_all(self) -> None:
-        """Classify every key not read so far as refused, modelled differently, without effect or unknown."""
+        """Classify every key that was not read as refused, modelled differently, without effect or unknown."""
         for name, value in self.settings.items():
             section = name.partition(".")[0]
             switch = next((switch for switch in _SWITCHED_SECTIONS if name.startswith(f"{switch}.")), "")
@@ -265,4 +265,4 @@ class _DeepSpeedSettings(SettingClassifier):
                 said = "" if within else _NOT_MODELLED.get(name, "")
                 idle = name in _NO_EFFECT or section in _NO_EFFECT_SECTIONS or name.startswith(f"{_ZERO}offload_")
                 on = bool(said) or value not in (False, None, 0)
-                self.classify(name, refused=refused, otherwise=said, on=on, idle=within or idle, known=_MAPPED)
+                self.classify(name, refused=refused, modelled=said, on=on, idle=within or idle, known=_MAPPED)

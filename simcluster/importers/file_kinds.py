@@ -1,4 +1,4 @@
-"""Recognition of the framework that a file belongs to, by patterns in ``file_kinds.yaml``."""
+"""Detection of the training framework that a file is written for, by the patterns in ``file_kinds.yaml``."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from simcluster.base.errors import InputError
-from simcluster.documents.reading import read_document
+from simcluster.documents.yaml_documents import read_document
 
 _TABLES: Mapping[str, Any] = read_document(Path(__file__).with_suffix(".yaml")).data
 _SETTINGS = (".json", ".yaml", ".yml", ".toml")
@@ -16,8 +16,8 @@ _LOGS = (".log", ".out", ".err")
 _MAX_SEARCHED = 200_000  # characters searched
 
 
-def check_import_kind(text: str, source: str, kind: str) -> None:
-    """Raise InputError if a file belongs to another framework than the import command names."""
+def check_framework(text: str, source: str, kind: str) -> None:
+    """Raise InputError if a file is for another framework than ``kind``, the one named in the import command."""
     text = text[:_MAX_SEARCHED]
     settings = source.endswith(_SETTINGS) or text.lstrip().startswith("{")
     tables = ("frameworks", "settings") if settings else ("frameworks",)
@@ -39,5 +39,5 @@ def check_import_kind(text: str, source: str, kind: str) -> None:
             raise InputError(f"{source}: this is {what}: {remedy}")
 
 
-def _matches_all_patterns(text: str, marks: str) -> bool:
-    return all(re.search(each, text, re.MULTILINE) for each in marks.split("AND"))
+def _matches_all_patterns(text: str, patterns: str) -> bool:
+    return all(re.search(each, text, re.MULTILINE) for each in patterns.split("AND"))

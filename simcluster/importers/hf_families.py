@@ -1,4 +1,4 @@
-"""Checked reading of Hugging Face ``config.json`` values, and rules for each ``model_type``.
+"""Type-checked reading of Hugging Face ``config.json`` values, and rules for each model family (``model_type``).
 
 Sources: configuration_mixtral.py, modeling_deepseek_v3.py, ... of huggingface/transformers, from knowledge of them; the
 resulting parameter counts are tested against published ones.
@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from simcluster.base.errors import InputError
-from simcluster.documents.reading import read_document
+from simcluster.documents.yaml_documents import read_document
 from simcluster.importers.layer_lists import MAX_LAYERS, describe_expert_layers
 
 Fields = dict[str, Any]
@@ -24,79 +24,77 @@ _INHERITED_KEYS = ("keys", "implied", "fallback", "refused", "moe")
 
 @dataclass(frozen=True, slots=True)
 class CheckedConfig:
-    """A parsed ``config.json`` whose values are type-checked and whose looked-up keys are recorded."""
+    """A parsed ``config.json`` that checks the types of its values and records the keys that were read."""
 
     data: Mapping[str, Any]
     kind: str
-    looked_up: set[str] = field(default_factory=set, compare=False)
+    read_keys: set[str] = field(default_factory=set, compare=False)
 
-    def value(self, key: str) -> Any:
-        """Return the value of a config key, or None if absent; raise InputError for Infinity and NaN."""
-        self.looked_up.add(key)
+    def finite_value(self, key: str) -> Any:
+        """Return a config key's value, or None if the key is absent; raise InputError for Infinity and NaN."""
+        self.read_keys.add(key)
         value = self.data.get(key)
         if isinstance(value, float) and not math.isfinite(value):
             raise InputError(f"{key} {value} is not a finite number; write one")
         return value
 
-    def checked_value(self, key: str, holds: Callable[[Any], bool], wrong: str, default: Any = None) -> Any:
-        """Return a key's value if it passes ``holds``, or the default if it is null; else raise InputError."""
-        value = self.value(key)
-        if value is not None and not holds(value):
+    def checked_value(self, key: str, is_valid: Callable[[Any], bool], problem: str, default: Any = None) -> Any:
+        """Return a key's value (null: the default); raise InputError if ``is_valid`` returns False for the value."""
+        value = self.finite_value(key)
+        if value is not None and not is_valid(value):
             try:
                 said = repr(str(value)[:40])
             except ValueError:  # an integer of thousands of digits
                 said = "of thousands of digits"
-            raise InputError(f"{key} {said} {wrong}")
+            raise InputError(f"{key} {said} {problem}")
         return default if value is None else value
 
-    def optional_size(self, keys: str, what: str = "") -> int | None:
-        """Return the first non-null value of ``keys`` (space-separated) as a positive int, or None."""
+    def optional_size(self, keys: str, quantity: str = "") -> int | None:
+        """Return the first non-null value of several keys (separated by spaces) as a positive int, or None."""
         wrong = f"is not a positive whole number (of at most {_LARGEST:,}); write one"
-        wrong += f"; it is the model's {what}" if what else ""
-        self.looked_up.update(keys.split())
+        wrong += f"; it is the model's {quantity}" if quantity else ""
+        self.read_keys.update(keys.split())
         key = next((key for key in keys.split() if self.data.get(key) is not None), "")
         found: int | None = self.checked_value(key, lambda value: _is_int(value, 1), wrong) if key else None
         return found
 
     def required_size(self, keys: str) -> int:
-        """Return the first non-null value of ``keys`` as a positive int; raise InputError if all are null."""
+        """Return the first non-null value of several keys as a positive int; raise InputError if all are null."""
         value = self.optional_size(keys)
         if value is None:
             lacks = f"lacks {keys.replace(' ', ' or ')}, which is required"
             raise InputError(f"the config of model_type {self.kind!r} {lacks}; add it")
         return value
 
-    def whole_number(self, key: str, default: int) -> int:
-        """Return a key's value as a whole number of at least 0."""
-        return int(
-            self.checked_value(key, lambda value: _is_int(value, 0), "is not a whole number of at least 0", default)
-        )
+    def whole_number_value(self, key: str, default: int) -> int:
+        """Return a key's value as a whole number of at least 0, or the default if the value is null."""
+        wrong = "is not a whole number of at least 0"
+        return int(self.checked_value(key, lambda value: _is_int(value, 0), wrong, default))
 
-    def boolean(self, key: str, default: bool) -> bool:
-        """Return a key's value as a boolean."""
+    def boolean_value(self, key: str, default: bool) -> bool:
+        """Return a key's value as a boolean, or the default if the value is null."""
         wrong = "is neither true nor false; write one of them"
         return bool(self.checked_value(key, lambda value: isinstance(value, bool), wrong, default))
 
     def layer_numbers(self, key: str) -> list[int]:
-        """Return a key's value as a list of layer numbers without duplicates."""
+        """Return the layer numbers listed under a key, without duplicates."""
 
-        def holds(value: Any) -> bool:
+        def is_number_list(value: Any) -> bool:
             return isinstance(value, list) and all(type(each) is int for each in value)
 
-        return list(
-            dict.fromkeys(self.checked_value(key, holds, "is not a list of layer numbers; write one, as in [0, 1]", []))
-        )
+        wrong = "is not a list of layer numbers; write one, as in [0, 1]"
+        return list(dict.fromkeys(self.checked_value(key, is_number_list, wrong, [])))
 
 
-def _is_int(value: Any, least: int) -> bool:
-    return type(value) is int and least <= value <= _LARGEST
+def _is_int(value: Any, minimum: int) -> bool:
+    return type(value) is int and minimum <= value <= _LARGEST
 
 
 def set_attention_window(
     config: CheckedConfig, fields: Fields, size: int | None = None, every: int | None = None, keys: str = ""
 ) -> None:
-    """Set a model's attention window and interval of full-attention layers, if it has a window."""
-    types, layers = config.value("layer_types") if every is not None else None, fields["layers"]
+    """Set a model's attention window and every how many layers attention is full, if the model has a window."""
+    types, layers = config.finite_value("layer_types") if every is not None else None, fields["layers"]
     if every is not None:
         every = config.optional_size(keys) or every
     if types is not None:
@@ -115,7 +113,7 @@ def set_attention_window(
 
 
 def set_moe_fields(config: CheckedConfig, fields: Fields, row: Mapping[str, Any]) -> None:
-    """Set a model's mixture-of-experts fields as its row of ``hf_families.yaml`` describes.
+    """Set a model's mixture-of-experts fields by ``row``, its family's rules in ``hf_families.yaml``.
 
     Layers from ``first`` to ``last`` have experts, every ``step``-th of them (``from``: 0 or ``first`` is such a layer,
     by default the step-th), except those of the list ``dense``; or the layers that are ``listed``.
@@ -124,12 +122,12 @@ def set_moe_fields(config: CheckedConfig, fields: Fields, row: Mapping[str, Any]
     width = config.required_size(row["width"]) if "width" in row else fields["ffn_hidden_size"]
     top_k = config.required_size("num_experts_per_tok experts_per_token moe_k moe_top_k")
     if top_k > experts:
-        raise InputError(f"num_experts_per_tok {top_k} is more than the {experts} experts")
+        raise InputError(f"num_experts_per_tok {top_k} is more than the {experts} experts; lower it")
     if layers > MAX_LAYERS:
         raise InputError(f"{layers:,} layers are too many; at most {MAX_LAYERS:,} are supported")
-    first = config.whole_number(*row["first"]) if "first" in row else 0
+    first = config.whole_number_value(*row["first"]) if "first" in row else 0
     step, begin = config.optional_size(row.get("step", "")) or 1, {"first": first, 0: 0}.get(row.get("from", ""), -1)
-    to_the_end = "last" not in row or config.value(row["last"]) in (None, -1)
+    to_the_end = "last" not in row or config.finite_value(row["last"]) in (None, -1)
     dense, listed = (frozenset(config.layer_numbers(row[name])) if name in row else () for name in ("dense", "listed"))
     where: dict[str, int] | None = {"first_dense_layers": first, "every": step, "offset": (begin + 1) % step}
     if dense or listed:
@@ -137,22 +135,22 @@ def set_moe_fields(config: CheckedConfig, fields: Fields, row: Mapping[str, Any]
         where = describe_expert_layers(
             [n in listed if listed else n not in dense and (n - begin) % step == 0 for n in here]
         )
-    if where is None or first >= layers or not (to_the_end or config.whole_number(row["last"], 0) >= layers - 1):
+    if where is None or first >= layers or not (to_the_end or config.whole_number_value(row["last"], 0) >= layers - 1):
         named = [name for key in ("first", "step", "last", "dense", "listed") if (name := row.get(key))]
         keys = " and ".join(name if isinstance(name, str) else name[0] for name in named)
         raise InputError(
-            f"{keys}: this pattern of expert layers among {layers} layers is not modelled; only leading dense layers, "
-            f"then experts in every n-th layer, are: remove these keys, or list only leading layers"
+            f"{keys}: this pattern of expert layers among {layers} layers is not modelled; experts must be in every "
+            f"n-th layer after leading dense layers: remove these keys, or list only leading layers"
         )
     more: Fields = {name: row[name] for name in ("shared_gate", "shared_experts", "router_bias") if name in row}
     if isinstance(switch := row.get("router_bias"), list):
-        more["router_bias"] = config.boolean(*switch)
+        more["router_bias"] = config.boolean_value(*switch)
     for name, keys in row.get("sizes", {}).items():
         more[name] = config.required_size(keys)
     if "shared" in row:
         key, default = row["shared"]
         for each in reversed(key.split()):
-            default = config.whole_number(each, default)
+            default = config.whole_number_value(each, default)
         more["shared_experts"] = default
     if row.get("groups"):
         groups, top_groups = config.optional_size("n_group") or 1, config.optional_size("topk_group") or 1
@@ -161,22 +159,22 @@ def set_moe_fields(config: CheckedConfig, fields: Fields, row: Mapping[str, Any]
     fields["moe"] = {"experts": experts, "top_k": top_k, "expert_ffn_hidden_size": width, **kept}
 
 
-def _latent(config: CheckedConfig, fields: Fields) -> None:
+def _set_latent_attention(config: CheckedConfig, fields: Fields) -> None:
     needed = ("kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
     query = config.optional_size("q_lora_rank")
     fields["mla"] = {name: config.required_size(name) for name in needed} | ({"q_lora_rank": query} if query else {})
 
 
-def _llama(config: CheckedConfig, fields: Fields) -> None:
-    attention, mlp = config.boolean("attention_bias", False), config.boolean("mlp_bias", False)
+def _set_llama_bias(config: CheckedConfig, fields: Fields) -> None:
+    attention, mlp = config.boolean_value("attention_bias", False), config.boolean_value("mlp_bias", False)
     if mlp and not attention:
         raise InputError(
-            "mlp_bias is true and attention_bias false: biases only in the MLP are not modelled; set both to one value"
+            "mlp_bias is true and attention_bias false: biases only in the MLP are not modelled; make them equal"
         )
     fields["bias"] = True if mlp else "attention" if attention else False
 
 
-def _llama4(config: CheckedConfig, fields: Fields) -> None:
+def _check_llama4_chunks(config: CheckedConfig, fields: Fields) -> None:
     """Raise InputError if Llama 4's attention chunks are shorter than the sequence."""
     chunk = config.optional_size("attention_chunk_size") or 8192
     if fields["sequence_length"] > chunk:
@@ -186,12 +184,12 @@ def _llama4(config: CheckedConfig, fields: Fields) -> None:
         )
 
 
-def _qwen_window(config: CheckedConfig, fields: Fields) -> None:
-    """Set Qwen's attention window, which must apply to all layers or to none."""
+def _set_qwen_window(config: CheckedConfig, fields: Fields) -> None:
+    """Set Qwen's attention window; raise InputError if it applies to some layers only."""
     window, layers, sequence = config.optional_size("sliding_window"), fields["layers"], fields["sequence_length"]
-    if not config.boolean("use_sliding_window", False) or not window or not sequence or window >= sequence:
+    if not config.boolean_value("use_sliding_window", False) or not window or not sequence or window >= sequence:
         return
-    first = config.whole_number("max_window_layers", 28)
+    first = config.whole_number_value("max_window_layers", 28)
     if 0 < first < (layers or 0):
         raise InputError(
             f"sliding_window {window} is shorter than the sequence of {sequence} in layers {first} and later, and a "
@@ -201,7 +199,7 @@ def _qwen_window(config: CheckedConfig, fields: Fields) -> None:
         fields["attention_window"] = window
 
 
-def _opt(config: CheckedConfig, fields: Fields) -> None:
+def _set_opt_positions(config: CheckedConfig, fields: Fields) -> None:
     projection, hidden = config.optional_size("word_embed_proj_dim"), fields["hidden_size"]
     if projection is not None and projection != hidden:
         raise InputError(
@@ -212,27 +210,27 @@ def _opt(config: CheckedConfig, fields: Fields) -> None:
     fields["position_rows"] = None if positions is None else positions + 2  # OPTLearnedPositionalEmbedding.offset
 
 
-def _falcon(config: CheckedConfig, fields: Fields) -> None:
-    new, parallel = config.boolean("new_decoder_architecture", False), config.boolean("parallel_attn", True)
+def _set_falcon_fields(config: CheckedConfig, fields: Fields) -> None:
+    new, parallel = config.boolean_value("new_decoder_architecture", False), config.boolean_value("parallel_attn", True)
     if new:
-        norms = config.whole_number("num_ln_in_parallel_attn", 2) or 2
+        norms = config.whole_number_value("num_ln_in_parallel_attn", 2) or 2
         fields["kv_heads"] = config.optional_size("num_kv_heads") or fields["heads"]
     else:
         norms = 1 if parallel else 2
-        fields["kv_heads"] = 1 if config.boolean("multi_query", True) else fields["heads"]
+        fields["kv_heads"] = 1 if config.boolean_value("multi_query", True) else fields["heads"]
     if norms not in (1, 2):
-        raise InputError(f"num_ln_in_parallel_attn {norms} is not modelled; 1 or 2 is")
+        raise InputError(f"num_ln_in_parallel_attn {norms} is not modelled; use 1 or 2")
     fields |= {"layer_norms": 1 if norms == 1 else None, "parallel_residual": new or parallel or None}
-    fields["position"] = "none" if config.boolean("alibi", False) else "rope"
+    fields["position"] = "none" if config.boolean_value("alibi", False) else "rope"
 
 
-def _mpt(config: CheckedConfig, fields: Fields) -> None:
+def _set_mpt_fields(config: CheckedConfig, fields: Fields) -> None:
     fields["ffn_hidden_size"] = (config.optional_size("expansion_ratio") or 4) * int(fields["hidden_size"])
-    if config.value("attn_type") == "multiquery_attention":
+    if config.finite_value("attn_type") == "multiquery_attention":
         fields["kv_heads"] = 1
 
 
-def _fla(config: CheckedConfig, fields: Fields) -> None:
+def _set_fla_fields(config: CheckedConfig, fields: Fields) -> None:
     ratio = config.optional_size("hidden_ratio") or 4
     fields["ffn_hidden_size"] = fields["ffn_hidden_size"] or 256 * -(-int(fields["hidden_size"] * ratio * 2 / 3) // 256)
     if window := config.optional_size("window_size"):
@@ -240,17 +238,17 @@ def _fla(config: CheckedConfig, fields: Fields) -> None:
 
 
 FAMILY_RULES: dict[str, Callable[[CheckedConfig, Fields], None]] = {
-    made.__name__.removeprefix("_"): made
-    for made in (_latent, _llama, _llama4, _qwen_window, _opt, _falcon, _mpt, _fla)
-}
+    "latent": _set_latent_attention, "llama": _set_llama_bias, "llama4": _check_llama4_chunks, "fla": _set_fla_fields,
+    "qwen_window": _set_qwen_window, "opt": _set_opt_positions, "falcon": _set_falcon_fields, "mpt": _set_mpt_fields,
+}  # fmt: skip
 """Family-specific rules by the name used in ``hf_families.yaml``."""
 
 
 def token_prediction_assumption(config: CheckedConfig) -> tuple[str, ...]:
-    """Return the assumption that a model's multi-token prediction layers are ignored, if it has any."""
-    number = config.whole_number("num_nextn_predict_layers", 0) or config.whole_number("num_mtp_modules", 0)
+    """Return the assumption that multi-token prediction layers are ignored; empty for a model without such layers."""
+    number = config.whole_number_value("num_nextn_predict_layers", 0) or config.whole_number_value("num_mtp_modules", 0)
     layers = f"{number} layer{'s' * (number > 1)}"
-    said = f"without the {layers} of multi-token prediction in time and parameters (mtp_layers: {number} in the "
+    said = f"time and parameters exclude the {layers} of multi-token prediction (mtp_layers: {number} in the "
     return (f"{said}model adds them)",) if number else ()
 
 
@@ -263,4 +261,4 @@ def _load_families() -> dict[str, dict[str, Any]]:
 
 
 FAMILIES = _load_families()
-"""Row of ``hf_families.yaml`` by ``model_type``."""
+"""Rules of ``hf_families.yaml`` by ``model_type``."""

@@ -1,4 +1,4 @@
-"""Import of the ``config.json`` that Hugging Face transformers publishes with a model's weights.
+"""Import of a model from the ``config.json`` that Hugging Face transformers writes next to its weights.
 
 ``hf_families`` has the meaning of each ``model_type``. Anything else is refused rather than guessed, and so are
 features of a known family that are not modelled.
@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from simcluster.base.errors import InputError
-from simcluster.documents.diagnostics import listed
-from simcluster.documents.reading import Document, parse_json, read_document, unique_keys, validate
+from simcluster.documents import yaml_documents
+from simcluster.documents.diagnostics import join_or
 from simcluster.importers.hf_families import (
     FAMILIES,
     FAMILY_RULES,
@@ -24,7 +24,7 @@ from simcluster.importers.hf_families import (
 from simcluster.model.layers import ParameterCount, parameters
 from simcluster.model.transformer import Model
 
-_TABLES = read_document(Path(__file__).with_suffix(".yaml")).data
+_TABLES = yaml_documents.read_document(Path(__file__).with_suffix(".yaml")).data
 _NO_EFFECT, _NO_EFFECT_OFF, _DROPOUT = (
     frozenset(_TABLES[name].split()) for name in ("no_effect", "no_effect_off", "dropout")
 )
@@ -38,12 +38,12 @@ _QUANTIZATION_KEYS = ("quantization_config", "compression_config")
 _QUANTIZATION_LABELS = {"quant_method": "", "bits": " bits"}
 _LENGTHS = ("max_sequence_length", "seq_length", "model_max_length")  # keys of forks, which transformers does not read
 USUAL_LENGTH = 8192
-"""Default pre-training sequence length (tokens) of a model that takes longer ones."""
+"""Default pre-training sequence length (tokens) of a model that supports longer sequences."""
 _SHARED_KEYS = ("model_type", "tie_word_embeddings", "vocab_size", "max_position_embeddings")
 
 
 def model_from_config(config: Mapping[str, Any], *, sequence_length: int | None = None) -> dict[str, Any]:
-    """Return the fields of ``Model`` that a parsed ``config.json`` describes.
+    """Return a scenario's ``model`` fields for the model that a parsed ``config.json`` describes.
 
     A config does not state the length of training sequences. The default of ``sequence_length`` is the longest that the
     model takes (``max_position_embeddings`` and its like), which for models of long context is far more than most of
@@ -57,24 +57,24 @@ def model_from_config(config: Mapping[str, Any], *, sequence_length: int | None 
     return _read_model_config(config, sequence_length)[0]
 
 
-def model_at_usual_length(config: Mapping[str, Any], most: float = USUAL_LENGTH) -> tuple[dict[str, Any], str]:
-    """Return a config's model fields at its longest sequence, or at 8192 tokens if that exceeds ``most``."""
+def model_at_default_length(config: Mapping[str, Any], limit: float = USUAL_LENGTH) -> tuple[dict[str, Any], str]:
+    """Return a config's model fields at its longest sequence, or at 8192 tokens if that exceeds ``limit``."""
     try:
         fields = model_from_config(config)
     except InputError:
         fields = {}  # a shorter sequence may be valid, as with chunked attention
-    if fields and fields["sequence_length"] <= most:
+    if fields and fields["sequence_length"] <= limit:
         return fields, f"sequences of {fields['sequence_length']} tokens, the longest that the model supports"
     return model_from_config(config, sequence_length=USUAL_LENGTH), f"sequences of {USUAL_LENGTH} tokens"
 
 
 def assumptions_of_config(config: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return a sentence for each part of a ``config.json`` that the imported model omits."""
+    """Return the assumptions made on import of a ``config.json``, such as parts of the model that are omitted."""
     return _read_model_config(config, 1)[1]
 
 
 def sequence_length_notes(config: Mapping[str, Any]) -> dict[str, str]:
-    """Return notes by config key on the model's longest sequence, for a user who gives no length.
+    """Return notes on the model's maximum sequence length by config key, for users who give no length.
 
     They say that it is the model_type's default, or that the config has a shorter length that is not read.
     """
@@ -95,25 +95,26 @@ def sequence_length_notes(config: Mapping[str, Any]) -> dict[str, str]:
 def count_config_parameters(config: Mapping[str, Any]) -> ParameterCount:
     """Return the exact parameter count of the model that a ``config.json`` describes."""
     fields = _read_model_config(config, 1)[0]
-    return parameters(validate(Model, Document(fields, "config.json", Path())))
+    document = yaml_documents.Document(fields, "config.json", Path())
+    return parameters(yaml_documents.validate_document(Model, document))
 
 
 def classify_config_keys(
     config: Mapping[str, Any], *, sequence_length: int
 ) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
-    """Return the config keys that are mapped, those without effect on the step, and the unknown ones.
+    """Return three lists of config keys: imported to the scenario, without effect on the step time, and unknown.
 
     For a model of several parts they are the keys of its decoder; errors as ``model_from_config``.
     """
     read = _read_model_config(config, sequence_length)[2]
     parts = ("model_type", *_PART_SECTIONS.get(read.kind, ()))
-    mapped = tuple(key for key in read.data if key in read.looked_up or key in parts)
+    mapped = tuple(key for key in read.data if key in read.read_keys or key in parts)
     rest = [key for key in read.data if key not in mapped]
-    idle = tuple(key for key in rest if _key_has_no_effect(key, read.data[key]))
+    idle = tuple(key for key in rest if _config_key_has_no_effect(key, read.data[key]))
     return mapped, idle, tuple(key for key in rest if key not in idle)
 
 
-def _key_has_no_effect(key: str, value: Any) -> bool:
+def _config_key_has_no_effect(key: str, value: Any) -> bool:
     if key == "layer_types" and isinstance(value, list):
         return all(kind == "full_attention" for kind in value)
     return value is None or key in _NO_EFFECT | _DROPOUT or (key in _NO_EFFECT_OFF and value is False)
@@ -122,17 +123,17 @@ def _key_has_no_effect(key: str, value: Any) -> bool:
 def _read_model_config(
     data: Mapping[str, Any], sequence_length: int | None
 ) -> tuple[dict[str, Any], tuple[str, ...], CheckedConfig]:
-    """Return the model fields of a ``config.json``, the assumptions made, and the config as read."""
-    data, without = _extract_decoder(data)
+    """Return a ``config.json``'s model fields, the assumptions made, and the config with a record of the keys read."""
+    data, without = _extract_text_decoder(data)
     kind = data.get("model_type")
     for part in (data.get(name) for name in _PART_SECTIONS.get(str(kind), ())):
         data = {**part, **data} if isinstance(part, Mapping) else data
     if towers := [key for key in _TOWER_KEYS if data.get(key)]:
-        what = "of a multi-part model; only text decoders are modelled: give the config.json of one"
-        raise InputError(f"the config has {listed(towers)}, so it is {what}")
+        what = "only text decoders are modelled: give the config.json of a text decoder"
+        raise InputError(f"the config has {join_or(towers)}, so the model is multimodal; {what}")
     for key in ("is_encoder_decoder", "add_cross_attention"):
         if data.get(key) is True:
-            what = "only decoders without cross-attention are modelled: give the config.json of one"
+            what = "only decoders without cross-attention are modelled: give such a model's config.json"
             raise InputError(f"{key} is true; {what}")
     if not isinstance(kind, str) or kind not in FAMILIES:
         stated = "has no model_type" if kind is None else f"has model_type {str(kind)[:40]!r}, which is not supported"
@@ -144,12 +145,13 @@ def _read_model_config(
         raise InputError(f"the config has {sparse}: {_REASONS['deepseek_v32']}")
     config, family = CheckedConfig(data, kind), FAMILIES[kind]
     fields = _model_fields(config, family, sequence_length)
-    assumed = [*without, *(said for key, (on, said) in family.get("without", {}).items() if config.boolean(key, on))]
+    lacks = family.get("without", {}).items()
+    assumed = [*without, *(said for key, (on, said) in lacks if config.boolean_value(key, on))]
     assumed += token_prediction_assumption(config) if "predicts" in family else ()
     if rates := [key for key in data if key in _DROPOUT and isinstance(data[key], int | float) and data[key] > 0]:
         are = "are" if len(rates) > 1 else "is"
-        assumed.append(f"no dropout, although {listed(rates)} {are} above 0 (--set training.dropout=true)")
-    if stored := next((key for key in _QUANTIZATION_KEYS if config.value(key)), ""):
+        assumed.append(f"no dropout, although {join_or(rates)} {are} above 0 (--set training.dropout=true)")
+    if stored := next((key for key in _QUANTIZATION_KEYS if config.finite_value(key)), ""):
         says = data[stored] if isinstance(data[stored], Mapping) else {}
         parts = [str(says[name])[:20] + after for name, after in _QUANTIZATION_LABELS.items() if name in says]
         how = f"{stored} ({', '.join(parts)})" if parts else stored
@@ -170,13 +172,13 @@ def _model_fields(config: CheckedConfig, family: Mapping[str, Any], sequence_len
         hint = "; sequence_length may also be set next to the preset" if "sequence_length" in missing else ""
         raise InputError(f"the config of model_type {config.kind!r} {lacks}{hint}")
     fields |= family["implied"]
-    fields["tied_embeddings"] = config.boolean("tie_word_embeddings", fields["tied_embeddings"])
+    fields["tied_embeddings"] = config.boolean_value("tie_word_embeddings", fields["tied_embeddings"])
     for key, (needed, why) in family["refused"].items():
-        if config.boolean(key, needed) != needed:
+        if config.boolean_value(key, needed) != needed:
             raise InputError(why)
     bias = {"bias": family["bias"]} if "bias" in family else {}
     for field, (key, default, value) in {**family.get("on", {}), **bias}.items():
-        fields[field] = value if config.boolean(key, default) else False if field == "bias" else None
+        fields[field] = value if config.boolean_value(key, default) else False if field == "bias" else None
     if (window := family.get("window")) is not None:
         set_attention_window(config, fields, **window)
     for name in family.get("further", "").split():
@@ -189,10 +191,10 @@ def _model_fields(config: CheckedConfig, family: Mapping[str, Any], sequence_len
     return fields
 
 
-def _extract_decoder(data: Mapping[str, Any]) -> tuple[Mapping[str, Any], tuple[str, ...]]:
-    """Return the text decoder's config within a multi-part model's, and a note on omitted parts."""
+def _extract_text_decoder(data: Mapping[str, Any]) -> tuple[Mapping[str, Any], tuple[str, ...]]:
+    """Return the text decoder's config from a multimodal model's config, and a note on the omitted parts."""
     towers = [key for key in _TOWER_KEYS if data.get(key)]
-    alone = f"only the text decoder, without {listed(towers)}"
+    alone = f"only the text decoder, without {join_or(towers)}"
     part = next((key for key in _DECODER_KEYS if isinstance(data.get(key), Mapping)), "")
     if data.get("is_encoder_decoder") is True:
         return data, ()
@@ -207,7 +209,8 @@ def _extract_decoder(data: Mapping[str, Any]) -> tuple[Mapping[str, Any], tuple[
 def parse_config_json(text: str, source: str) -> dict[str, Any]:
     """Parse the text of a ``config.json``; raise InputError for invalid JSON or a repeated key."""
     try:
-        config = parse_json(text, source, object_pairs_hook=unique_keys)  # transformers writes Infinity and NaN
+        # transformers writes Infinity and NaN
+        config = yaml_documents.parse_json(text, source, object_pairs_hook=yaml_documents.require_unique_keys)
     except InputError as problem:
         raise InputError(f"{problem}; a config.json of transformers is expected") from None
     if not isinstance(config, dict):

@@ -15,9 +15,10 @@ from dataclasses import dataclass, field, replace
 import networkx as nx
 
 from simcluster.base.errors import InputError
-from simcluster.base.texts import natural_key
-from simcluster.importers.cluster_document import SWITCH_LATENCY, GraphDocument, ImportSpec, Wire, matches_patterns
-from simcluster.importers.generations import UsualWires
+from simcluster.base.texts import natural_sort_key
+from simcluster.importers import cluster_document
+from simcluster.importers.cluster_document import GraphDocument, ImportedLink, ImportSpec, matches_any_pattern
+from simcluster.importers.gpu_generations import DefaultLinks
 
 PARAMETERS = ("hosts", "nics", "gpus_per_nic", "nvlinks_per_gpu", "nvlink", "pcie", "nic")
 
@@ -29,34 +30,34 @@ _PORT = re.compile(r'\[(\d+)\](?:\[ext \d+\])?(?:\([0-9a-f]+\))?\s+"([^"]+)"\[(\
 _RATE = re.compile(r"\b(\d+)x([A-Z]+\d*)\b")
 _GUID = re.compile(r"(?:vendid|devid|sysimgguid|switchguid|caguid|rtguid)=\S+")
 _TIERS = ("leaf", "spine", "core")
-_PCIE_LATENCY, _PORT_LATENCY = 1e-6, 6e-6  # GPU - NIC without the switch between them, as in dgx_h100.yaml
+_PCIE_LATENCY, _PORT_LATENCY = 1e-6, 6e-6  # GPU to NIC without a switch between them, as in dgx_h100.yaml
 
 
 @dataclass(frozen=True, slots=True)
 class _Cable:
-    """One port's cable: the record and port at its far end, and its rate (B/s)."""
+    """Cable at one port of a device: the device and port at the cable's far end, and the rate (B/s)."""
 
     port: int
-    far: str
+    far_device: str
     far_port: int
     rate: float
-    place: str
+    location: str
 
 
 @dataclass(frozen=True, slots=True)
-class _Device:
-    """A switch or channel adapter of the listing, with its cables by port number."""
+class _FabricDevice:
+    """Switch or channel adapter in the output of ibnetdiscover, with its cables by port number."""
 
     kind: str
     ports: int
     name: str
     description: str
-    place: str
+    location: str
     cables: dict[int, _Cable] = field(default_factory=dict)
 
     @property
     def carries_traffic(self) -> bool:
-        """Whether the record carries job traffic, unlike routers and SHARP engines inside switches."""
+        """Whether the device carries the job's traffic; routers and SHARP engines inside switches do not."""
         return self.kind == "Switch" or (self.kind == "Ca" and "Aggregation Node" not in self.description)
 
     @property
@@ -71,26 +72,26 @@ class _Device:
 
 
 def is_ibnetdiscover_listing(text: str) -> bool:
-    """Return whether a text looks like ibnetdiscover's output."""
+    """Return whether a text looks like the output of ``ibnetdiscover``."""
     return re.search(r'^(?:(?:switchguid|caguid)=0x|(?:Switch|Ca)\s+\d+\s+")', text, re.MULTILINE) is not None
 
 
-def parse_ibnetdiscover_listing(text: str, source: str) -> dict[str, _Device]:
-    """Parse an ibnetdiscover listing into records by id; raise InputError naming a bad record's line."""
-    records: dict[str, _Device] = {}
-    current: _Device | None = None
+def parse_ibnetdiscover_listing(text: str, source: str) -> dict[str, _FabricDevice]:
+    """Parse the output of ibnetdiscover into devices by id; raise InputError with the line of an invalid device."""
+    records: dict[str, _FabricDevice] = {}
+    current: _FabricDevice | None = None
     for number, raw in enumerate(text.splitlines(), 1):
         line, place = raw.strip(), f"{source}:{number}"
         if not line or line.startswith("#") or _GUID.fullmatch(line.split()[0]):
             continue
         record, port = _RECORD.fullmatch(line), _PORT.fullmatch(line)
         if record:
-            current = _Device(record[1], int(record[2][:9]), record[3], record[4] or "", place)
+            current = _FabricDevice(record[1], int(record[2][:9]), record[3], record[4] or "", place)
             twin = records.setdefault(current.name, current)
             if twin is not current:
-                raise InputError(f"{place}: {current.name} is already at {twin.place}; each GUID must occur once")
+                raise InputError(f"{place}: {current.name} is already at {twin.location}; GUIDs are unique: delete one")
         elif port and current:
-            _add_cable(current, port, place)
+            _parse_cable(current, port, place)
         elif port:
             raise InputError(f"{place}: a port line comes before any Switch or Ca record; copy the whole listing")
         else:
@@ -101,14 +102,13 @@ def parse_ibnetdiscover_listing(text: str, source: str) -> dict[str, _Device]:
     return records
 
 
-def _add_cable(record: _Device, port: re.Match[str], place: str) -> None:
+def _parse_cable(record: _FabricDevice, port: re.Match[str], place: str) -> None:
     number = int(port[1][:9])
     if not 1 <= number <= record.ports:
-        raise InputError(f"{place}: no port {number} in {record.name}, which has {record.ports} ports ({record.place})")
-    if number in record.cables:
-        raise InputError(
-            f"{place}: port {number} of {record.name} is already at {record.cables[number].place}; delete one of them"
-        )
+        has = f"which has {record.ports} ports ({record.location})"
+        raise InputError(f"{place}: no port {number} in {record.name}, {has}")
+    if twin := record.cables.get(number):
+        raise InputError(f"{place}: port {number} of {record.name} is already at {twin.location}; delete one of them")
     rates = _RATE.findall(re.sub(r'"[^"]*"', "", port[4]))
     if not rates:
         raise InputError(f"{place}: the line ends without width and speed, such as 4xNDR; copy the whole line")
@@ -118,73 +118,72 @@ def _add_cable(record: _Device, port: re.Match[str], place: str) -> None:
     record.cables[number] = _Cable(number, port[2], int(port[3][:9]), int(width) * _LANE[speed] / 8, place)
 
 
-def _check_cable_ends(records: dict[str, _Device]) -> None:
+def _check_cable_ends(records: dict[str, _FabricDevice]) -> None:
     for record in records.values():
         for cable in record.cables.values():
-            far = records.get(cable.far)
-            if far is None and cable.far.startswith("R-"):
+            far = records.get(cable.far_device)
+            if far is None and cable.far_device.startswith("R-"):
                 continue
-            what = f"leads to port {cable.far_port} of {cable.far}"
+            what = f"leads to port {cable.far_port} of {cable.far_device}"
             back = far.cables.get(cable.far_port) if far else None
             if far is None:
-                what = f"leads to {cable.far}, which has no record; copy the whole listing"
+                what = f"leads to {cable.far_device}, which has no record; copy the whole listing"
             elif back is None:
-                what += f" ({far.place}), which lists no cable there; create the listing again"
-            elif (back.far, back.far_port) != (record.name, cable.port):
-                what += f", but that leads to port {back.far_port} of {back.far} ({back.place}); create it again"
+                what += f" ({far.location}), which lists no cable there; create the listing again"
+            elif (back.far_device, back.far_port) != (record.name, cable.port):
+                ends = f"port {back.far_port} of {back.far_device}"
+                what += f", but that leads to {ends} ({back.location}); copy the listing again"
             elif back.rate != cable.rate:
-                what = f"the two ends of the cable differ in speed (see {back.place}); create the listing again"
+                what = f"the two ends of the cable differ in speed (see {back.location}); create the listing again"
             else:
                 continue
-            raise InputError(f"{cable.place}: {what}")
+            raise InputError(f"{cable.location}: {what}")
 
 
 # --- the cluster ------------------------------------------------------------------------------------------------------
 
 
 def build_fabric_document(text: str, source: str, spec: ImportSpec, name: str) -> GraphDocument:
-    """Return the topology document of an InfiniBand fabric that ibnetdiscover lists."""
+    """Return the topology document of the InfiniBand fabric in an ibnetdiscover listing."""
     spec.check_parameters("ibnetdiscover", PARAMETERS)
     if spec.device is None:
         raise InputError(f"{source}: ibnetdiscover lists no GPUs; name them in the import, as in device: h100")
     records, document = parse_ibnetdiscover_listing(text, source), GraphDocument(name, spec.device)
-    adapters = [
-        record for record in records.values() if record.kind == "Ca" and record.carries_traffic and record.cables
-    ]
+    adapters = [each for each in records.values() if each.kind == "Ca" and each.carries_traffic and each.cables]
     kept = [
         record
         for record in adapters
-        if matches_patterns(record.host_name, spec.hosts) and matches_patterns(record.nic_name, spec.nics)
+        if matches_any_pattern(record.host_name, spec.hosts) and matches_any_pattern(record.nic_name, spec.nics)
     ]
     if not kept:
         seen = ", ".join(dict.fromkeys(f"{record.host_name} {record.nic_name}" for record in adapters[:6])) or "none"
-        raise InputError(f"{source}: no adapter matches hosts and nics; change the patterns: the file has {seen}")
+        raise InputError(f"{source}: no adapter matches 'hosts' and 'nics'; change the patterns: the file has {seen}")
     switches = _short_switch_names(records)
     machines: dict[str, list[tuple[str, _Cable]]] = {}
     for record in kept:
         for cable in record.cables.values():
-            if cable.far in switches:
+            if cable.far_device in switches:
                 label = record.nic_name if len(record.cables) == 1 else f"{record.nic_name} port {cable.port}"
                 machines.setdefault(record.host_name, []).append((label.replace(" ", "."), cable))
     if not machines:
-        raise InputError(f"{source}: no selected adapter has a cable to a switch; change hosts or nics")
-    wires = UsualWires(spec, spec.device)
-    for number, host in enumerate(sorted(machines, key=natural_key)):
+        raise InputError(f"{source}: no selected adapter has a cable to a switch; change 'hosts' or 'nics'")
+    wires = DefaultLinks(spec, spec.device)
+    for number, host in enumerate(sorted(machines, key=natural_sort_key)):
         for nic, cable in _add_host(document, wires, source, (number, host), machines[host]):
             wire = wires.nic_cable(cable.rate, "infiniband", "ibnetdiscover", latency=_PORT_LATENCY)
-            document.add_link(nic, switches[cable.far], wire)
+            document.add_link(nic, switches[cable.far_device], wire)
     _add_switches(document, records, switches, wires)
     return document
 
 
 def _add_host(
-    document: GraphDocument, wires: UsualWires, source: str, machine: tuple[int, str], ports: list[tuple[str, _Cable]]
+    document: GraphDocument, wires: DefaultLinks, source: str, machine: tuple[int, str], ports: list[tuple[str, _Cable]]
 ) -> list[tuple[str, _Cable]]:
-    """Add a host and its GPUs joined by NVSwitch; return the names of its NICs with their cables."""
+    """Add a host with NICs and GPUs, and NVSwitches between the GPUs; return the NICs' names and cables."""
     number, host = machine
     seen: Counter[str] = Counter()
     nics = []
-    for label, cable in sorted(ports, key=lambda port: natural_key(port[0])):
+    for label, cable in sorted(ports, key=lambda port: natural_sort_key(port[0])):
         seen[label] += 1
         nics.append((f"{host}.{label}:{seen[label]}" if seen[label] > 1 else f"{host}.{label}", cable))
     gpus = [f"{host}.gpu{i}" for i in range(wires.spec.gpus_per_nic * len(nics))]
@@ -195,16 +194,16 @@ def _add_host(
         document.add_node(f"{host}.nvswitch", "nvswitch")
         for gpu in gpus:
             document.add_link(gpu, f"{host}.nvswitch", nvlinks)
-    pcie = wires.usual_pcie(f"{source}: the listing does not state the hosts' PCIe")
-    _add_pcie_links(document, pcie, wires.spec, host, gpus, [nic for nic, _ in nics], joined=nvlinks is not None)
+    pcie = wires.default_pcie_link(f"{source}: the listing does not state the hosts' PCIe")
+    _add_pcie_links(document, pcie, wires.spec, host, [nic for nic, _ in nics], joined=nvlinks is not None)
     return nics
 
 
 def _add_pcie_links(
-    document: GraphDocument, pcie: Wire, spec: ImportSpec, host: str, gpus: list[str], nics: list[str], *, joined: bool
+    document: GraphDocument, pcie: ImportedLink, spec: ImportSpec, host: str, nics: list[str], *, joined: bool
 ) -> None:
-    """Link a host's GPUs and NICs by PCIe, with a switch per shared NIC and a bridge without NVLink."""
-    several = not joined and len(gpus) > 1
+    """Link a host's GPUs and NICs by PCIe: directly, or through PCIe switches if several GPUs share a path."""
+    several = not joined and spec.gpus_per_nic * len(nics) > 1
     shared = spec.gpus_per_nic > 1 or several
     if spec.pcie.latency is None:
         pcie = replace(pcie, latency=_PCIE_LATENCY / 2 if shared else _PCIE_LATENCY)
@@ -218,11 +217,11 @@ def _add_pcie_links(
             document.add_link(nic, above, pcie)
             if not joined:
                 document.add_link(above, f"{host}.host", pcie)
-        for gpu in gpus[i * spec.gpus_per_nic : (i + 1) * spec.gpus_per_nic]:
-            document.add_link(gpu, above, pcie)
+        for gpu in range(i * spec.gpus_per_nic, (i + 1) * spec.gpus_per_nic):
+            document.add_link(f"{host}.gpu{gpu}", above, pcie)
 
 
-def _nvlinks_to_nvswitch(wires: UsualWires, source: str) -> Wire | None:
+def _nvlinks_to_nvswitch(wires: DefaultLinks, source: str) -> ImportedLink | None:
     count, generation = wires.spec.nvlinks_per_gpu, wires.generation
     if count == 0:
         return None
@@ -234,11 +233,11 @@ def _nvlinks_to_nvswitch(wires: UsualWires, source: str) -> Wire | None:
     if generation is None and wires.spec.nvlink.line_rate is None:
         raise InputError("nvlinks_per_gpu: the NVLink rate is unknown; add nvlink: {line_rate: ..., efficiency: ...}")
     links = count if count is not None else generation.nvlinks if generation else 0
-    return wires.nvlink_to_nvswitch(wires.nvlink(generation.sm if generation else 80).multiply(links))
+    return wires.links_to_nvswitch(wires.single_nvlink(generation.sm if generation else 80).multiply(links))
 
 
-def _short_switch_names(records: dict[str, _Device]) -> dict[str, str]:
-    """Return short switch names by id, such as leaf1 for "MF0;leaf1:MQM9700/U1"."""
+def _short_switch_names(records: dict[str, _FabricDevice]) -> dict[str, str]:
+    """Return a short name for each switch id, such as leaf1 for a switch called "MF0;leaf1:MQM9700/U1"."""
     short = {}
     for record in records.values():
         if record.kind == "Switch":
@@ -249,7 +248,7 @@ def _short_switch_names(records: dict[str, _Device]) -> dict[str, str]:
 
 
 def _add_switches(
-    document: GraphDocument, records: dict[str, _Device], switches: dict[str, str], wires: UsualWires
+    document: GraphDocument, records: dict[str, _FabricDevice], switches: dict[str, str], wires: DefaultLinks
 ) -> None:
     levels = _switch_levels(records)
     for guid, name in switches.items():
@@ -258,20 +257,20 @@ def _add_switches(
     trunks: dict[tuple[str, str], float] = {}
     for guid in switches:
         for cable in records[guid].cables.values():
-            if cable.far in switches and switches[guid] < switches[cable.far]:
-                pair = (switches[guid], switches[cable.far])
+            if cable.far_device in switches and switches[guid] < switches[cable.far_device]:
+                pair = (switches[guid], switches[cable.far_device])
                 trunks[pair] = trunks.get(pair, 0.0) + cable.rate
     for (a, b), rate in trunks.items():
         nic = wires.nic_cable(rate, "infiniband", "")  # only its efficiency is used
         source = "ibnetdiscover; 0.6 us per further switch: assumed"
-        document.add_link(a, b, replace(nic, line_rate=rate, latency=SWITCH_LATENCY, source=source))
+        document.add_link(a, b, replace(nic, line_rate=rate, latency=cluster_document.SWITCH_LATENCY, source=source))
 
 
-def _switch_levels(records: dict[str, _Device]) -> dict[str, int]:
-    """Return each switch's number of hops above the switches that have adapters."""
+def _switch_levels(records: dict[str, _FabricDevice]) -> dict[str, int]:
+    """Return the level of each switch: its hops to the nearest switch that has adapters (level 0)."""
     switches = {name: record for name, record in records.items() if record.kind == "Switch"}
     adapters = {name for name, record in records.items() if record.kind == "Ca" and record.carries_traffic}
-    cables = [(name, cable.far) for name, record in switches.items() for cable in record.cables.values()]
+    cables = [(name, cable.far_device) for name, record in switches.items() for cable in record.cables.values()]
     graph = nx.Graph((name, far) for name, far in cables if far in switches)
     leaves = {name for name, far in cables if far in adapters}
     graph.add_nodes_from(leaves)

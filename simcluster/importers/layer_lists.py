@@ -1,4 +1,4 @@
-"""Parser of per-layer lists in Python notation (``[0]*3+[1]*58``), and the layers that have experts.
+"""Parser of Python lists with one number per layer (``[0]*3+[1]*58``), and fields for the layers with experts.
 
 Megatron-LM evaluates them (arguments.py, ``moe_freq_type``); here only brackets, +, * and whole numbers are allowed.
 """
@@ -17,11 +17,11 @@ MAX_LAYERS = 100_000
 """Maximum length of a list of layers."""
 _MAX_CHARACTERS, _MAX_DEPTH, _MAX_NUMBER = 10_000, 20, 10**9
 
-LayerValue = int | list[int]
+NumberOrLayerList = int | list[int]
 
 
-def parse_layer_list(text: str) -> LayerValue:
-    """Parse a number, or a list of numbers with one per layer, in Python notation.
+def parse_layer_list(text: str) -> NumberOrLayerList:
+    """Parse a number or a list with one number per layer, written in Python notation.
 
     Raises InputError for anything else, and for a list of more than MAX_LAYERS numbers before it is made.
     """
@@ -33,23 +33,23 @@ def parse_layer_list(text: str) -> LayerValue:
             raise ValueError(f"{strange[0]!r} is not allowed")
         if nested or re.search(r"\d{10}", text):
             raise ValueError(f"nested more than {_MAX_DEPTH} deep" if nested else "a number of more than 9 digits")
-        return _evaluate_list_node(ast.parse(text.strip(), mode="eval").body)
+        return _evaluate_layer_node(ast.parse(text.strip(), mode="eval").body)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as problem:
         what = str(problem) if type(problem) is ValueError else "invalid brackets or operators"
-        raise InputError(f"{text[:60]!r} is not a list of layers ({what}); write one as in ([0]*3+[1]*58)") from None
+        raise InputError(f"{text[:60]!r} is not a list of layers ({what}); write a list as in ([0]*3+[1]*58)") from None
 
 
-def _evaluate_list_node(node: ast.expr) -> LayerValue:
+def _evaluate_layer_node(node: ast.expr) -> NumberOrLayerList:
     match node:
         case ast.Constant(value=int(number)):
             return number
         case ast.List(elts=parts):
-            numbers = [each for part in parts if isinstance(each := _evaluate_list_node(part), int)]
+            numbers = [each for part in parts if isinstance(each := _evaluate_layer_node(part), int)]
             if len(numbers) < len(parts):
-                raise ValueError("a list in a list")
+                raise ValueError("a list inside a list is not supported")
             return numbers
         case ast.BinOp(left=left, op=ast.Add() | ast.Mult() as sign, right=right):
-            one, other, adds = _evaluate_list_node(left), _evaluate_list_node(right), isinstance(sign, ast.Add)
+            one, other, adds = _evaluate_layer_node(left), _evaluate_layer_node(right), isinstance(sign, ast.Add)
             lists = [each for each in (one, other) if isinstance(each, list)]
             times = [each for each in (one, other) if isinstance(each, int)]
             if not lists:
@@ -57,7 +57,7 @@ def _evaluate_list_node(node: ast.expr) -> LayerValue:
                     raise ValueError("a number of more than 9 digits")
                 return result
             if adds == bool(times):
-                raise ValueError("a list in a list")
+                raise ValueError("a list inside a list is not supported")
             if sum(map(len, lists)) * math.prod(times) > MAX_LAYERS:
                 raise ValueError(f"more than {MAX_LAYERS:,} layers")
             return [number for part in lists for number in part] * math.prod(times)
@@ -65,7 +65,7 @@ def _evaluate_list_node(node: ast.expr) -> LayerValue:
 
 
 def describe_expert_layers(has_experts: Sequence[bool]) -> dict[str, int] | None:
-    """Describe which layers have experts by ``first_dense_layers``, ``every`` and ``offset`` of ``Moe``.
+    """Return ``first_dense_layers``, ``every`` and ``offset`` of ``Moe`` for the layers that have experts.
 
     Defaults are omitted; None if experts are in no layer, or not in every n-th after the first dense ones.
     """

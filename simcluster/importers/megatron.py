@@ -1,4 +1,4 @@
-"""Import of the arguments that Megatron-LM is launched with as a scenario.
+"""Import of Megatron-LM's launch arguments as a scenario.
 
 Defaults are Megatron-LM's (megatron/training/arguments.py), not those of a scenario.
 """
@@ -9,19 +9,22 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from simcluster.importers.arguments import Arguments, override_options, parse_arguments
+from simcluster.importers import pre_training_checks
 from simcluster.importers.flat_settings import is_option_file, parse_option_file
-from simcluster.importers.framework_files import is_framework_file, read_framework_file
-from simcluster.importers.launches import is_script, parse_launch_script
+from simcluster.importers.framework_files import is_flagscale_or_primus_file, read_flagscale_or_primus_file
+from simcluster.importers.import_result import FileReader, ImportResult, read_no_file
+from simcluster.importers.launch_arguments import LaunchArguments, override_options, parse_launch_command
+from simcluster.importers.launch_scripts import is_shell_script, parse_launch_script
 from simcluster.importers.megatron_forks import expand_hybrid_pattern, translate_fork_options, uses_fork_options
 from simcluster.importers.megatron_model import model_section
-from simcluster.importers.megatron_models import adapt_model, add_named_model
+from simcluster.importers.megatron_named_models import adapt_published_model, add_named_model
+from simcluster.importers.megatron_options import MegatronOptions, current_option_name
 from simcluster.importers.megatron_parallel import (
     choose_gpu_count,
     fsdp_section,
     overlap_section,
     parallel_section,
-    set_unsharded_experts,
+    set_etp_to_one_if_needed,
     software_section,
 )
 from simcluster.importers.megatron_stages import pipeline_section
@@ -33,10 +36,7 @@ from simcluster.importers.megatron_training import (
     training_section,
 )
 from simcluster.importers.megatron_vocabulary import vocabulary_size
-from simcluster.importers.option_values import MegatronOptions, current_option_name
-from simcluster.importers.pre_training import check_megatron_options, check_pre_training, unread_program_assumption
-from simcluster.importers.processes import count_processes_with_note, node_fill_assumption
-from simcluster.importers.results import FileReader, ImportResult, read_no_file
+from simcluster.importers.process_counts import count_processes_with_note, partial_node_assumption
 from simcluster.importers.training_logs import parse_printed_arguments
 
 ALL_GPUS_ASSUMPTION = "all GPUs of the cluster: the number is not stated (--gpus sets it)"
@@ -51,101 +51,100 @@ def scenario_from_arguments(
     gpus_per_node: int | None = None, given: Mapping[str, str] | None = None, read_file: FileReader = read_no_file,
     source: str = "<arguments>",
 ) -> ImportResult:  # fmt: skip
-    """Return the scenario of a Megatron-LM command line, launch script, YAML of options or log on a cluster.
+    """Return the scenario for Megatron-LM options in a command line, a launch script, a YAML file or a log.
 
     ``cluster`` is the scenario's cluster section. ``gpus`` defaults to what the launcher starts, or to all of the
     cluster, or to the fewest that the layout needs. ``available`` is the cluster's GPU count, if known. ``given`` are
     values of a script's variables, and ``read_file`` gives the text of a file next to it. Raises InputError listing all
-    options that are not modelled, have unusable values or are missing, and for what ``arguments`` and ``launches``
-    refuse. An option that is not known is in ``unknown``.
+    options that are not modelled, have unusable values or are missing, and for what ``launch_arguments`` and
+    ``launch_scripts`` refuse. An option that is not known is in ``unknown``.
     """
     given = given or {}
-    written = override_options(_parse_any_arguments(text, source, given, read_file, gpus_per_node, gpus), given)
+    written = override_options(_parse_command_script_or_log(text, source, given, read_file, gpus_per_node, gpus), given)
     arguments, model = add_named_model(written, source, read_file)
     options, assumed = expand_hybrid_pattern(arguments.options)
-    check_pre_training(replace(arguments, options=options), source, layers=bool(assumed))
+    pre_training_checks.check_pre_training(replace(arguments, options=options), source, layers=bool(assumed))
     if uses_fork_options(options):
         options, more = translate_fork_options(options, source)
         assumed = (*assumed, *more)
     arguments = replace(arguments, options=options, assumed=(*arguments.assumed, *assumed))
     found = scenario_from_options(
-        options, cluster=cluster, gpus=gpus, launched=arguments.gpus, available=available, machine=gpus_per_node,
-        source=source, dashes="--", problems=arguments.problems,
+        options, cluster=cluster, gpus=gpus, launched=arguments.process_count, available=available,
+        node_gpus=gpus_per_node, source=source, dashes="--", problems=arguments.problems,
     )  # fmt: skip
     if model.name:
         own = {f"model.{name.replace('-', '_')}": words for name, words in written.options.items()}
-        found.document["model"] = adapt_model(model.section, found.document["model"], own)
-    said = (
-        []
-        if gpus
-        else [_node_size_assumption(arguments, gpus_per_node), _gpu_count_assumption(arguments, found.document)]
-    )
+        found.document["model"] = adapt_published_model(model.section, found.document["model"], own)
+    said = [*pre_training_checks.unread_program_assumption(arguments)]
+    if not gpus:
+        said += [_node_size_assumption(arguments, gpus_per_node), _gpu_count_assumption(arguments, found.document)]
     facts = [f"launched by: {' '.join(arguments.launcher)[:200]}"] if arguments.launcher else []
-    if facts and gpus and arguments.gpus not in (None, gpus) and not arguments.lacks_node_count:
-        facts.append(f"{gpus} GPUs as requested, not the {arguments.gpus} that it launches")
+    if facts and gpus and arguments.process_count not in (None, gpus) and not arguments.lacks_node_count:
+        facts.append(f"{gpus} GPUs as requested, not the {arguments.process_count} that the launch starts")
     read = (name for name in written.options if name not in options)  # read by their translation
+    names = {name: current_option_name(name) for name in written.options}
     return replace(
         found,
-        assumed=(*arguments.assumed, *found.assumed, *unread_program_assumption(arguments), *filter(None, said)),
+        assumed=(*arguments.assumed, *found.assumed, *filter(None, said)),
         unknown=(*found.unknown, *arguments.unknown),
-        mapped=(*found.mapped, *read, *written.off),
+        mapped=(*found.mapped, *read, *written.disabled_settings),
         facts=tuple(facts),
-    ).with_all_settings((*written.options, *written.off), {name: current_option_name(name) for name in written.options})
+    ).classify_all_settings((*names, *written.disabled_settings), names)
 
 
-def _parse_any_arguments(
+def _parse_command_script_or_log(
     text: str, source: str, given: Mapping[str, str], read_file: FileReader, gpus_per_node: int | None, gpus: int | None
-) -> Arguments:
-    """Parse Megatron-LM options from a command, a launch script, a YAML file or a log."""
+) -> LaunchArguments:
+    """Parse Megatron-LM options from a command, a launch script, a YAML file of options or a log."""
     if printed := parse_printed_arguments(text, gpus_per_node):
         return printed
-    if is_framework_file(text):
-        return read_framework_file(text, source, read_file)
+    if is_flagscale_or_primus_file(text):
+        return read_flagscale_or_primus_file(text, source, read_file)
     if is_option_file(text):
         return parse_option_file(text, source)
-    if is_script(text):
+    if is_shell_script(text):
         return parse_launch_script(
-            text, source, fixed=given, read_file=read_file, gpus_per_node=gpus_per_node, gpus=gpus
+            text, source, user_values=given, read_file=read_file, gpus_per_node=gpus_per_node, gpus=gpus
         )  # fmt: skip
-    arguments = parse_arguments(text, source)
-    check_megatron_options(arguments, source)
+    arguments = parse_launch_command(text, source)
+    pre_training_checks.check_megatron_options(arguments, source)
     launched, started = count_processes_with_note(arguments.launcher, (), gpus_per_node)
     return replace(arguments, launched=launched, assumed=started)
 
 
-def _node_size_assumption(arguments: Arguments, gpus_per_node: int | None) -> str:
-    """Return the assumption if the script's processes per node differ from the cluster's GPUs per node."""
+def _node_size_assumption(arguments: LaunchArguments, gpus_per_node: int | None) -> str:
+    """Return the assumption made if a script's processes per node differ from the cluster's GPUs per node."""
     nodes, each = arguments.launched.get("nnodes", "1"), arguments.launched.get("nproc-per-node", "")
     known = nodes.isdecimal() and each.isdecimal()
-    return node_fill_assumption(int(each), int(nodes), gpus_per_node) if known else ""
+    return partial_node_assumption(int(each), int(nodes), gpus_per_node) if known else ""
 
 
-def _gpu_count_assumption(arguments: Arguments, document: Mapping[str, Any]) -> str:
-    """Return the assumption if a launch does not state its number of nodes or GPUs."""
-    if arguments.gpus is None and "gpus" not in document:
+def _gpu_count_assumption(arguments: LaunchArguments, document: Mapping[str, Any]) -> str:
+    """Return the assumption made if a launch states no number of nodes or GPUs."""
+    if arguments.process_count is None and "gpus" not in document:
         starts = "the script starts" if arguments.launcher else "it runs on"
         return f"all GPUs of the cluster: how many {starts} is not stated (--gpus sets it)"
-    if arguments.lacks_node_count and document.get("gpus") == arguments.gpus:
+    if arguments.lacks_node_count and document.get("gpus") == arguments.process_count:
         starts = "the number of nodes is not stated (--gpus sets the GPUs)"
-        return f"one node of {arguments.gpus} GPUs: {starts}"
+        return f"one node of {arguments.process_count} GPUs: {starts}"
     return ""
 
 
 def scenario_from_options(
     options: Mapping[str, tuple[str, ...]], *, cluster: Mapping[str, Any], gpus: int | None, source: str,
-    dashes: str = "", launched: int | None = None, available: int | None = None, machine: int | None = None,
+    dashes: str = "", launched: int | None = None, available: int | None = None, node_gpus: int | None = None,
     problems: Iterable[str] = (),
 ) -> ImportResult:  # fmt: skip
-    """Return the scenario that a set of Megatron-LM options describes.
+    """Return the scenario for a set of Megatron-LM options.
 
-    ``available`` is the cluster's GPU count, ``machine`` that of one of its nodes. Raises InputError listing
+    ``available`` is the cluster's GPU count, ``node_gpus`` that of one of its nodes. Raises InputError listing
     ``problems`` and all that are found here.
     """
     run = MegatronOptions(source, dashes, problems)
     run.classify_all(options)
     there = "use-checkpoint-args" in run.given and not {"hidden-size", "moe-ffn-hidden-size"} & run.given.keys()
     for names in (*_REQUIRED_OPTIONS, *((("ffn-hidden-size",),) if there else ())):  # also in the checkpoint
-        run.problems.attempt(run.required, *names)
+        run.problems.attempt(run.require, *names)
     vocabulary = run.problems.attempt(vocabulary_size, run)
     for check in (refuse_sgd, recompute_fields, attention_kernel, memory_section):
         run.problems.attempt(check, run)
@@ -153,8 +152,8 @@ def scenario_from_options(
     parallel = run.problems.attempt(parallel_section, run) or {}
     pipeline = training = overlap = None
     if parallel:
-        set_unsharded_experts(run, parallel, gpus or launched)
-        gpus = gpus or choose_gpu_count(run, parallel, launched, available, machine)
+        set_etp_to_one_if_needed(run, parallel, gpus or launched)
+        gpus = gpus or choose_gpu_count(run, parallel, launched, available, node_gpus)
         training = run.problems.attempt(training_section, run, gpus, parallel)
         if model:
             pipeline = run.problems.attempt(pipeline_section, run, model["layers"], parallel["pp"])

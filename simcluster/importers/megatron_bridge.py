@@ -15,19 +15,15 @@ from pathlib import Path
 from typing import Any
 
 from simcluster.base.errors import InputError
-from simcluster.documents.diagnostics import did_you_mean, listed, shown
-from simcluster.documents.reading import parse_document, read_document
-from simcluster.importers.bridge_recipes import (
-    CONFIG_ADVICE,
-    RecipeSettings,
-    read_bridge_config,
-    read_bridge_recipe,
-)
-from simcluster.importers.flat_settings import environment_assumptions, flatten, section_environment
+from simcluster.documents.diagnostics import did_you_mean, join_or, quote_value
+from simcluster.documents.yaml_documents import parse_document, read_document
+from simcluster.importers import import_result
+from simcluster.importers.bridge_recipes import CONFIG_ADVICE, RecipeSettings, read_bridge_config, read_bridge_recipe
+from simcluster.importers.flat_settings import environment_assumptions, environment_in_section, flatten_settings
+from simcluster.importers.import_result import FileReader, ImportResult, read_no_file, similar_name_hint
 from simcluster.importers.megatron import ALL_GPUS_ASSUMPTION, scenario_from_options
-from simcluster.importers.megatron_models import OptionWords, adapt_model, model_to_options
-from simcluster.importers.named_models import find_named_model, published_settings, why_not_decoder
-from simcluster.importers.option_values import (
+from simcluster.importers.megatron_named_models import OptionWords, adapt_published_model, model_to_options
+from simcluster.importers.megatron_options import (
     MAPPED,
     NO_EFFECT,
     NO_EFFECT_PREFIXES,
@@ -36,9 +32,9 @@ from simcluster.importers.option_values import (
     REFUSED_PREFIXES,
     current_option_name,
 )
+from simcluster.importers.named_models import explain_not_decoder, find_named_model, published_router_settings
 from simcluster.importers.python_recipes import NO_ARGUMENTS
 from simcluster.importers.python_values import UnreadExpression
-from simcluster.importers.results import FileReader, ImportResult, SettingClassifier, read_no_file, suggest_name
 from simcluster.importers.training_logs import extract_printed_yaml
 
 _TABLES = read_document(Path(__file__).with_suffix(".yaml")).data
@@ -60,7 +56,7 @@ def scenario_from_bridge(
     text: str, *, cluster: Mapping[str, Any], gpus: int | None = None, available: int | None = None, function: str = "",
     read_file: FileReader = read_no_file, given: Mapping[str, str] = NO_ARGUMENTS, source: str = "<overrides>",
 ) -> ImportResult:  # fmt: skip
-    """Return the scenario of Megatron-Bridge overrides, a YAML file or a Python recipe.
+    """Return the scenario for Megatron-Bridge overrides, a YAML file or a Python recipe.
 
     ``read_file`` gives the text of a config.json next to the file, ``given`` are arguments of a recipe's function by
     name. Raises InputError with the names of all fields that are not modelled or have unusable values. A field that is
@@ -71,12 +67,12 @@ def scenario_from_bridge(
     read = read_bridge_recipe(text, source, function, read_file, given) if python else read_bridge_config(text, source)
     recipe, said = ("", read) if read else _read_overrides(text, source, read_file)
     fields = BridgeTranslator(source, said)
-    fields.options |= model_to_options({"preset": _RECIPES[_find_recipe_prefix(recipe)]}) if recipe else {}
+    fields.options |= model_to_options({"preset": _RECIPES[_known_recipe_prefix(recipe)]}) if recipe else {}
     own = fields.translate(said.settings)
     if read and not python:  # it has all fields; unknown ones only count if on
         fields.no_effect += [name for name in said.settings if not said.settings[name]]
         fields.unknown = [name for name in fields.unknown if said.settings.get(name.partition(" ")[0])]
-    environment = environment_assumptions(section_environment(said.settings, _ENVIRONMENT))
+    environment = environment_assumptions(environment_in_section(said.settings, _ENVIRONMENT))
     if environment:
         fields.no_effect = [name for name in fields.no_effect if name.partition(".")[0] != _ENVIRONMENT]
     length = (said.model.length,) if said.model.length and "seq-length" not in own else ()
@@ -84,25 +80,25 @@ def scenario_from_bridge(
     if recipe.startswith("deepseek_v3") and "mtp_layers" not in found.document["model"]:
         what = f"{recipe}: without its multi-token prediction layer (model.mtp_num_layers=1 adds it)"
         found = replace(found, assumed=(*found.assumed, what))
-    return found.with_all_settings(said.settings, fields.became)
+    return found.classify_all_settings(said.settings, fields.option_by_field)
 
 
-class BridgeTranslator(SettingClassifier):
-    """Translator of Megatron-Bridge's dotted fields to Megatron-LM options.
+class BridgeTranslator(import_result.SettingClassifier):
+    """Translator of Megatron-Bridge's fields, such as model.num_layers, to Megatron-LM options.
 
-    ``became`` has the option of each field, empty for a field that is off.
+    ``option_by_field`` has the option of each field, empty for a field that is off.
     """
 
-    def __init__(self, source: str, read: RecipeSettings) -> None:
+    def __init__(self, source: str, recipe: RecipeSettings) -> None:
         super().__init__(source)
-        self._model = read.model
+        self._model = recipe.model
         self._settings: Mapping[str, Any] = {}
         self.options: OptionWords = model_to_options(self._model.section) if self._model.name else {}
-        self.unknown += [f"effect of the recipe {place}" for place in read.undecided]
-        self.became: dict[str, str] = {}
+        self.unknown += [f"effect of the recipe {place}" for place in recipe.undecided]
+        self.option_by_field: dict[str, str] = {}
 
     def translate(self, settings: Mapping[str, Any]) -> OptionWords:
-        """Translate Megatron-Bridge fields and return the resulting Megatron-LM options."""
+        """Translate Megatron-Bridge fields to Megatron-LM options."""
         self._settings = settings
         options: OptionWords = {}
         names: dict[str, str] = {}
@@ -110,13 +106,13 @@ class BridgeTranslator(SettingClassifier):
         if isinstance(word, str) and word.strip("'\" ").lower() not in ("none", "null", ""):
             written = self.problems.attempt(mixed_precision_settings, word.strip("'\" "), self.source) or {}
             settings = {**written, **{name: value for name, value in settings.items() if name != "mixed_precision"}}
-            self.became["mixed_precision"] = "bf16"
+            self.option_by_field["mixed_precision"] = "bf16"
         for name, value in settings.items():
             translated = self.problems.attempt(self._translate_field, name, value)
             if isinstance(translated, list):
                 translated.append(name if translated is self.no_effect else f"{name}{self._suggest_field(name)}")
                 continue
-            self.became[name] = current_option_name(next(iter(translated or {}), ""))
+            self.option_by_field[name] = current_option_name(next(iter(translated or {}), ""))
             for option, words in (translated or {}).items():
                 if option in names and option != "seq-length" and options[option] != words:
                     self.problems.record(InputError(f"{name} contradicts {names[option]}; keep one"))
@@ -129,15 +125,16 @@ class BridgeTranslator(SettingClassifier):
         self, cluster: Mapping[str, Any], gpus: int | None, launched: int | None, available: int | None,
         assumed: tuple[str, ...], mapped: Iterable[str] = (),
     ) -> ImportResult:  # fmt: skip
-        """Return the scenario of the translated options; raise InputError listing all problems."""
+        """Build the scenario from the translated options; raise one InputError that lists all problems."""
         found = scenario_from_options(
             self.options, cluster=cluster, gpus=gpus, launched=launched, available=available, source=self.source,
-            problems=self.problems.found,
+            problems=self.problems.messages,
         )  # fmt: skip
         if self._model.name:
-            found.document["model"] = adapt_model(self._model.section, found.document["model"], self._settings)
+            model = adapt_published_model(self._model.section, found.document["model"], self._settings)
+            found.document["model"] = model
         assumed += () if "gpus" in found.document else (ALL_GPUS_ASSUMPTION,)
-        off = [name for name, option in self.became.items() if not option]
+        off = [name for name, option in self.option_by_field.items() if not option]
         return ImportResult(
             found.document, (*found.mapped, *mapped, *off), (*self.no_effect, *found.no_effect),
             (*assumed, *found.assumed), unknown=(*self.unknown, *self._model.unknown, *found.unknown),
@@ -148,11 +145,11 @@ class BridgeTranslator(SettingClassifier):
         if isinstance(self._settings.get(name), UnreadExpression):
             return ""
         if section not in _SECTIONS or not field or "." in field:
-            return suggest_name(section, [*_SECTIONS, *_IDLE_SECTIONS])
-        return suggest_name(field, [*(each.replace("-", "_") for each in MAPPED), *_RENAMED, *_INVERTED])
+            return similar_name_hint(section, [*_SECTIONS, *_IDLE_SECTIONS])
+        return similar_name_hint(field, [*(each.replace("-", "_") for each in MAPPED), *_RENAMED, *_INVERTED])
 
     def _translate_field(self, name: str, value: Any) -> OptionWords | list[str]:
-        """Translate one field to options, or return the list (no effect or unknown) that it belongs to.
+        """Translate a field to Megatron-LM options; for a field without any, return the list to record its name in.
 
         Raises InputError for a field of the step whose value is computed where the program runs.
         """
@@ -200,24 +197,24 @@ def _read_overrides(text: str, source: str, read_file: FileReader) -> tuple[str,
             f"{source}: starts Megatron-Bridge's performance launcher, whose recipes are code: {CONFIG_ADVICE}"
         )
     recipe, settings = _parse_overrides(text, source)
-    if recipe and not (isinstance(recipe, str) and _find_recipe_prefix(recipe)):
-        known = f"known prefixes: {listed(_RECIPES)} (as in llama3_8b_pretrain_config)"
-        against = why_not_decoder(str(recipe))
+    if recipe and not (isinstance(recipe, str) and _known_recipe_prefix(recipe)):
+        known = f"known prefixes: {join_or(_RECIPES)} (as in llama3_8b_pretrain_config)"
+        against = explain_not_decoder(str(recipe))
         raise InputError(
-            f"{source}: recipe {shown(recipe)} is unknown; {f'its model {against}' if against else known}; or "
+            f"{source}: recipe {quote_value(recipe)} is unknown; {f'the model {against}' if against else known}; or "
             "give the model's fields, as in model.num_layers=32"
         )
     named = find_named_model(str(settings.pop("model.hf_model_id", None) or ""), source, read_file)
     if recipe:
-        said = (f"{recipe}: only its model; parallelism and batch are those written here",)
+        said = (f"only the model of recipe {recipe} is used; parallelism and batch are those of this file",)
         return recipe, RecipeSettings(named, settings, said)
     if named.name:
-        settings = {f"model.{field}": value for field, value in published_settings(named.name).items()} | settings
+        settings = {f"model.{key}": value for key, value in published_router_settings(named.name).items()} | settings
         what = "unset values are Megatron-Core's defaults, since no recipe is named"
         return "", RecipeSettings(named, settings, (what, *named.assumed))
     if "model.num_layers" not in settings:
         raise InputError(
-            f"{source}: does not give the model's number of layers; name the recipe to change, as in recipe: "
+            f"{source}: does not give the model's number of layers; name the recipe that they change, as in recipe: "
             "llama3_8b_pretrain_config, or give the model's fields, as in model.num_layers=32"
         )
     return "", RecipeSettings(named, settings)
@@ -225,10 +222,10 @@ def _read_overrides(text: str, source: str, read_file: FileReader) -> tuple[str,
 
 def _parse_overrides(text: str, source: str) -> tuple[Any, dict[str, Any]]:
     if len(text) > _MAX_CHARACTERS:
-        raise InputError(f"{source}: longer than {_MAX_CHARACTERS:,} characters, so not overrides; check the path")
+        raise InputError(f"{source}: longer than {_MAX_CHARACTERS:,} characters, the limit; check the path")
     if re.search(r"^\s*\w+:(\s|$)", text, re.MULTILINE):
         data = parse_document(text, source=source).data
-        return data.pop("recipe", "") or "", flatten(data, source)
+        return data.pop("recipe", "") or "", flatten_settings(data, source)
     try:
         words = shlex.split(re.sub(r"\\[ \t]*\r?\n", " ", text), comments=True)
     except ValueError as problem:
@@ -248,17 +245,17 @@ def _parse_overrides(text: str, source: str) -> tuple[Any, dict[str, Any]]:
     return recipe, found
 
 
-def _find_recipe_prefix(recipe: str) -> str:
+def _known_recipe_prefix(recipe: str) -> str:
     return next((known for known in _RECIPES if recipe == known or recipe.startswith(f"{known}_")), "")
 
 
-def mixed_precision_settings(word: str, source: str) -> dict[str, Any]:
-    """Return the settings implied by a mixed-precision name, which is known by its prefix."""
+def mixed_precision_settings(recipe: str, source: str) -> dict[str, Any]:
+    """Return the settings of a mixed-precision recipe, recognised by the first part of its name."""
     known: dict[str, dict[str, Any]] = _TABLES["precisions"]
-    name = max((name for name in known if word.startswith(name)), key=len, default="")
+    name = max((name for name in known if recipe.startswith(name)), key=len, default="")
     if not name:
         raise InputError(
-            f"{source}: mixed_precision {word[:40]!r} is not modelled{did_you_mean(word, list(known))}; known "
+            f"{source}: mixed_precision {recipe[:40]!r} is not modelled{did_you_mean(recipe, list(known))}; known "
             f"prefixes: {', '.join(known)}"
         )
     return {f"mixed_precision.{field}": value for field, value in known[name].items()}

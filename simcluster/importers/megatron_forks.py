@@ -1,4 +1,4 @@
-"""Translation of options of Megatron-LM forks to Megatron-LM's own, and no-op layers.
+"""Translation of options found only in Megatron-LM forks, and layer counts per model slice.
 
 The forks are MindSpeed-LLM (Ascend NPUs), Pai-Megatron-Patch (Alibaba) and Intel's for Gaudi. ``megatron_options.yaml``
 has the options that only differ in name. Names are those of their arguments.py, from knowledge.
@@ -10,8 +10,8 @@ import re
 from collections.abc import Mapping
 
 from simcluster.base.errors import InputError
-from simcluster.documents.diagnostics import listed
-from simcluster.importers.option_values import MegatronOptions
+from simcluster.documents.diagnostics import join_or
+from simcluster.importers.megatron_options import MegatronOptions
 
 OptionWords = dict[str, tuple[str, ...]]
 
@@ -53,34 +53,34 @@ def expand_hybrid_pattern(options: Mapping[str, tuple[str, ...]]) -> tuple[Optio
         found.pop("num-experts", None)
     if predicted:
         found["mtp-num-layers"] = (str(len(predicted)),)
-    return found, (f"{name} means {len(kinds)} layers of attention and MLP or experts",)
+    return found, (f"{name} means {len(kinds)} layers, each of attention and an MLP or experts",)
 
 
 def uses_fork_options(options: Mapping[str, tuple[str, ...]]) -> bool:
-    """Return whether the options include any that only a Megatron-LM fork has."""
-    return _first_word(options, "spec").startswith("mindspeed_llm.") or not _FORK_OPTIONS.isdisjoint(options)
+    """Return whether any of the options exists only in a Megatron-LM fork."""
+    return _option_text(options, "spec").startswith("mindspeed_llm.") or not _FORK_OPTIONS.isdisjoint(options)
 
 
 def translate_fork_options(options: Mapping[str, tuple[str, ...]], source: str) -> tuple[OptionWords, tuple[str, ...]]:
-    """Translate a Megatron-LM fork's options to Megatron-LM's; raise InputError for unknown layers."""
+    """Translate a Megatron-LM fork's options to Megatron-LM's; raise InputError for an unknown layer spec."""
     given = {_DEEPSEEK_NAMES.get(name, name): words for name, words in options.items()}
     found = {name: words for name, words in given.items() if name not in (*_REPLACED_OPTIONS, "enable-shared-expert")}
     assumed = []
-    spec = _first_word(given, "spec")
+    spec = _option_text(given, "spec")
     if spec.startswith("mindspeed_llm."):
         kind = spec.rpartition(".")[2].removesuffix("_spec")
         if kind not in _EQUIVALENT_SPECS:
             what = f"--spec {spec[:60]} selects layers that the options do not describe and that are not modelled"
-            raise InputError(f"{source}: {what}; known specs: {listed(_EQUIVALENT_SPECS)}")
+            raise InputError(f"{source}: {what}; known specs: {join_or(_EQUIVALENT_SPECS)}")
         if kind == "minimax":
             assumed.append("query and key norms are per head, although this layer has one over all heads")
         del found["spec"]
     if "context-parallel-size" in given and (spec or "context-parallel-algo" in given):
-        algorithm = _first_word(given, "context-parallel-algo", "ulysses_cp_algo")
+        algorithm = _option_text(given, "context-parallel-algo", "ulysses_cp_algo")
         if algorithm in _CONTEXT:
             found.setdefault("cp-comm-type", (_CONTEXT[algorithm],))
-        elif _first_word(given, "context-parallel-size") != "1":
-            what = f"context-parallel-algo {algorithm[:40]} is not modelled; use one of {listed(_CONTEXT)}"
+        elif _option_text(given, "context-parallel-size") != "1":
+            what = f"context-parallel-algo {algorithm[:40]} is not modelled; use one of {join_or(_CONTEXT)}"
             raise InputError(f"{source}: --{what}")
     if "gemm-gradient-accumulation-fusion" in given:  # the same fusion by a MindSpeed kernel
         found.pop("no-gradient-accumulation-fusion", None)
@@ -89,20 +89,20 @@ def translate_fork_options(options: Mapping[str, tuple[str, ...]], source: str) 
     if {"kv-lora-rank", "qk-nope-head-dim"} <= given.keys() and not any("latent-attention" in name for name in given):
         found["multi-latent-attention"] = ()
         assumed.append("attention is latent, as qk-nope-head-dim implies")
-    if "use-fused-sdpa" in given and _first_word(given, "use-fused-sdpa", "1").lower() not in ("0", "false"):
+    if "use-fused-sdpa" in given and _option_text(given, "use-fused-sdpa", "1").lower() not in ("0", "false"):
         found["attention-backend"] = ("fused",)
     if "reuse-fp32-param" in given:
         found["use-precision-aware-optimizer"] = ()
-        assumed.append("reuse-fp32-param stores the master copy's bits that bf16 weights lack, as aware-16 does")
+        assumed.append("reuse-fp32-param is modelled as aware-16: the master copy has only the bits missing in bf16")
     if {"use-ascend-coc", "use-mc2"} & given.keys():
         found["tp-comm-overlap"] = ()
     return found, tuple(assumed)
 
 
 def _fork_expert_options(options: OptionWords) -> OptionWords:
-    """Return a fork's MoE options: leading dense layers, shared experts, and experts not sharded over TP."""
+    """Return a fork's MoE options as Megatron-LM's: dense first layers, shared experts, experts not sharded over tp."""
     found: OptionWords = {}
-    idle = len(_first_word(options, "noop-layers").split(",")) if "noop-layers" in options else 0
+    idle = len(_option_text(options, "noop-layers").split(",")) if "noop-layers" in options else 0
     layers = _option_number(options, "num-layers") - idle
     if "first-k-dense-replace" in options and layers > 0:
         dense, every = (
@@ -116,39 +116,38 @@ def _fork_expert_options(options: OptionWords) -> OptionWords:
     if shared and "moe-shared-expert-intermediate-size" not in options:
         found["moe-shared-expert-intermediate-size"] = (str(shared),)
     if "moe-tp-extend-ep" in options:
-        ep = _option_number(options, "tensor-model-parallel-size", 1) * _option_number(
-            options, "expert-model-parallel-size", 1
-        )
+        tp = _option_number(options, "tensor-model-parallel-size", 1)
+        ep = tp * _option_number(options, "expert-model-parallel-size", 1)
         found |= {"expert-model-parallel-size": (str(ep),), "expert-tensor-parallel-size": ("1",)}
     return found
 
 
-def _first_word(options: Mapping[str, tuple[str, ...]], name: str, default: str = "") -> str:
+def _option_text(options: Mapping[str, tuple[str, ...]], name: str, default: str = "") -> str:
     return next(iter(options.get(name, ())), default)
 
 
 def _option_number(options: Mapping[str, tuple[str, ...]], name: str, default: int = 0) -> int:
-    word = _first_word(options, name)
+    word = _option_text(options, name)
     return int(word) if word.lstrip("-").isdecimal() and len(word) < 10 else default
 
 
-def find_real_layers(run: MegatronOptions) -> list[bool]:
-    """Return whether each layer position holds a real layer, not one of the ``noop-layers``."""
-    count, text = run.required("num-layers", "encoder-num-layers"), run.get("noop-layers")
+def real_layer_flags(run: MegatronOptions) -> list[bool]:
+    """Return for each layer index whether the layer is real rather than a no-op (listed in ``noop-layers``)."""
+    count, text = run.require("num-layers", "encoder-num-layers"), run.get("noop-layers")
     idle = set((text or "").replace(" ", "").split(",")) - {""}
     if any(not word.isdecimal() or len(word) > 6 or int(word) >= count for word in idle):
-        raise run.error("noop-layers", f"{str(text)[:40]!r} is not a list of layers from 0 to {count - 1} (61,62)")
+        raise run.error("noop-layers", f"{str(text)[:40]!r} is not a list of layers from 0 to {count - 1}, as in 3,4")
     return [str(number) not in idle for number in range(count)]
 
 
 def count_layers_per_slice(run: MegatronOptions, slices: int) -> list[int]:
-    """Return the layer count of each model slice if options determine it, else an empty list."""
-    given, works = run.get("num-layer-list"), find_real_layers(run)
+    """Return each model slice's layer count; an empty list if the options do not determine the counts."""
+    given, works = run.get("num-layer-list"), real_layer_flags(run)
     if given:
         words = re.split(r"[,\s]+", given.strip())
         counts = [int(word) if word.isdecimal() and len(word) < 7 else 0 for word in words]
         if len(counts) != slices or sum(counts) != len(works):
-            raise run.error("num-layer-list", f"{given[:60]!r} is not {slices} layer counts that sum to {len(works)}")
+            raise run.error("num-layer-list", f"{given[:60]!r} must be {slices} layer counts that sum to {len(works)}")
     elif all(works) or len(works) % slices:
         return []
     else:

@@ -1,4 +1,4 @@
-"""Model section of a scenario from Megatron-LM's options: sizes, experts, latent attention and windows.
+"""The ``model`` section of a scenario from Megatron-LM's options: sizes, experts, attention and windows.
 
 Defaults are those of arguments.py and of MLATransformerConfig (core/transformer/transformer_config.py), from knowledge
 of them.
@@ -10,21 +10,21 @@ import re
 from typing import Any
 
 from simcluster.importers.layer_lists import describe_expert_layers
-from simcluster.importers.megatron_forks import find_real_layers
+from simcluster.importers.megatron_forks import real_layer_flags
+from simcluster.importers.megatron_options import EXPERT_OPTIONS, LATENT_SIZES, MegatronOptions
 from simcluster.importers.megatron_parallel import shards_parameters
-from simcluster.importers.option_values import EXPERT_OPTIONS, LATENT_SIZES, MegatronOptions
 
 _NUMBER_OF_EXPERTS = re.compile(r"-*(n|num)-(\w+-)*experts\b")
 
 
 def model_section(run: MegatronOptions, vocabulary: int) -> dict[str, Any]:
-    """Return the scenario's model section from Megatron-LM options."""
-    hidden, heads = run.required("hidden-size"), run.required("num-attention-heads")
-    sequence, position = run.required("seq-length", "encoder-seq-length"), _position_embedding(run)
+    """Return the scenario's ``model`` section from Megatron-LM options and the vocabulary size."""
+    hidden, heads = run.require("hidden-size"), run.require("num-attention-heads")
+    sequence, position = run.require("seq-length", "encoder-seq-length"), _position_embedding(run)
     groups, rows = run.get("num-query-groups", "num-key-value-heads"), run.get("max-position-embeddings")
     grouped = run.is_on("group-query-attention") or run.get("num-key-value-heads")
     if groups and groups != heads and not grouped:  # core_transformer_config_from_args ignores it
-        run.assumed.append("--num-query-groups is ignored without --group-query-attention: every head has its keys")
+        run.assumed.append("--num-query-groups is ignored without --group-query-attention: each head has separate keys")
     bias = not run.is_on("disable-bias-linear")
     more = {
         "head_dim": run.get("kv-channels"),
@@ -35,7 +35,7 @@ def model_section(run: MegatronOptions, vocabulary: int) -> dict[str, Any]:
         "clamped_activation": run.get("activation-func-clamp-value") not in (None, "", "None", "null"),
     }  # fmt: skip
     model: dict[str, Any] = {
-        "layers": sum(find_real_layers(run)), "hidden_size": hidden, "heads": heads,
+        "layers": sum(real_layer_flags(run)), "hidden_size": hidden, "heads": heads,
         "kv_heads": (groups or 1) if grouped else heads,
         "ffn_hidden_size": run.get("ffn-hidden-size") or _default_mlp_width(run, hidden), "vocab_size": vocabulary,
         "sequence_length": sequence, "gated_mlp": run.is_on("swiglu", "quick-geglu"),
@@ -44,8 +44,8 @@ def model_section(run: MegatronOptions, vocabulary: int) -> dict[str, Any]:
         "position": position, "bias": "qkv" if not bias and run.is_on("add-qkv-bias") else bias,
         **{name: value for name, value in more.items() if value},
     }  # fmt: skip
-    model |= _window_fields(run, model["layers"], sequence)
-    _add_experts(run, model)
+    model |= _attention_window_fields(run, model["layers"], sequence)
+    _add_moe_section(run, model)
     _add_latent_attention(run, model)
     return model
 
@@ -70,7 +70,7 @@ def _token_prediction_layers(run: MegatronOptions) -> int | None:
 
 
 def _default_mlp_width(run: MegatronOptions, hidden: int) -> int:
-    """Return the default MLP width as Megatron-LM or FlagScale (Llama's multiple_of) computes it."""
+    """Return the default MLP width: FlagScale's if the option ``multiple-of`` is set, else Megatron-LM's."""
     if "use-checkpoint-args" in run.given and "moe-ffn-hidden-size" not in run.given:
         run.assumed.append(
             "MLPs have Megatron-LM's default width; the checkpoint's may differ (--arg=--ffn-hidden-size=... sets it)"
@@ -83,14 +83,14 @@ def _default_mlp_width(run: MegatronOptions, hidden: int) -> int:
     try:
         width = int(int(4 * hidden * 2 / 3) * float(times or 1))
     except (ValueError, OverflowError):
-        raise run.error("hidden-dim-multiplier", f"{str(times)[:40]!r} is not a number; give one, as in 1.3") from None
+        raise run.error("hidden-dim-multiplier", f"{str(times)[:40]!r} is not a number; write one, as in 1.3") from None
     return int(multiple * max(1, -(-width // multiple)))
 
 
 # --- experts ----------------------------------------------------------------------------------------------------------
 
 
-def _add_experts(run: MegatronOptions, model: dict[str, Any]) -> None:
+def _add_moe_section(run: MegatronOptions, model: dict[str, Any]) -> None:
     """Add the ``moe`` section to the model fields, and drop the MLP width if no layer is dense."""
     experts, deepspeed = run.get("num-experts"), run.is_on("deepspeed")
     if experts is None:
@@ -116,7 +116,7 @@ def _add_experts(run: MegatronOptions, model: dict[str, Any]) -> None:
     inner = model["ffn_hidden_size"]
     residual = run.get("mlp-type") == "residual"  # Megatron-DeepSpeed
     if residual:
-        run.assumed.append("the MLP alongside the experts (mlp-type residual) is a shared expert with a gate")
+        run.assumed.append("the MLP alongside the experts (mlp-type residual) is modelled as a gated shared expert")
     every = (run.get("expert-interval") or 2) if deepspeed else 1  # Megatron-DeepSpeed's default
     where = _expert_layer_fields(run, model["layers"]) or ({"every": every} if every > 1 else {})
     if not where:
@@ -127,7 +127,7 @@ def _add_experts(run: MegatronOptions, model: dict[str, Any]) -> None:
         "shared_ffn_hidden_size": inner if residual else run.get("moe-shared-expert-intermediate-size"),
         "shared_gate": residual or run.is_on("moe-shared-expert-gate"),
         "router_bias": run.is_on("moe-router-enable-expert-bias") or linear, "groups": groups if top_groups else None,
-        "top_groups": top_groups if groups else None, **where, **({} if deepspeed else _balancing_fields(run)),
+        "top_groups": top_groups if groups else None, **where, **({} if deepspeed else _load_balancing_fields(run)),
     }  # fmt: skip
     model["moe"] = {
         "experts": experts, "top_k": top_k, "expert_ffn_hidden_size": run.get("moe-ffn-hidden-size") or inner,
@@ -135,29 +135,29 @@ def _add_experts(run: MegatronOptions, model: dict[str, Any]) -> None:
     }  # fmt: skip
 
 
-def _balancing_fields(run: MegatronOptions) -> dict[str, Any]:
-    """Return the settings for load balancing of experts: capacity, padding to it, auxiliary loss."""
-    capacity = max([0.0, *_parse_numbers(run, "moe-expert-capacity-factor")])  # TransformerConfig: negative means none
+def _load_balancing_fields(run: MegatronOptions) -> dict[str, Any]:
+    """Return the expert load balancing fields: capacity, padding to capacity and auxiliary loss."""
+    capacity = max([0.0, *_parse_number_list(run, "moe-expert-capacity-factor")])  # TransformerConfig: negative is none
     padded = run.is_on("moe-pad-expert-input-to-capacity") and (capacity or "moe-capacity-bins-num" not in run.given)
     if padded and not capacity:
         raise run.error("moe-pad-expert-input-to-capacity", "needs moe-expert-capacity-factor; give it, as in 1.0")
     kind = run.get("moe-router-load-balancing-type") or "aux_loss"
     if kind == "sinkhorn":
         run.assumed.append("sinkhorn balancing takes no time: its iterations over router scores are not modelled")
-    loss = kind not in ("none", "sinkhorn", "noaux_tc") and any(_parse_numbers(run, "moe-aux-loss-coeff"))
+    loss = kind not in ("none", "sinkhorn", "noaux_tc") and any(_parse_number_list(run, "moe-aux-loss-coeff"))
     return {"capacity_factor": capacity, "pad_to_capacity": bool(padded), "aux_loss": loss}
 
 
-def _parse_numbers(run: MegatronOptions, name: str) -> list[float]:
+def _parse_number_list(run: MegatronOptions, name: str) -> list[float]:
     try:
         return [float(word) for word in (run.get(name) or "").split()]
     except ValueError:
-        raise run.error(name, f"{str(run.get(name))[:40]!r} is not a number; give one, as in 1.0") from None
+        raise run.error(name, f"{str(run.get(name))[:40]!r} is not a number; write a number, as in 1.0") from None
 
 
 def _expert_layer_fields(run: MegatronOptions, layers: int) -> dict[str, int]:
-    """Return which layers are MoE; an integer frequency N means layers 0, N, 2N, ..."""
-    value = run.layer_list("moe-layer-freq", layers)
+    """Return the fields that state which layers have experts; a frequency of N selects layers 0, N, 2N, ..."""
+    value = run.number_or_layer_list("moe-layer-freq", layers)
     if value is None or isinstance(value, int):
         return {"every": value, "offset": 1} if value and value > 1 else {}
     if any(number not in (0, 1) for number in value):
@@ -173,7 +173,7 @@ def _expert_layer_fields(run: MegatronOptions, layers: int) -> dict[str, int]:
 
 
 def _add_latent_attention(run: MegatronOptions, model: dict[str, Any]) -> None:
-    """Add latent attention (``mla``) to the model fields, and remove the fields that it replaces."""
+    """Add latent attention (``mla``) to the model fields, and remove fields that do not apply with it."""
     flag = "multi-latent-attention"
     if not run.is_on(flag):
         run.drop_options(flag, "attention is plain", ("q-lora-rank", *LATENT_SIZES))
@@ -193,12 +193,12 @@ def _add_latent_attention(run: MegatronOptions, model: dict[str, Any]) -> None:
         model["mla"]["q_lora_rank"] = run.get("q-lora-rank")
 
 
-def _window_fields(run: MegatronOptions, layers: int, sequence: int) -> dict[str, int]:
-    """Return the attention window fields of the model if the window is shorter than the sequence.
+def _attention_window_fields(run: MegatronOptions, layers: int, sequence: int) -> dict[str, int]:
+    """Return the model's attention window fields; empty unless the window is shorter than the sequence.
 
     A window of (128, 0) is 128 tokens before a token, plus the token itself.
     """
-    text, skip = run.get("window-size"), run.layer_list("window-attn-skip-freq", layers)
+    text, skip = run.get("window-size"), run.number_or_layer_list("window-attn-skip-freq", layers)
     if text is None:
         return {}
     parts = text.strip("() ").replace(",", " ").split()
@@ -206,12 +206,12 @@ def _window_fields(run: MegatronOptions, layers: int, sequence: int) -> dict[str
         run.assumed.append(f"--window-size {parts[0]}: {parts[0]} tokens before each token, like {parts[0]},0")
         parts.append("0")
     if len(parts) != 2 or not parts[0].isdecimal() or len(parts[0]) > 9 or parts[1] != "0":
-        raise run.error("window-size", f"{text[:40]!r} is not modelled; give preceding tokens and 0, as in 128,0")
+        raise run.error("window-size", f"{text[:40]!r} is not modelled; write PRECEDING_TOKENS,0, as in 128,0")
     every = skip or 0  # every n-th layer has no window (is_layer_window_attention, core/transformer/utils.py)
     if isinstance(every, list):
         full = {"every": 0} if all(every) else describe_expert_layers([not windowed for windowed in every])
         if full is None or full.keys() - {"every"}:
-            what = "only every n-th layer without a window is modelled"
+            what = "this pattern is not modelled; write a number N: every N-th layer then has no window"
             raise run.error("window-attn-skip-freq", what)
         every = full.get("every", 1)
     window = int(parts[0]) + 1

@@ -1,4 +1,4 @@
-"""Parallel layout, GPU count and communication overlap from Megatron-LM's options."""
+"""Parallel layout, GPU count, overlap and kernel fusions of a scenario, from Megatron-LM's options."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from simcluster.importers.megatron_options import MegatronOptions
 from simcluster.importers.megatron_training import global_batch_size
-from simcluster.importers.option_values import MegatronOptions
 from simcluster.model.recipes import recipe_named
 
 _SHARDING_STRATEGIES = ("no_shard", "optim", "optim_grads", "optim_grads_params")
@@ -16,9 +16,9 @@ _CONTEXT_KINDS = {"p2p": "ring", "all_gather": "all_gather", "a2a": "all_to_all"
 
 def choose_gpu_count(
     run: MegatronOptions, parallel: Mapping[str, Any], launched: int | None, available: int | None,
-    machine: int | None = None,
+    node_gpus: int | None = None,
 ) -> int | None:  # fmt: skip
-    """Return the launched GPU count if it fits the layout, None for all GPUs, or a count that fits."""
+    """Return the launched GPU count if it fits the layout, else a GPU count that does; None means all GPUs."""
     tp, pp, cp, ep = (parallel.get(axis, 1) for axis in ("tp", "pp", "cp", "ep"))
     dense = tp * pp * cp
     least = math.lcm(dense, pp * ep * parallel.get("etp", tp) if {"ep", "etp"} & parallel.keys() else 1)
@@ -26,14 +26,14 @@ def choose_gpu_count(
     micro = run.values.get("micro-batch-size") or run.values.get("batch-size") or 1
     batch = run.problems.attempt(global_batch_size, run)
 
-    def holds(gpus: int) -> bool:
+    def fits_layout(gpus: int) -> bool:
         return gpus % least == 0 and (not batch or batch % (micro * (gpus // dense)) == 0)
 
-    if launched and holds(launched):
+    if launched and fits_layout(launched):
         return launched
-    if not launched and (available is None or holds(available)):
+    if not launched and (available is None or fits_layout(available)):
         return None
-    whole = machine if machine and not launched and holds(machine) else least
+    whole = node_gpus if node_gpus and not launched and fits_layout(node_gpus) else least
     if whole == launched:
         return whole  # the layout fits; the batch is reported later
     sizes = {"tp": tp, "pp": pp, "cp": cp, "ep": ep}
@@ -64,11 +64,11 @@ def parallel_section(run: MegatronOptions) -> dict[str, Any]:
     if run.is_on("sequence-parallel") and tp == 1:
         run.assumed.append("sequence parallelism is off since tp is 1, as in Megatron-LM")
     if (copies := _optimizer_instance_count(run)) > 1 and zero < 3:
-        run.assumed.append(f"states are sharded over all of dp, although there are {copies} instances: less memory")
+        run.assumed.append(f"optimizer states are sharded over all of dp, not within {copies} instances: less memory")
     found = {
         "tp": tp, "pp": run.get("pipeline-model-parallel-size") or 1, "cp": cp,
         "ep": run.get("expert-model-parallel-size"), "etp": 1 if uncut else run.get("expert-tensor-parallel-size"),
-        "expert_dispatch": _dispatch_fields(run), "cp_comm": comm if comm != "ring" and (cp or 1) > 1 else None,
+        "expert_dispatch": _token_dispatch_fields(run), "cp_comm": comm if comm != "ring" and (cp or 1) > 1 else None,
         "sequence_parallel": run.is_on("sequence-parallel") and tp > 1, "zero": zero,
         "order": ["tp", "cp", "pp", "dp"] if run.is_on("use-tp-pp-dp-mapping") else None,
     }  # fmt: skip
@@ -79,8 +79,8 @@ def _optimizer_instance_count(run: MegatronOptions) -> int:
     return int(run.get("num-distributed-optimizer-instances") or 1)
 
 
-def set_unsharded_experts(run: MegatronOptions, parallel: dict[str, Any], gpus: int | None) -> None:
-    """Set expert tensor parallelism (etp) to 1 if the GPU count fits no other layout."""
+def set_etp_to_one_if_needed(run: MegatronOptions, parallel: dict[str, Any], gpus: int | None) -> None:
+    """Set expert tensor parallelism (etp) to 1 if the GPU count fits the layout only with that value."""
     tp, ep = parallel["tp"], parallel.get("ep", 1)
     if not gpus or tp == 1 or ep == 1 or "etp" in parallel:
         return
@@ -91,7 +91,7 @@ def set_unsharded_experts(run: MegatronOptions, parallel: dict[str, Any], gpus: 
 
 
 def fsdp_section(run: MegatronOptions, parallel: Mapping[str, Any], gpus: int | None) -> dict[str, int | bool]:
-    """Return the scenario's ``fsdp`` section for HSDP shard groups or for FSDP2 without resharding."""
+    """Return the scenario's ``fsdp`` section, for HSDP shard groups and for FSDP2 without resharding."""
     if run.is_on("use-torch-fsdp2") and run.is_on("torch-fsdp2-no-reshard-after-forward"):
         return {"reshard_after_forward": False}
     copies = _optimizer_instance_count(run)
@@ -99,7 +99,7 @@ def fsdp_section(run: MegatronOptions, parallel: Mapping[str, Any], gpus: int | 
         return {}
     ranks = (gpus or 0) // (parallel["tp"] * parallel["pp"])
     if not ranks or ranks % copies:
-        what = f"{copies} instances do not divide the {ranks} ranks of dp x cp" if ranks else "the GPU count is unknown"
+        what = f"{copies} optimizer instances do not divide dp x cp = {ranks}" if ranks else "the GPU count is unknown"
         run.assumed.append(f"parameters are sharded over all of dp: {what} (--gpus sets it)")
         return {}
     if (run.given.get("outer-dp-sharding-strategy") or ("no_shard",)) != ("no_shard",):
@@ -120,12 +120,12 @@ def _fsdp_zero_stage(run: MegatronOptions) -> int:
 
 
 def shards_parameters(run: MegatronOptions) -> bool:
-    """Return whether the options shard parameters (FSDP or ZeRO stage 3)."""
+    """Return whether parameters are sharded over data-parallel ranks (FSDP or ZeRO stage 3)."""
     return max(_fsdp_zero_stage(run), int(run.get("zero-stage") or 0)) == 3
 
 
 def _context_parallel_comm(run: MegatronOptions) -> str:
-    """Return the collective of context parallelism, which must be the same for all layers."""
+    """Return the communication method of context parallelism; raise InputError if it differs between layers."""
     if run.get("ds-sequence-parallel-size"):
         return "all_to_all"
     word, *others = dict.fromkeys((run.get("cp-comm-type") or "p2p").split())
@@ -137,8 +137,8 @@ def _context_parallel_comm(run: MegatronOptions) -> str:
     return _CONTEXT_KINDS[word]
 
 
-def _dispatch_fields(run: MegatronOptions) -> dict[str, Any]:
-    """Return the settings of token dispatch to experts that differ from the scenario's defaults."""
+def _token_dispatch_fields(run: MegatronOptions) -> dict[str, Any]:
+    """Return the token dispatch settings (how tokens reach their experts) that differ from the defaults."""
     if run.get("num-experts") is None or run.is_on("deepspeed") or (run.get("expert-model-parallel-size") or 1) == 1:
         return {}
     kind = run.get("moe-token-dispatcher-type") or "allgather"
@@ -211,12 +211,12 @@ def _overlaps_expert_comm(run: MegatronOptions, *, paired: bool) -> bool:
         )
     elif shared != weights:
         given, other = ("moe-shared-expert-overlap", "delay-wgrad-compute")[:: 1 if shared else -1]
-        run.assumed.append(f"{given} also overlaps what {other} does")
+        run.assumed.append(f"{given} also overlaps the computation that {other} would overlap")
     return shared or batches or weights
 
 
 def software_section(run: MegatronOptions, position: str) -> dict[str, Any]:
-    """Return the kernel fusions that differ from the scenario's defaults."""
+    """Return the scenario's ``software`` section, which holds the kernel fusions that differ from the defaults."""
     software: dict[str, Any] = {}
     if run.is_on("no-gradient-accumulation-fusion"):
         software |= {"accumulate": "separate", "source": "no-gradient-accumulation-fusion"}

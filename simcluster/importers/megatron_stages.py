@@ -1,4 +1,4 @@
-"""Pipeline stages from Megatron-LM's options: the schedule and the layers of each stage."""
+"""The ``pipeline`` section of a scenario from Megatron-LM's options: schedule and layers per stage."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from simcluster.base.errors import InputError
-from simcluster.importers.megatron_forks import count_layers_per_slice, find_real_layers
+from simcluster.importers.megatron_forks import count_layers_per_slice, real_layer_flags
+from simcluster.importers.megatron_options import MegatronOptions
 from simcluster.importers.megatron_parallel import overlaps_other_microbatch, shards_parameters
-from simcluster.importers.option_values import MegatronOptions
 from simcluster.schedules.stage_layout import StageLayout
 
 _VIRTUAL_STAGE_OPTIONS = ("num-layers-per-virtual-pipeline-stage", "num-virtual-stages-per-pipeline-rank")
@@ -18,12 +18,12 @@ _V_SCHEDULES = {"zero": "zb-v", "half": "v-half", "min": "v-min"}
 
 
 def pipeline_section(run: MegatronOptions, layers: int, pp: int) -> dict[str, Any]:
-    """Return the scenario's ``pipeline`` section, empty for one stage."""
-    chunks = _chunks_per_stage(run, len(find_real_layers(run)), pp)
+    """Return the scenario's ``pipeline`` section; it is empty for a single stage."""
+    chunks = _chunks_per_stage(run, len(real_layer_flags(run)), pp)
     if pp == 1:
         return {}
-    layout, schedule = _parse_explicit_layout(run, layers, pp), _find_fork_schedule(run, pp)
-    laid = layout.chunks(pp) if layout else None
+    layout, schedule = _parse_explicit_layout(run, layers, pp), _fork_schedule(run, pp)
+    laid = layout.chunks_per_stage(pp) if layout else None
     if schedule:
         fixed = 2 if schedule in ("dualpipe-v", *_V_SCHEDULES.values()) else 1
         virtual = next((name for name in _VIRTUAL_STAGE_OPTIONS if run.get(name)), _VIRTUAL_STAGE_OPTIONS[0])
@@ -46,7 +46,7 @@ def pipeline_section(run: MegatronOptions, layers: int, pp: int) -> dict[str, An
 
 
 def _one_f_one_b_section(run: MegatronOptions, chunks: int, pp: int) -> dict[str, Any]:
-    """Return the fields of a 1F1B schedule, interleaved if a stage has several chunks."""
+    """Return the fields of a 1F1B schedule, interleaved if each stage has several model chunks."""
     rendezvous = {"p2p": "rendezvous"} if chunks == 1 or run.is_on("no-overlap-p2p-communication") else {}
     if chunks == 1:
         return {"schedule": "1f1b", **rendezvous}
@@ -57,8 +57,8 @@ def _one_f_one_b_section(run: MegatronOptions, chunks: int, pp: int) -> dict[str
     return {"schedule": schedule, "chunks": chunks, **rendezvous}
 
 
-def _find_fork_schedule(run: MegatronOptions, pp: int) -> str:
-    """Return the pipeline schedule of a fork that the options name, or an empty string."""
+def _fork_schedule(run: MegatronOptions, pp: int) -> str:
+    """Return the pipeline schedule that a Megatron-LM fork's options request; "" if they request none."""
     if run.get("schedules-method") or run.is_on("use-dualpipev"):
         return "dualpipe-v"
     if not run.is_on("enable-zero-bubble"):
@@ -69,12 +69,12 @@ def _find_fork_schedule(run: MegatronOptions, pp: int) -> str:
     if pending.isdecimal() and int(pending[:9]) > pp:
         return "zb-h2"
     if pending != str(pp):
-        run.assumed.append(f"ZB-H1, although measured memory decides (zero-bubble-max-pending-backward {pending[:20]})")
+        run.assumed.append(f"schedule ZB-H1, without measured memory (zero-bubble-max-pending-backward {pending[:20]})")
     return "zb-h1"
 
 
 def _chunks_per_stage(run: MegatronOptions, layers: int, pp: int) -> int | None:
-    """Return the model chunks per pipeline stage, as given or computed from layers per virtual stage."""
+    """Return the model chunks per pipeline stage: the number stated, or that from the layers per virtual stage."""
     (per, chunks), (by_layers, by_stages) = map(run.get, _VIRTUAL_STAGE_OPTIONS), _VIRTUAL_STAGE_OPTIONS
     if not per or pp == 1:
         return chunks  # type: ignore[no-any-return]
@@ -86,13 +86,13 @@ def _chunks_per_stage(run: MegatronOptions, layers: int, pp: int) -> int | None:
 
 
 def _layers_per_stage(run: MegatronOptions, layers: int, pp: int, chunks: int) -> Sequence[int] | str:
-    """Return the layer count of each model slice, ``auto`` for uneven stages, empty for equal ones."""
+    """Return each model slice's layer count; ``auto`` if the slices cannot be equal, empty if they are equal."""
     ends = ("decoder-first-pipeline-num-layers", "decoder-last-pipeline-num-layers")
     first, last = ([count] if (count := run.get(name)) else [] for name in ends)
     if first or last:
         rest, stages = layers - sum(first + last), pp - len(first + last)
         if rest < 0 or (rest % stages if stages else rest):
-            what = f"leaves {rest} of {layers} layers for {stages} stages, which do not divide evenly"
+            what = f"leaves {rest} of {layers} layers for {stages} stages; the rest must be a multiple of the stages"
             raise run.error(ends[not first], what)
         return [*first, *[rest // max(stages, 1)] * stages, *last]
     counted = "embedding" in (run.get("pp-partition-method") or "")  # DeepSpeed's type:transformer|embedding
@@ -100,27 +100,27 @@ def _layers_per_stage(run: MegatronOptions, layers: int, pp: int, chunks: int) -
     slices, more = pp * chunks, begin + end
     each, left = divmod(layers + more, slices)
     if left and more:
-        raise run.error("account-for-embedding-in-pipeline-split", f"{layers} + {more} is not divisible by {slices}")
+        what = f"{layers} layers + {more} for embedding and LM head must be divisible by {slices} model slices"
+        raise run.error("account-for-embedding-in-pipeline-split", what)
     if left:
-        what = f"{layers} layers are not divisible by {slices} slices, which Megatron-LM refuses: split by layer times"
-        run.assumed.append(what)
+        run.assumed.append(f"{layers} layers are not divisible by {slices} slices (Megatron-LM: error): split by times")
         return "auto"
     return [each - begin * (part == 0) - end * (part == slices - 1) for part in range(slices)] if more else []
 
 
 def _parse_explicit_layout(run: MegatronOptions, layers: int, pp: int) -> StageLayout | None:
-    """Return the explicit pipeline layout; raise InputError if its layers differ from the model's."""
+    """Return the explicit pipeline layout; raise InputError if its layer count differs from the model's."""
     text = run.get(_LAYOUT)
     if text is None:
         return None
     try:
-        layout = StageLayout.of(text.replace("\\", "").strip("'\" "))
-        layout.chunks(pp)
+        layout = StageLayout.parse(text.replace("\\", "").strip("'\" "))
+        layout.chunks_per_stage(pp)
         layout.require_multi_token_last(run.get("mtp-num-layers") or 0)
     except InputError as error:
         raise run.error(_LAYOUT, str(error)) from None
-    if sum(layout.counts) != layers:
-        raise run.error(_LAYOUT, f"has {sum(layout.counts)} decoder layers (t), and the model has {layers}")
+    if sum(layout.decoder_layers) != layers:
+        raise run.error(_LAYOUT, f"has {sum(layout.decoder_layers)} decoder layers ('t'), but the model has {layers}")
     if shards_parameters(run):  # the model is taken without prediction layers
         return StageLayout(tuple(letters.replace("m", "") for letters in layout.slices))
     return layout

@@ -1,4 +1,4 @@
-"""Training settings from Megatron-LM's options: batch, formats, attention, recomputation, optimizer, memory."""
+"""The ``training`` and ``memory`` sections of a scenario, from Megatron-LM's options."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Any, get_args
 
 from simcluster.base.errors import InputError
 from simcluster.importers.deepspeed import HOST_UPDATE, HOST_UPDATE_ASSUMED
-from simcluster.importers.option_values import MegatronOptions
-from simcluster.model.choices import RECOMPUTE_MODULES, OffloadModule, absent_modules
+from simcluster.importers.megatron_options import MegatronOptions
+from simcluster.model.kernel_choices import RECOMPUTE_MODULES, OffloadModule, unusable_recompute_modules
 from simcluster.model.recipes import recipe_named
 
 _BATCH_STEP = re.compile(r"[\d.]+[KMBTkmbt]?:(\d{1,9})")
@@ -22,7 +22,7 @@ _OFFLOAD_MODULES: tuple[str, ...] = get_args(OffloadModule)
 
 def training_section(run: MegatronOptions, gpus: int | None, parallel: dict[str, Any]) -> dict[str, Any]:
     """Return the scenario's ``training`` section (batch, precision, optimizer, recompute)."""
-    micro, batch = run.required("micro-batch-size", "batch-size"), global_batch_size(run)
+    micro, batch = run.require("micro-batch-size", "batch-size"), global_batch_size(run)
     if batch is None:
         fixed = parallel["tp"] * parallel["pp"] * parallel.get("cp", 1)
         if not gpus or gpus % fixed:
@@ -51,7 +51,7 @@ def training_section(run: MegatronOptions, gpus: int | None, parallel: dict[str,
 
 
 def global_batch_size(run: MegatronOptions) -> int | None:
-    """Return the global batch size, the last one of a batch schedule, or None if no option sets it."""
+    """Return the global batch size (the last one of a batch-size ramp-up); None if no option sets the size."""
     name = "step-batch-size-schedule"
     text, batch = run.get(name), run.get("global-batch-size")
     if text is None:
@@ -63,12 +63,12 @@ def global_batch_size(run: MegatronOptions) -> int | None:
     if batch not in (None, last):
         raise run.error(name, f"ends with {last}, but global-batch-size is {batch}; keep one of the two")
     if before:
-        run.assumed.append(f"the step has the last global batch of {name}, {last}, after {before}")
+        run.assumed.append(f"the step has the last global batch of {name}, {last} (earlier: {before})")
     return last
 
 
 def _muon_fields(run: MegatronOptions) -> dict[str, Any]:
-    """Return the optimizer settings of Muon, or note that options of Muon have no effect."""
+    """Return Muon's optimizer settings; for other optimizers, record that Muon's options have no effect."""
     tp = run.get("muon-tp-mode")
     if run.get("optimizer") not in ("muon", "dist_muon"):
         run.drop_options("optimizer muon", "adam updates all weights", ("muon-num-ns-steps", "muon-tp-mode"))
@@ -84,35 +84,35 @@ def _muon_fields(run: MegatronOptions) -> dict[str, Any]:
 def refuse_sgd(run: MegatronOptions) -> None:
     """Raise InputError for the sgd optimizer, which is not modelled."""
     if run.get("optimizer") == "sgd":
-        raise run.error("optimizer", "sgd is not modelled; adam and muon are")
+        raise run.error("optimizer", "sgd is not modelled; use adam or muon")
 
 
 # --- attention: one kernel or several ---------------------------------------------------------------------------------
 
 
 def attention_kernel(run: MegatronOptions) -> str:
-    """Return whether core attention is one kernel (``fused``) or several (``unfused``)."""
+    """Return ``fused`` if core attention is a single kernel, ``unfused`` if it is several."""
     backend = "flash" if run.is_on("use-flash-attn") else run.get("attention-backend") or "auto"
     if backend == "auto":
-        old = _first_old_option(run) if "transformer-impl" not in run.given else ""
+        old = _first_pre_2024_option(run) if "transformer-impl" not in run.given else ""
         if old:
-            run.assumed.append(f"unfused attention, as in versions with {old} without use-flash-attn")
+            run.assumed.append(f"attention is unfused, as in versions with {old} without use-flash-attn")
         backend = "unfused" if old or run.get("transformer-impl") == "local" else "fused"
     if backend in ("unfused", "local"):
         return "unfused"
     if (run.get("context-parallel-size") or 1) == 1 and not any(run.get(name) for name in _FORMAT_OPTIONS):
-        run.assumed.append("unfused attention, since without --bf16 or --fp16 the fused kernel does not support fp32")
+        run.assumed.append("attention is unfused: without --bf16 or --fp16 the fused kernel would need fp32 support")
         return "unfused"
     return "fused"
 
 
-def _first_old_option(run: MegatronOptions) -> str:
-    """Return the first given option that only Megatron-LM versions before 2024 have."""
+def _first_pre_2024_option(run: MegatronOptions) -> str:
+    """Return the first option that only Megatron-LM versions before 2024 have; "" if no option is that old."""
     return next((name for name in _OLD_OPTIONS if name in run.given), "")
 
 
 def _uses_legacy_flash_attention(run: MegatronOptions) -> bool:
-    """Return whether attention is the flash kernel of legacy layers, which is never recomputed separately.
+    """Return whether attention is legacy layers' flash kernel, which selective recompute does not recompute.
 
     ``ParallelAttention.forward`` (megatron/legacy/model/transformer.py, and Megatron-DeepSpeed's) looks at
     ``checkpoint_core_attention`` only where ``use_flash_attn`` is off. Layers of Transformer Engine and of
@@ -121,14 +121,14 @@ def _uses_legacy_flash_attention(run: MegatronOptions) -> bool:
     if not run.is_on("use-flash-attn") or run.is_on("use-mcore-models"):
         return False
     local, other = run.get("transformer-impl") == "local", run.get("transformer-impl") not in (None, "local")
-    return not other and (bool(_first_old_option(run)) or (local and run.is_on("use-legacy-models")))
+    return not other and (bool(_first_pre_2024_option(run)) or (local and run.is_on("use-legacy-models")))
 
 
 # --- recomputation ----------------------------------------------------------------------------------------------------
 
 
 def recompute_fields(run: MegatronOptions) -> dict[str, Any]:
-    """Return the scenario's settings for activation recompute."""
+    """Return the scenario's activation recompute settings."""
     granularity, method = run.get("recompute-granularity"), run.get("recompute-method")
     before = run.get("activations-checkpoint-method")
     if run.is_on("recompute-activations"):
@@ -145,8 +145,8 @@ def recompute_fields(run: MegatronOptions) -> dict[str, Any]:
     return {"recompute": ["moe"]} if experts else {}
 
 
-def _parse_module_list(run: MegatronOptions, name: str, default: str, known: tuple[str, ...]) -> list[str]:
-    """Return the modules that an option lists; raise InputError for an unknown one."""
+def _parse_recompute_modules(run: MegatronOptions, name: str, default: str, known: tuple[str, ...]) -> list[str]:
+    """Return the module names in an option's value; raise InputError for an unknown name."""
     modules = [word.strip("[]\"'") for word in (run.get(name) or default).replace(",", " ").split()]
     strange = next((module for module in modules if module not in known), None)
     if strange is not None:
@@ -155,10 +155,10 @@ def _parse_module_list(run: MegatronOptions, name: str, default: str, known: tup
 
 
 def _selective_recompute_fields(run: MegatronOptions) -> dict[str, Any]:
-    """Return the setting for selective recompute of core attention or of named modules."""
-    modules = _parse_module_list(run, "recompute-modules", "core_attn", tuple(RECOMPUTE_MODULES))
+    """Return the scenario field for selective recompute: of core attention, or of the modules that are listed."""
+    modules = _parse_recompute_modules(run, "recompute-modules", "core_attn", tuple(RECOMPUTE_MODULES))
     experts = run.get("num-experts") is not None
-    lacks = absent_modules(
+    lacks = unusable_recompute_modules(
         experts=experts,
         shared=experts and bool(run.get("moe-shared-expert-intermediate-size")),
         dense=not experts or run.get("moe-layer-freq") not in (None, 1, "1"),
@@ -175,11 +175,11 @@ def _selective_recompute_fields(run: MegatronOptions) -> dict[str, Any]:
 
 
 def _recomputed_layer_fields(run: MegatronOptions, method: str | None) -> dict[str, Any]:
-    """Return which layers are recomputed: all, or a number per stage or chunk with method block."""
+    """Return the fields that select the layers to recompute: all layers, or a number per stage or chunk."""
     number, layers = run.get("recompute-num-layers"), run.get("num-layers", "encoder-num-layers") or 1
     if method != "block":
         if number and number > 1:
-            run.assumed.append(f"every layer's input is kept, although only the first of each {number} layers' is")
+            run.assumed.append(f"inputs of all layers are kept, although Megatron-LM keeps one in {number}")
         return {}
     stages, chunks = run.get("pipeline-model-parallel-size") or 1, run.get("num-virtual-stages-per-pipeline-rank") or 1
     per = run.get("num-layers-per-virtual-pipeline-stage")
@@ -200,8 +200,8 @@ def _recomputed_layer_fields(run: MegatronOptions, method: str | None) -> dict[s
 # --- number formats in memory -----------------------------------------------------------------------------------------
 
 
-def _memory_recipe_field(run: MegatronOptions, half: str, precision: str) -> dict[str, str]:
-    """Return the named recipe of bytes per parameter if options differ from the precision's default."""
+def _memory_recipe_field(run: MegatronOptions, base_format: str, precision: str) -> dict[str, str]:
+    """Return the memory recipe (bytes per parameter) as a field if it differs from the precision's default recipe."""
     accumulates = run.values.get("accumulate-allreduce-grads-in-fp32")
     narrow = (
         accumulates is False or run.is_on("grad-reduce-in-bf16") or run.get("megatron-fsdp-grad-comm-dtype") == "bf16"
@@ -212,39 +212,38 @@ def _memory_recipe_field(run: MegatronOptions, half: str, precision: str) -> dic
     elif precision in ("fp8-mixed", "mxfp8-mixed"):
         kept = run.is_on("fp8-param-gather")
         recipe = ("fp8-params-16" if kept else "fp8-18") if narrow else "fp8-params-18" if kept else ""
-    elif half != "fp32":
-        recipe = "mixed-18" if (accumulates or half == "bf16-mixed") and not narrow else "mixed-16"
+    elif base_format != "fp32":
+        recipe = "mixed-18" if (accumulates or base_format == "bf16-mixed") and not narrow else "mixed-16"
     usual = recipe or {"fp32": "fp32-16", "nvfp4-mixed": "nvfp4-19"}.get(precision, "fp8-20")
     aware = _precision_aware_recipe(run, usual)
     return {"memory_recipe": aware} if aware != usual else {"memory_recipe": recipe} if recipe else {}
 
 
-def _precision_aware_recipe(run: MegatronOptions, usual: str) -> str:
-    """Return the memory recipe nearest to a precision-aware optimizer's formats, else ``usual``."""
-    if not run.is_on("use-precision-aware-optimizer") or usual == "fp32-16":
-        return usual
+def _precision_aware_recipe(run: MegatronOptions, default: str) -> str:
+    """Return the memory recipe nearest to a precision-aware optimizer's formats; ``default`` for other optimizers."""
+    if not run.is_on("use-precision-aware-optimizer") or default == "fp32-16":
+        return default
     names = ("main-grads-dtype", "exp-avg-dtype", "exp-avg-sq-dtype")
     gradient, *moments = (_element_bytes(run, name) for name in names)
-    if usual == "mixed-16":  # the optimizer reads the reduced buffer (decoupled_grad, distrib_optimizer.py)
+    if default == "mixed-16":  # the optimizer reads the reduced buffer (decoupled_grad, distrib_optimizer.py)
         gradient = 2
-    small = sum(moments) < 8 and not usual.startswith("nvfp4")
+    small = sum(moments) < 8 and not default.startswith("nvfp4")
     if sum(moments) != (4 if small else 8):
         run.assumed.append(
-            f"both moments in {'bf16' if small else 'fp32'}, although {names[1]} and {names[2]} give {sum(moments)} "
-            "B together: the nearest format"
+            f"both moments are in {'bf16' if small else 'fp32'}, the format nearest to {names[1]} and {names[2]} "
+            f"({sum(moments)} B together)"
         )
-    if not usual.startswith(("fp8", "nvfp4")):
-        return {(4, False): "aware-16", (2, False): "aware-14", (4, True): "aware-12"}.get(
-            (gradient, small), "aware-10"
-        )
-    found = ("fp8-params-14" if usual.startswith("fp8-params") else "fp8-aware-14") if small else usual
+    if not default.startswith(("fp8", "nvfp4")):
+        known = {(4, False): "aware-16", (2, False): "aware-14", (4, True): "aware-12"}
+        return known.get((gradient, small), "aware-10")
+    found = ("fp8-params-14" if default.startswith("fp8-params") else "fp8-aware-14") if small else default
     if gradient != 4 and recipe_named(found).gradient == 4:
         run.assumed.append(f"gradients in fp32 as in recipe {found}, although main-grads-dtype differs")
     return found
 
 
 def _element_bytes(run: MegatronOptions, name: str) -> int:
-    """Return the bytes per element of the format that an option names, fp32 by default."""
+    """Return the bytes per element of the number format that an option names (default: fp32)."""
     word = str(run.get(name) or "fp32").removeprefix("torch.")
     if word not in _BYTES:
         raise run.error(name, f"{word[:40]!r} is unknown; known: {', '.join(_BYTES)}")
@@ -265,7 +264,7 @@ def memory_section(run: MegatronOptions) -> dict[str, Any]:
 
 def _activation_offload_fields(run: MegatronOptions) -> dict[str, Any]:
     if run.is_on("cpu-offloading"):
-        layers, count = run.required("num-layers", "encoder-num-layers"), run.get("cpu-offloading-num-layers") or 0
+        layers, count = run.require("num-layers", "encoder-num-layers"), run.get("cpu-offloading-num-layers") or 0
         again = run.get("recompute-granularity") or run.is_on("recompute-activations", "checkpoint-activations")
         staged = (run.get("pipeline-model-parallel-size") or 1) > 1
         if staged or again:
@@ -277,7 +276,7 @@ def _activation_offload_fields(run: MegatronOptions) -> dict[str, Any]:
         return {"activations": count / layers} if count else {}
     if not run.is_on("fine-grained-activation-offloading"):
         return {}
-    modules = _parse_module_list(run, "offload-modules", "", _OFFLOAD_MODULES)
+    modules = _parse_recompute_modules(run, "offload-modules", "", _OFFLOAD_MODULES)
     if run.get("num-experts") is None:
         modules = [module for module in modules if module not in ("expert_fc1", "moe_act")]
     if modules:
@@ -293,6 +292,6 @@ def _optimizer_offload_fields(run: MegatronOptions) -> dict[str, str]:
     if not run.is_on("optimizer-cpu-offload") or part == 0:
         return {}
     if part not in (None, 1):
-        raise run.error("optimizer-offload-fraction", f"{part} is not modelled; 1 (all of the state) and 0 are")
+        raise run.error("optimizer-offload-fraction", f"{part} is not modelled; use 1 (all of the state) or 0")
     run.assumed.append(HOST_UPDATE_ASSUMED)
     return dict(HOST_UPDATE)

@@ -1,14 +1,12 @@
-"""Vocabulary size from Megatron-LM's tokenizer options, without reading the tokenizer file."""
+"""Vocabulary size derived from Megatron-LM's tokenizer options, without reading the tokenizer file."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from typing import Any
 
 from simcluster.base.errors import InputError
-from simcluster.importers.named_models import model_sizes, published_names
-from simcluster.importers.option_values import TOKENIZERS, UNREAD_TOKENIZERS, VOCABULARIES, MegatronOptions
+from simcluster.importers.megatron_options import TOKENIZERS, UNREAD_TOKENIZERS, VOCABULARIES, MegatronOptions
+from simcluster.importers.named_models import published_model_fields, published_model_names
 
 _DEFAULT_KIND = "GPT2BPETokenizer"
 _KINDS_WITH_END_TOKEN = ("NullTokenizer", "NullMultimodalTokenizer")
@@ -28,11 +26,11 @@ _LLAMA_3_ROTARY_BASE = ("500000",)
 _EXTENSION_WORDS = re.compile(r"(?<![a-z])(ve|ext(end(ed)?)?|expand(ed)?|merged?|enlarged|added|resized?)(?![a-z])")
 """Words after a known tokenizer's name that mark an extended vocabulary, as in Mixtral-8x7B-v0.1-VE."""
 _STANDARD_FILE = re.compile(r"llama|gpt[-_]?2|/tokenizer\.model$")
-"""Parts of the paths of standard tokenizer files of a kind."""
+"""Pattern that the paths of standard tokenizer files match."""
 
 
 def vocabulary_size(run: MegatronOptions) -> int:
-    """Return the vocabulary size: given, implied by the tokenizer's kind or name, or assumed.
+    """Return the vocabulary size: the size given, that of the tokenizer's type or name, or an assumed one.
 
     Raises InputError if no tokenizer is given.
     """
@@ -50,9 +48,8 @@ def vocabulary_size(run: MegatronOptions) -> int:
     known = _find_known_tokenizer(name or "")
     if kind in VOCABULARIES and not known:
         by = ", pretrain_gpt.py's default," if default else ""
-        unread = (
-            f"; {file} is not read and may differ (--set model.vocab_size=...)" if _is_nonstandard_file(file) else ""
-        )
+        unread = f"; {file} is not read and may differ (--set model.vocab_size=...)"
+        unread = unread if _is_nonstandard_tokenizer_file(file) else ""
         run.assumed.append(f"{kind}{by} has {VOCABULARIES[kind]} tokens{unread}")
         return VOCABULARIES[kind]
     if (kind is None and not name) or kind == "NullTokenizer":
@@ -62,12 +59,13 @@ def vocabulary_size(run: MegatronOptions) -> int:
         )
     if known := known or _find_known_tokenizer(kind or ""):
         more = " of the tokenizer that it extends; the added ones are not read (--set model.vocab_size=...)"
-        run.assumed.append(f"{name or kind} has {TOKENIZERS[known]} tokens{more * _is_extension(name or '', known)}")
-        return TOKENIZERS[known]
+        size, extended = TOKENIZERS[known], _is_extended_vocabulary(name or "", known)
+        run.assumed.append(f"{name or kind} has {size} tokens{more * extended}")
+        return size
     kind = kind or "a tokenizer"
     if alike := _find_model_of_equal_sizes(run):
-        size = int(model_sizes(alike)["vocab_size"])
-        run.assumed.append(f"a vocabulary of {size} tokens, as in {alike}, which has these sizes: {kind} is not read")
+        size = int(published_model_fields(alike)["vocab_size"])
+        run.assumed.append(f"a vocabulary of {size} tokens, as in {alike} with equal sizes: {kind} is not read")
         return size
     size = next(size for part, size in UNREAD_TOKENIZERS.items() if part in kind)
     what = f"the tokenizer ({kind} {name or ''}) is not read (--set model.vocab_size=...)"
@@ -76,11 +74,11 @@ def vocabulary_size(run: MegatronOptions) -> int:
 
 
 def _choose_vocabulary_size(run: MegatronOptions, given: int, kind: str, file: str) -> int:
-    """Return the given vocab-size, or the tokenizer's known size if Megatron-LM would use that."""
+    """Return ``given`` (option vocab-size), or the tokenizer's size if Megatron-LM ignores the option."""
     known = _find_known_tokenizer(file)
-    if known and _is_extension(file, known):
+    if known and _is_extended_vocabulary(file, known):
         known = None
-    size = TOKENIZERS[known] if known else None if _is_nonstandard_file(file) else VOCABULARIES.get(kind)
+    size = TOKENIZERS[known] if known else None if _is_nonstandard_tokenizer_file(file) else VOCABULARIES.get(kind)
     if size is None:
         what = f"{kind} uses {file or 'its file'}, which is not read (--set model.vocab_size=...)"
         run.assumed.append(f"a vocabulary of {given} tokens, as given: {what}")
@@ -92,8 +90,8 @@ def _choose_vocabulary_size(run: MegatronOptions, given: int, kind: str, file: s
     return size
 
 
-def _is_nonstandard_file(file: str | None) -> bool:
-    """Return whether a tokenizer's file may differ from what its kind is known for."""
+def _is_nonstandard_tokenizer_file(file: str | None) -> bool:
+    """Return whether a tokenizer file is not a standard one by its path, so that its vocabulary may differ."""
     return bool(file) and not _STANDARD_FILE.search(str(file).lower())
 
 
@@ -101,13 +99,13 @@ def _find_known_tokenizer(text: str) -> str | None:
     return next((part for part in TOKENIZERS if part in text.lower()), None)
 
 
-def _is_extension(name: str, known: str) -> bool:
-    """Return whether a tokenizer's name marks a vocabulary extended from a known one."""
+def _is_extended_vocabulary(name: str, known: str) -> bool:
+    """Return whether a tokenizer's name marks it as an extension of a known tokenizer, with added tokens."""
     return _EXTENSION_WORDS.search(name.lower().rpartition(known)[2]) is not None
 
 
 def _find_model_of_equal_sizes(run: MegatronOptions) -> str | None:
-    """Return the name of a published model with the layer sizes of the options, or None."""
+    """Return the name of a published model with the same layer sizes as the options; None if no model has them."""
     needed = {field: run.values.get(option) for option, field in _SIZES.items()} | {"gated_mlp": run.is_on("swiglu")}
     optional = {field: run.values.get(option) for option, field in _OPTIONAL.items()}
     of_experts = {
@@ -115,7 +113,8 @@ def _find_model_of_equal_sizes(run: MegatronOptions) -> str | None:
         "expert_ffn_hidden_size": run.values.get("moe-ffn-hidden-size"),
     }
 
-    def is_equal(model: Mapping[str, Any]) -> bool:
+    def has_equal_sizes(name: str) -> bool:
+        model = published_model_fields(name)
         moe, fields = {"experts": None, **model.get("moe", {})}, {"kv_heads": model["heads"], **model}
         same = all(model[field] == size for field, size in needed.items()) and moe["experts"] == of_experts["experts"]
         some = [(fields.get(field), size) for field, size in optional.items()]
@@ -125,12 +124,12 @@ def _find_model_of_equal_sizes(run: MegatronOptions) -> str | None:
     folders = "/".join(run.source.replace("_", "-").split("/")[-3:])
     named = "llama3" if run.given.get("rotary-base") == _LLAMA_3_ROTARY_BASE else _find_known_tokenizer(folders)
 
-    def order(name: str) -> tuple[bool, bool, bool]:
-        size = int(model_sizes(name)["vocab_size"])
+    def sort_key(name: str) -> tuple[bool, bool, bool]:
+        size = int(published_model_fields(name)["vocab_size"])
         return (
             named is not None and size != TOKENIZERS[named],
             not name.startswith("llama"),
             size != TOKENIZERS["llama-2"],
         )
 
-    return min((name for name in published_names() if is_equal(model_sizes(name))), key=order, default=None)
+    return min(filter(has_equal_sizes, published_model_names()), key=sort_key, default=None)

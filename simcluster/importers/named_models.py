@@ -12,15 +12,15 @@ from typing import Any
 
 from simcluster.base.errors import InputError
 from simcluster.documents.catalogue import load_presets
-from simcluster.documents.reading import read_document
+from simcluster.documents.yaml_documents import read_document
 from simcluster.importers.hugging_face import (
     USUAL_LENGTH,
     assumptions_of_config,
     classify_config_keys,
-    model_at_usual_length,
+    model_at_default_length,
     parse_config_json,
 )
-from simcluster.importers.results import FileReader
+from simcluster.importers.import_result import FileReader
 
 _TABLES = read_document(Path(__file__).with_name("model_classes.yaml")).data
 _FUSED_ROPE_MODELS = re.compile(r"llama(?!-?4)|nemotron|mixtral", re.IGNORECASE)
@@ -37,24 +37,24 @@ def _load_published_sizes() -> dict[str, dict[str, Any]]:
     return {name: {"name": name, **fields} for name, fields in found.items() if not name.startswith("_")}
 
 
-def published_names() -> tuple[str, ...]:
-    """Return the names of all published models that are known, the catalogue's first."""
+def published_model_names() -> tuple[str, ...]:
+    """Return the names of all known published models, those in the catalogue first."""
     return (*load_presets("models.yaml"), *_load_published_sizes())
 
 
 def published_model_section(name: str) -> dict[str, Any]:
-    """Return a published model by its name, as a scenario's model section."""
+    """Return the ``model`` section of a scenario for a published model, given its name."""
     return {"preset": name} if name in load_presets("models.yaml") else deepcopy(_load_published_sizes()[name])
 
 
-def model_sizes(name: str) -> dict[str, Any]:
-    """Return all fields of a published model by its name."""
+def published_model_fields(name: str) -> dict[str, Any]:
+    """Return all fields of a published model, given its name."""
     section = published_model_section(name)
     return load_presets("models.yaml")[name] if "preset" in section else section
 
 
 def find_model_by_class(name: str) -> str:
-    """Return the published model of a class such as Llama32ModelProvider1B, or an empty string."""
+    """Return the published model of a framework class such as Llama32ModelProvider1B; "" if none is known."""
     family, found, size = _split_class_name(name)
     if not found:
         return ""
@@ -62,66 +62,66 @@ def find_model_by_class(name: str) -> str:
         return str(whole)
     size = _TABLES["sizes"].get(size, size)
     called = f"{_TABLES['families'].get(family, '')}-{size}"
-    return called if called in published_names() else ""
+    return called if called in published_model_names() else ""
 
 
 def find_model_by_sizes(name: str, fields: Mapping[str, Any]) -> str:
-    """Return the published model of a class's family by its size fields, or an empty string."""
+    """Return the published model of a class's family that has the sizes in ``fields``; "" if none does."""
     family = _TABLES["families"].get(_split_class_name(name)[0], "")
     sizes = [fields.get(field) for field in ("num_layers", "hidden_size", "num_attention_heads")]
     if not family or None in sizes:
         return ""
-    alike = (each for each in published_names() if each.startswith(f"{family}-"))
-    return next((each for each in alike if [model_sizes(each)[key] for key in _IDENTIFYING_SIZES] == sizes), "")
+    alike = (each for each in published_model_names() if each.startswith(f"{family}-"))
+    return next((own for own in alike if [published_model_fields(own)[key] for key in _IDENTIFYING_SIZES] == sizes), "")
 
 
 def _split_class_name(name: str) -> tuple[str, bool, str]:
-    """Split a model class name around Provider or Config into family, whether that occurs, and size."""
+    """Split a class name at "Provider" or "Config" into family and size; also return whether it has that word."""
     name = name.rpartition(".")[2]
     match = _CLASS.search(name)
     front, behind = (name[: match.start()], name[match.end() :]) if match else (name, "")
     return front.lower(), match is not None, behind.lower()
 
 
-def find_published_name(name: str) -> str:
-    """Return the name of the published model for a Hugging Face name, or an empty string."""
+def find_published_model_name(name: str) -> str:
+    """Return the name of the published model that a Hugging Face name refers to; "" if there is none."""
     plain = name.rsplit("/", 1)[-1].lower().replace("___", ".")  # ModelScope's spelling of a dot
     for before, now in _TABLES["renamed"].items():
         plain = plain.replace(before, now)
     plain = _NAME_SUFFIX.sub("", plain)
-    return plain if plain in published_names() else ""
+    return plain if plain in published_model_names() else ""
 
 
-def published_settings(model: str) -> dict[str, Any]:
-    """Return the router and attention settings of a published model, by Megatron-Core's names."""
+def published_router_settings(model: str) -> dict[str, Any]:
+    """Return a published model's router and attention settings, under the names that Megatron-Core uses."""
     return dict(_TABLES["said"].get(model, {}))
 
 
-def class_settings(model: str, kind: str) -> dict[str, Any]:
-    """Return the Megatron-Core settings, other than sizes, that a model's framework class sets.
+def model_class_settings(model: str, kind: str) -> dict[str, Any]:
+    """Return a published model's Megatron-Core settings, other than sizes, as its framework class sets them.
 
     Rotary positions are applied by one kernel (``apply_rope_fusion``) in some classes, and not in Megatron-Core's.
     """
     fused = _FUSED_ROPE_MODELS.search(model or kind) is not None
-    return {"apply_rope_fusion": fused, **(published_settings(model) or family_settings(kind))}
+    return {"apply_rope_fusion": fused, **(published_router_settings(model) or model_family_settings(kind))}
 
 
-def family_settings(name: str) -> dict[str, Any]:
-    """Return the defaults of a model family's class without a size, such as LlamaModelProvider."""
+def model_family_settings(name: str) -> dict[str, Any]:
+    """Return the defaults of a framework class for a whole model family, such as LlamaModelProvider."""
     family, found, size = _split_class_name(name)
     said = _TABLES["bases"].get(family, {}) if found and not size else {}
     below = _TABLES["bases"].get(said.get("base"), {})
     return {**below, **{field: value for field, value in said.items() if field != "base"}}
 
 
-def why_not_decoder(name: str) -> str:
-    """Return why a model name or class is not a plain decoder, or an empty string."""
+def explain_not_decoder(name: str) -> str:
+    """Return the reason why a model name or class is not a plain decoder; "" if it may be one."""
     return next((what for words, what in _TABLES["no_decoders"].items() if re.search(words, name, re.IGNORECASE)), "")
 
 
 @dataclass(frozen=True)
 class NamedModel:
-    """A model found by name, with its scenario section, assumptions and unknown config keys.
+    """A model that the imported file names: its name, scenario section, assumptions and unknown config keys.
 
     ``name`` is empty if there is none, and the fields must be given. ``length`` states the sequence length that is
     assumed unless one is given.
@@ -135,25 +135,25 @@ class NamedModel:
 
 
 def load_published_model(name: str) -> NamedModel:
-    """Return a published model with sequences of at most ``USUAL_LENGTH`` tokens."""
+    """Return a published model; its sequences have at most ``USUAL_LENGTH`` tokens."""
     if not name:
         return NamedModel()
-    section, length = published_model_section(name), min(model_sizes(name)["sequence_length"], USUAL_LENGTH)
+    section, length = published_model_section(name), min(published_model_fields(name)["sequence_length"], USUAL_LENGTH)
     section |= {} if "preset" in section else {"sequence_length": length}
     return NamedModel(name, section, length=f"sequences of {length} tokens")
 
 
 def find_named_model(name: str, source: str, read_file: FileReader) -> NamedModel:
-    """Return the model for a Hugging Face name, from the catalogue or a config.json next to the file.
+    """Return the model with a Hugging Face name, from the catalogue or a config.json near the imported file.
 
     Raises InputError for an unknown model without a config.json, either in a folder of that name next to the file or in
     the file's folder.
     """
-    if not name or (found := find_published_name(name)):
+    if not name or (found := find_published_model_name(name)):
         return load_published_model(found if name else "")
     what = f"{source}: the model {name[:60]!r}"
-    if against := why_not_decoder(name.rstrip("/").rpartition("/")[2]):
-        raise InputError(f"{what} {against}")
+    if against := explain_not_decoder(name.rstrip("/").rpartition("/")[2]):
+        raise InputError(f"{what} cannot be imported: it {against}")
     if (text := read_file(f"{name}/config.json")) is None:
         raise InputError(
             f"{what} is not known, and its sizes are not given; put its config.json next to the file, or "
@@ -161,7 +161,7 @@ def find_named_model(name: str, source: str, read_file: FileReader) -> NamedMode
         )
     config = parse_config_json(text, f"{name[:60]}/config.json")
     try:
-        section, length = model_at_usual_length(config)
+        section, length = model_at_default_length(config)
         unknown = classify_config_keys(config, sequence_length=section["sequence_length"])[2]
         assumed = assumptions_of_config(config)
     except InputError as problem:

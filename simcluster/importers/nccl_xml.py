@@ -14,9 +14,10 @@ from collections import Counter
 from dataclasses import dataclass
 
 from simcluster.base.errors import InputError
-from simcluster.importers.cluster_document import ImportedNodes, ImportSpec, NicCable, Node, Wire, matches_patterns
-from simcluster.importers.generations import NIC_LATENCY, PCIE_LATENCY, TABLES, UsualWires
-from simcluster.importers.xml_tree import Element
+from simcluster.importers import cluster_document
+from simcluster.importers.cluster_document import DeviceKey, ImportedLink, ImportedNodes, ImportSpec, NicCable
+from simcluster.importers.gpu_generations import NIC_LATENCY, PCIE_LATENCY, TABLES, DefaultLinks
+from simcluster.importers.xml_tree import XmlElement
 
 PARAMETERS = ("nodes", "fabric", "nics", "nvlinks_per_gpu", "nvlink", "pcie", "socket", "nic")
 _PARENT_TAGS = {"gpu": "pci", "cpu": "system", "net": "nic", "system": "nothing: it is the root"}
@@ -28,57 +29,57 @@ _NO_GPU = "has no GPU: no gpu element and no pci element of class 0x03...."
 
 
 @dataclass(frozen=True, slots=True)
-class _Device:
-    """A device on the PCIe tree (GPU, NIC or switch) with its upstream link."""
+class _PcieDevice:
+    """PCIe device (GPU, NIC or switch) with the link to its parent in the PCIe tree."""
 
     kind: str
-    element: Element
-    wire: Wire
-    below: tuple[_Device, ...] = ()
+    element: XmlElement
+    wire: ImportedLink
+    children: tuple[_PcieDevice, ...] = ()
 
     @property
-    def gpu(self) -> Element:
+    def gpu_element(self) -> XmlElement:
         return next(self.element.children_named("gpu"), self.element)
 
     @property
-    def bus(self) -> str:
+    def bus_id(self) -> str:
         return self.element.get("busid").lower()
 
-    def gpus(self) -> list[_Device]:
-        return [self] if self.kind == "gpu" else [gpu for slot in self.below for gpu in slot.gpus()]
+    def gpus(self) -> list[_PcieDevice]:
+        return [self] if self.kind == "gpu" else [gpu for slot in self.children for gpu in slot.gpus()]
 
 
-def read_nccl_topology(root: Element, spec: ImportSpec) -> ImportedNodes:
-    """Return the nodes and links in NCCL's topology XML; raise InputError naming an invalid line."""
+def read_nccl_topology(root: XmlElement, spec: ImportSpec) -> ImportedNodes:
+    """Return the devices and links in NCCL's topology XML; raise InputError with the line of an error."""
     spec.check_parameters("NCCL's topology XML", PARAMETERS)
     device = spec.device or _find_gpu_model(root)
     if root.get("version") != "1":
-        raise root.error(f"version is {root.get('version')[:40]!r}; NCCL writes and reads version 1")
-    return _NcclReader(UsualWires(spec, device), ImportedNodes(device)).read_nodes(root)
+        raise root.error(f"version is {root.get('version')[:40]!r}; it must be 1, which NCCL writes")
+    return _NcclReader(DefaultLinks(spec, device), ImportedNodes(device)).read_nodes(root)
 
 
 class _NcclReader:
-    """Converter of an NCCL topology dump to nodes and links."""
+    """Converter of an NCCL topology file to compute nodes and links."""
 
-    def __init__(self, wires: UsualWires, system: ImportedNodes) -> None:
+    def __init__(self, wires: DefaultLinks, system: ImportedNodes) -> None:
         self._wires, self._spec, self._system = wires, wires.spec, system
-        self._bus: dict[tuple[int, str], Element] = {}  # (machine, bus id)
-        self._gpus: dict[tuple[int, str], tuple[Node, Element, Node]] = {}  # by bus id: node, its element, its CPU
+        self._element_by_bus_id: dict[tuple[int, str], XmlElement] = {}  # (machine, bus id)
+        self._gpus: dict[tuple[int, str], tuple[DeviceKey, XmlElement, DeviceKey]] = {}  # by bus id: node, element, CPU
         self._count: Counter[tuple[int, str]] = Counter()
 
-    def read_nodes(self, root: Element) -> ImportedNodes:
-        """Read the devices and links of all CPUs in the dump."""
+    def read_nodes(self, root: XmlElement) -> ImportedNodes:
+        """Return the devices and links of all CPUs in the dump."""
         if not root.children:
             raise root.error("is empty; a dump has cpu elements in it")
         hosts: dict[str, int] = {}
-        cpus: dict[Node, tuple[Element, list[_Device]]] = {}
+        cpus: dict[DeviceKey, tuple[XmlElement, list[_PcieDevice]]] = {}
         for cpu in root.children:
             if cpu.tag != "cpu":
                 raise cpu.error("is not expected here; <system> holds cpu elements (NUMA nodes)")
-            machine, numa = hosts.setdefault(cpu.get("host_hash"), len(hosts)), cpu.whole_number("numaid")
+            machine, numa = hosts.setdefault(cpu.get("host_hash"), len(hosts)), cpu.whole_number_attribute("numaid")
             key = (machine, f"numa{numa}")
             if key in cpus:
-                raise cpu.error(f"numaid {numa} is already at {cpus[key][0].place}; each NUMA node must occur once")
+                raise cpu.error(f"numaid {numa} is already at {cpus[key][0].location}; each NUMA node must occur once")
             cpus[key] = (cpu, self._read_devices(cpu, machine))
         self._name_gpus(cpus)
         used = {host: (cpu, slots) for host, (cpu, slots) in cpus.items() if slots}
@@ -90,107 +91,104 @@ class _NcclReader:
             raise root.error(_NO_GPU)
         for (a, (cpu, _)), (b, _) in itertools.combinations(used.items(), 2):
             if a[0] == b[0]:  # all pairs of NUMA nodes of a host, as NCCL does
-                self._system.add_link(a, b, self._wires.socket(*_numa_rate(cpu, self._spec)))
+                self._system.add_link(a, b, self._wires.numa_link(*_numa_link_rate(cpu, self._spec)))
         self._add_nvlinks()
         return self._system
 
-    def _read_devices(self, parent: Element, machine: int) -> list[_Device]:
-        """Return the GPUs, NICs and PCIe switches below an XML element, ignoring other devices."""
+    def _read_devices(self, parent: XmlElement, machine: int) -> list[_PcieDevice]:
+        """Return the GPUs, NICs and PCIe switches below an XML element; skip other devices."""
         found = []
         for element in parent.children:
             if element.tag == "pci":
-                found += self._read_pci(element, machine)
+                found += self._read_pci_device(element, machine)
             elif element.tag == "nic":  # a virtual NIC at the CPU: nothing narrower in between
-                speed = sum(_port_rate(net) for net in self._selected_ports([element]))
-                if speed:
-                    found.append(_Device("nic", element, Wire(speed, 1.0, 0.0, "pcie", "no PCIe device in the dump")))
+                if speed := sum(_nic_port_rate(net) for net in self._select_ports([element])):
+                    wire = ImportedLink(speed, 1.0, 0.0, "pcie", "no PCIe device in the dump")
+                    found.append(_PcieDevice("nic", element, wire))
             elif element.tag in _PARENT_TAGS:
                 raise element.error(f"is not expected in <{parent.tag}>; it belongs in <{_PARENT_TAGS[element.tag]}>")
         return found
 
-    def _read_pci(self, element: Element, machine: int) -> list[_Device]:
-        bus = element.require("busid").lower()
+    def _read_pci_device(self, element: XmlElement, machine: int) -> list[_PcieDevice]:
+        bus = element.require_attribute("busid").lower()
         if not _BUS_ID.fullmatch(bus):
-            raise element.error(f"busid is {bus[:40]!r}; it looks like 0000:07:00.0")
-        twin = self._bus.setdefault((machine, bus), element)
-        if twin is not element:
-            raise element.error(f"busid {bus} is already at {twin.place}; each PCI device must occur once")
+            raise element.error(f"busid is {bus[:40]!r}; write it as in 0000:07:00.0")
+        if (twin := self._element_by_bus_id.setdefault((machine, bus), element)) is not element:
+            raise element.error(f"busid {bus} is already at {twin.location}; each PCI device must occur once")
         kind, gpus, nics = _pci_class(element), list(element.children_named("gpu")), list(element.children_named("nic"))
         if len(gpus) > 1:
             raise gpus[1].error(f"is the second GPU of {bus}; a PCI device has only one")
         if gpus or kind.startswith("03"):
-            return [_Device("gpu", element, self._wires.pcie(*_pcie_lanes(element)))]
+            return [_PcieDevice("gpu", element, self._wires.pcie_link(*_pcie_rate_and_lanes(element)))]
         if nics or kind.startswith("02"):
             silent = not any(next(nic.children_named("net"), None) for nic in nics)
-            kept = silent or self._selected_ports(nics)
-            return [_Device("nic", element, self._wires.pcie(*_pcie_lanes(element)))] if kept else []
+            kept = silent or self._select_ports(nics)
+            return [_PcieDevice("nic", element, self._wires.pcie_link(*_pcie_rate_and_lanes(element)))] if kept else []
         below = tuple(self._read_devices(element, machine))
         if not kind and not element.children:
             raise element.error("has no class; add class=0x030200 (GPU), 0x020700 (InfiniBand) or 0x060400 (switch)")
-        return [_Device("pcie", element, self._wires.pcie(*_pcie_lanes(element)), below)] if below else []
+        if not below:
+            return []
+        return [_PcieDevice("pcie", element, self._wires.pcie_link(*_pcie_rate_and_lanes(element)), below)]
 
-    def _selected_ports(self, nics: list[Element]) -> list[Element]:
+    def _select_ports(self, nics: list[XmlElement]) -> list[XmlElement]:
         nets = [net for nic in nics for net in nic.children_named("net")]
-        return [net for net in nets if matches_patterns(net.get("name"), self._spec.nics)]
+        return [net for net in nets if cluster_document.matches_any_pattern(net.get("name"), self._spec.nics)]
 
-    def _name_gpus(self, cpus: dict[Node, tuple[Element, list[_Device]]]) -> None:
-        """Name the GPUs by CUDA device number if the dump has it, else in bus id order."""
-        by_machine: dict[int, list[tuple[_Device, Node]]] = {}
+    def _name_gpus(self, cpus: dict[DeviceKey, tuple[XmlElement, list[_PcieDevice]]]) -> None:
+        """Name the GPUs by CUDA device number if the file states these numbers, else in order of PCI bus id."""
+        by_machine: dict[int, list[tuple[_PcieDevice, DeviceKey]]] = {}
         for host, (_, slots) in cpus.items():
             gpus = [(gpu, host) for slot in slots for gpu in slot.gpus()]
             by_machine.setdefault(host[0], []).extend(gpus)
         for machine, gpus in sorted(by_machine.items()):
-            numbers: dict[int, Element] = {}
+            numbers: dict[int, XmlElement] = {}
             for slot, _ in gpus:
                 for gpu in slot.element.children_named("gpu"):
-                    if gpu.get("dev") and numbers.setdefault(gpu.whole_number("dev"), gpu) is not gpu:
-                        raise gpu.error(f"dev {gpu.get('dev')} is already at {numbers[gpu.whole_number('dev')].place}")
+                    twin = numbers.setdefault(gpu.whole_number_attribute("dev"), gpu) if gpu.get("dev") else gpu
+                    if twin is not gpu:
+                        raise gpu.error(f"dev {gpu.get('dev')} is already at {twin.location}")
             place = {id(gpu): number for number, gpu in numbers.items()} if len(numbers) == len(gpus) else {}
-            gpus.sort(
-                key=lambda pair: (
-                    place.get(id(pair[0].gpu), 0),
-                    [int(part, 16) for part in re.split("[:.]", pair[0].bus)],
-                )
-            )
+            gpus.sort(key=lambda pair: [int(part, 16) for part in re.split("[:.]", pair[0].bus_id)])
+            gpus.sort(key=lambda pair: place.get(id(pair[0].gpu_element), 0))  # stable: equals stay in bus id order
             for index, (slot, host) in enumerate(gpus):
                 node = (machine, f"gpu{index}")
                 self._system.nodes[node] = "gpu"
-                self._gpus[machine, slot.bus] = (node, slot.gpu, host)
+                self._gpus[machine, slot.bus_id] = (node, slot.gpu_element, host)
 
-    def _add_device(self, slot: _Device, parent: Node) -> None:
+    def _add_device(self, slot: _PcieDevice, parent: DeviceKey) -> None:
         machine = parent[0]
         if slot.kind == "gpu":
-            self._system.add_link(self._gpus[machine, slot.bus][0], parent, slot.wire)
+            self._system.add_link(self._gpus[machine, slot.bus_id][0], parent, slot.wire)
         elif slot.kind == "nic":
             self._add_nic(slot, parent)
         else:
-            node = self._add_node(machine, "pcie", "pcie")
+            node = self._new_device(machine, "pcie", "pcie")
             self._system.add_link(node, parent, slot.wire)
-            for inner in slot.below:
+            for inner in slot.children:
                 self._add_device(inner, node)
 
-    def _add_nic(self, slot: _Device, parent: Node) -> None:
-        """Add a network card as one NIC per port, below a PCIe switch if it has several ports."""
+    def _add_nic(self, slot: _PcieDevice, parent: DeviceKey) -> None:
+        """Add a network card as one NIC per port; the ports of a card with several share a PCIe switch."""
         medium = "infiniband" if _pci_class(slot.element).startswith("0207") else "ethernet"
         machine, inner = parent[0], slot.wire
-        nets = self._selected_ports(
-            [slot.element] if slot.element.tag == "nic" else list(slot.element.children_named("nic"))
-        )
-        ports = [(net.get("name"), self._port_wire(net, medium)) for net in nets]
+        nics = [slot.element] if slot.element.tag == "nic" else list(slot.element.children_named("nic"))
+        ports = [(net.get("name"), self._port_link(net, medium)) for net in self._select_ports(nics)]
         if not ports:
-            rate = self._wires.rate_or_default("nic", f"{slot.element.place}: the file does not state the NIC rate")
+            rate = self._wires.rate_or_default("nic", f"{slot.element.location}: the file does not state the NIC rate")
             ports = [("", self._wires.nic_cable(rate, medium, "usual for the GPU, not in the file"))]
         if len(ports) > 1:
-            card = self._add_node(machine, "card", "pcie")
+            card = self._new_device(machine, "card", "pcie")
             self._system.add_link(card, parent, slot.wire)
-            parent, inner = card, Wire(slot.wire.line_rate, slot.wire.efficiency, 0.0, "pcie", "inside the card")
+            inner = ImportedLink(slot.wire.line_rate, slot.wire.efficiency, 0.0, "pcie", "inside the card")
+            parent = card
         for name, wire in ports:
-            node = self._add_node(machine, "nic", "nic", name)
+            node = self._new_device(machine, "nic", "nic", name)
             self._system.add_link(node, parent, inner)
             self._system.ports.append(NicCable(node, wire))
 
-    def _port_wire(self, net: Element, medium: str) -> Wire:
-        rate, text = _port_rate(net), net.get("latency") or "0"
+    def _port_link(self, net: XmlElement, medium: str) -> ImportedLink:
+        rate, text = _nic_port_rate(net), net.get("latency") or "0"
         try:
             seconds = float(text) / 1e6
         except ValueError:
@@ -200,67 +198,68 @@ class _NcclReader:
         latency = NIC_LATENCY + seconds / 2  # NCCL adds it once per ring step, which passes two NICs
         return self._wires.nic_cable(rate, medium, f"{rate / 1.25e8:g} Gbit/s in NCCL's dump", latency=latency)
 
-    def _add_node(self, machine: int, word: str, kind: str, name: str = "") -> Node:
-        """Add a graph node with a unique name, by default a word and a number."""
+    def _new_device(self, machine: int, prefix: str, kind: str, name: str = "") -> DeviceKey:
+        """Add a device under a unique name, by default ``prefix`` and a number."""
         if not name:
-            name = f"{word}{self._count[machine, word]}"
-            self._count[machine, word] += 1
+            name = f"{prefix}{self._count[machine, prefix]}"
+            self._count[machine, prefix] += 1
         names = (name if i == 1 else f"{name}:{i}" for i in itertools.count(1))
         node = next((machine, text) for text in names if (machine, text) not in self._system.nodes)
         self._system.nodes[node] = kind
         return node
 
     def _add_nvlinks(self) -> None:
-        links: dict[tuple[Node, Node], tuple[int, Element]] = {}
+        links: dict[tuple[DeviceKey, DeviceKey], tuple[int, XmlElement]] = {}
         for (machine, bus), (node, gpu, cpu) in self._gpus.items():
             for nvlink in gpu.children_named("nvlink"):
-                far = self._find_far_end(nvlink, machine, bus, cpu)
+                far = self._find_nvlink_end(nvlink, machine, bus, cpu)
                 if far is not None:
                     have = links[node, far][0] if (node, far) in links else 0
                     links[node, far] = (have + _positive_attribute(nvlink, "count"), nvlink)
             for c2c in gpu.children_named("c2c"):
                 rate = _positive_attribute(c2c, "bw") * _positive_attribute(c2c, "count") * 1e6
-                self._system.add_link(node, cpu, Wire(rate, 1.0, PCIE_LATENCY, "c2c", "C2C rate of NCCL's dump"))
+                wire = ImportedLink(rate, 1.0, PCIE_LATENCY, "c2c", "C2C rate of NCCL's dump")
+                self._system.add_link(node, cpu, wire)
         if links and self._spec.nvlinks_per_gpu is not None:
             raise InputError("nvlinks_per_gpu: the dump lists the NVLinks; remove the parameter")
         sm_of = {
-            node: gpu.whole_number("sm")
+            node: gpu.whole_number_attribute("sm")
             for node, gpu, _ in self._gpus.values()
             if next(gpu.children_named("nvlink"), None)
         }
         for (a, b), (count, nvlink) in links.items():
-            wire = self._wires.nvlink(sm_of[a]).multiply(count)
+            wire = self._wires.single_nvlink(sm_of[a]).multiply(count)
             if b[1] == "nvswitch":
                 self._system.nodes.setdefault(b, "nvswitch")
-                self._system.add_link(a, b, self._wires.nvlink_to_nvswitch(wire))
+                self._system.add_link(a, b, self._wires.links_to_nvswitch(wire))
                 continue
             back = links.get((b, a), (0, nvlink))[0]
             if self._system.nodes[b] == "gpu" and back != count:
-                raise nvlink.error(f"{count} NVLinks from {a[1]} to {b[1]} but {back} from {b[1]} to {a[1]}")
+                raise nvlink.error(f"{count} NVLinks from {a[1]} to {b[1]} but {back} back; make the counts equal")
             self._system.add_link(a, b, wire)
         stated = any(gpu.tag == "gpu" for _, gpu, _ in self._gpus.values())
         if not stated or (not links and self._spec.nvlinks_per_gpu):
-            self._add_usual_nvlinks()
+            self._add_default_nvlinks()
 
-    def _find_far_end(self, nvlink: Element, machine: int, bus: str, cpu: Node) -> Node | None:
-        """Return the graph node at the far end of an NVLink, or None for a GPU outside the dump."""
-        kind, target = nvlink.require("tclass").lower().removeprefix("0x"), nvlink.get("target").lower()
+    def _find_nvlink_end(self, nvlink: XmlElement, machine: int, bus: str, cpu: DeviceKey) -> DeviceKey | None:
+        """Return the device at the far end of an NVLink, or None if that device is a GPU missing from the file."""
+        kind, target = nvlink.require_attribute("tclass").lower().removeprefix("0x"), nvlink.get("target").lower()
         if kind.startswith("068001"):
             return cpu
         if kind.startswith("0680"):  # the nodes of a dump share their NVSwitches
             return (machine if self._system.node_count == 1 else -1, "nvswitch")
         if not kind.startswith("03"):
-            raise nvlink.error(f"tclass is {kind[:40]!r}; it is 0x068000 (NVSwitch), 0x030200 (GPU) or 0x068001 (CPU)")
+            raise nvlink.error(f"tclass is {kind[:40]!r}; write 0x068000 (NVSwitch), 0x030200 (GPU) or 0x068001 (CPU)")
         if target == bus:
             raise nvlink.error(f"leads from {bus} to itself; remove it")
-        if (machine, target) not in self._bus:
+        if (machine, target) not in self._element_by_bus_id:
             return None
         if (machine, target) not in self._gpus:
-            raise nvlink.error(f"target {target} is not a GPU; see {self._bus[machine, target].place}")
+            raise nvlink.error(f"target {target} is not a GPU; see {self._element_by_bus_id[machine, target].location}")
         return self._gpus[machine, target][0]
 
-    def _add_usual_nvlinks(self) -> None:
-        """Add the default NVLinks of the GPU's generation, all to NVSwitches."""
+    def _add_default_nvlinks(self) -> None:
+        """Link every GPU to an NVSwitch, with the default NVLinks of the GPU generation."""
         count, generation = self._spec.nvlinks_per_gpu, self._wires.generation
         if count == 0 or len(self._gpus) == 1:
             return
@@ -269,8 +268,8 @@ class _NcclReader:
                 "the file does not list NVLinks, and the device is of no known generation; give "
                 "nvlinks_per_gpu (0 for none) and a device such as h100"
             )
-        single = self._wires.nvlink(generation.sm)
-        wire = self._wires.nvlink_to_nvswitch(single.multiply(generation.nvlinks if count is None else count))
+        single = self._wires.single_nvlink(generation.sm)
+        wire = self._wires.links_to_nvswitch(single.multiply(generation.nvlinks if count is None else count))
         for (machine, _), (node, _, _) in self._gpus.items():
             self._system.nodes.setdefault((machine, "nvswitch"), "nvswitch")
             self._system.add_link(node, (machine, "nvswitch"), wire)
@@ -279,14 +278,14 @@ class _NcclReader:
 # --- single elements, by NCCL's rules ---------------------------------------------------------------------------------
 
 
-def _find_gpu_model(root: Element) -> str:
-    """Return the catalogue name of a dump's GPUs by PCI id, or else by compute capability."""
-    found: dict[str, Element] = {}
+def _find_gpu_model(root: XmlElement) -> str:
+    """Return the catalogue name of the GPUs, found by PCI device id, or else by compute capability."""
+    found: dict[str, XmlElement] = {}
     for pci in root.descendants("pci"):
         gpus = list(pci.children_named("gpu"))
         if not gpus and not _pci_class(pci).startswith("03"):
             continue
-        sm = gpus[0].whole_number("sm", -1) if gpus else -1
+        sm = gpus[0].whole_number_attribute("sm", -1) if gpus else -1
         name = TABLES["pci_ids"].get(pci.get("device").lower()) or TABLES["devices_of_sm"].get(str(sm))
         if name is None:
             raise (gpus or [pci])[0].error(
@@ -296,49 +295,50 @@ def _find_gpu_model(root: Element) -> str:
         found.setdefault(name, pci)
     if len(found) > 1:
         last = next(reversed(found.values()))
-        raise last.error(f"the GPUs differ ({', '.join(found)}); a cluster has one: set device")
+        raise last.error(f"the GPUs differ ({', '.join(found)}); a cluster has one GPU model: set device")
     if not found:
         raise root.error(_NO_GPU)
     return next(iter(found))
 
 
-def _pcie_lanes(pci: Element) -> tuple[float, int, str]:
-    """Return the lane rate (B/s), lane count and description of a device's upstream PCIe link.
+def _pcie_rate_and_lanes(pci: XmlElement) -> tuple[float, int, str]:
+    """Return a PCIe link's rate per lane (B/s), number of lanes and description, from the device's pci element.
 
     NCCL's rule: an unknown speed is Gen3, width 0 is 16 lanes.
     """
-    text, width = pci.get("link_speed"), pci.whole_number("link_width", 0)
+    text, width = pci.get("link_speed"), pci.whole_number_attribute("link_width", 0)
     match = _SPEED.fullmatch(text)
     known = _LANE.get(match[1].removesuffix(".0"), 0.0) if match else 0.0
     if not known and text.lower() not in _UNKNOWN_SPEED:
-        raise pci.error(f"link_speed is {text[:40]!r}; it is one of {', '.join(_LANE)} GT/s")
+        raise pci.error(f"link_speed is {text[:40]!r}; it must be one of {', '.join(_LANE)} GT/s")
     if not 0 <= width <= 32:
-        raise pci.error(f"link_width is {width}; it is the number of lanes, 1 to 32")
+        raise pci.error(f"link_width is {width}; it must be the number of lanes, 1 to 32")
     speed = text.removesuffix(" PCIe") if known else "of unknown speed, assumed 8 GT/s,"
     return known or 1e9, width or 16, f"PCIe {speed} x{width or 16}"
 
 
-def _pci_class(pci: Element) -> str:
+def _pci_class(pci: XmlElement) -> str:
     return pci.get("class").lower().removeprefix("0x")
 
 
-def _positive_attribute(element: Element, name: str) -> int:
-    number = element.whole_number(name)
+def _positive_attribute(element: XmlElement, name: str) -> int:
+    number = element.whole_number_attribute(name)
     if number < 1:
-        raise element.error(f"{name} is {number}; it is 1 or more")
+        raise element.error(f"{name} is {number}; it must be 1 or more")
     return number
 
 
-def _port_rate(net: Element) -> float:
-    """Return the rate of a NIC port (B/s); NCCL assumes 10 Gbit/s if the driver does not know."""
-    megabits = net.whole_number("speed", 0)
+def _nic_port_rate(net: XmlElement) -> float:
+    """Return a NIC port's rate (B/s); 10 Gbit/s if the file states none, as NCCL assumes."""
+    megabits = net.whole_number_attribute("speed", 0)
     return (megabits if megabits > 0 else 10_000) * 125e3
 
 
-def _numa_rate(cpu: Element, spec: ImportSpec) -> tuple[float, str]:
-    """Return the rate (B/s) between two NUMA nodes by NCCL's rule, and its description."""
+def _numa_link_rate(cpu: XmlElement, spec: ImportSpec) -> tuple[float, str]:
+    """Return the rate between NUMA nodes (B/s) that NCCL assumes for a CPU, and a description of the CPU."""
     arch, vendor = cpu.get("arch"), cpu.get("vendor")
-    model = cpu.whole_number("modelid", 0) if vendor == "GenuineIntel" and cpu.whole_number("familyid", 0) == 6 else 0
+    family_6 = vendor == "GenuineIntel" and cpu.whole_number_attribute("familyid", 0) == 6
+    model = cpu.whole_number_attribute("modelid", 0) if family_6 else 0
     for known in TABLES["cpus"]:
         if arch == known.get("arch", arch) and vendor == known.get("vendor", vendor) and model >= known.get("model", 0):
             return known["rate"], known["what"]

@@ -1,8 +1,8 @@
-"""Reader of training recipes in Python as data; nothing is imported or run.
+"""Reader of training recipes in Python, which interprets the source code and never imports or runs the recipes.
 
 Read are literals, arithmetic, keyword arguments, dotted assignments, functions of the same file with their defaults,
-and tests on known values. Any other expression stays as written (``Unread``), and so does the content of other files:
-the caller asks for the configuration that the framework writes.
+and tests on known values. Any other expression stays as written (``UnreadExpression``), and so does the content of
+other files: the caller asks for the configuration that the framework writes.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from types import MappingProxyType
 from typing import Any
 
 from simcluster.base.errors import InputError
-from simcluster.documents.diagnostics import did_you_mean, listed
+from simcluster.documents.diagnostics import did_you_mean, join_or
 from simcluster.importers.python_values import (
     RecordedCall,
     UnreadExpression,
     apply_operator,
-    known_truth,
     parse_argument_values,
-    require_known_truth,
+    require_truth,
+    truth_if_known,
 )
 
 NO_ARGUMENTS: Mapping[str, str] = MappingProxyType({})
@@ -33,51 +33,53 @@ _MAX_CHARACTERS, _MAX_STEPS, _MAX_DEPTH = 500_000, 50_000, 30
 
 
 class RecipeFile:
-    """A recipe file in Python, whose functions are read as data instead of being run."""
+    """A recipe file in Python, whose functions are evaluated from their source instead of being run."""
 
     def __init__(
-        self, text: str, source: str, *, known: Mapping[str, Callable[..., Any]] = MappingProxyType({}),
-        idle: Callable[[str], bool] = lambda attribute: False,
+        self, text: str, source: str, *, external: Mapping[str, Callable[..., Any]] = MappingProxyType({}),
+        no_effect: Callable[[str], bool] = lambda attribute: False,
     ) -> None:  # fmt: skip
-        """Parse the file; ``known`` are functions of other files, ``idle`` finds attributes without effect."""
+        """Parse the file; ``external``: functions of other files, ``no_effect``: detector of ineffective attributes."""
         if len(text) > _MAX_CHARACTERS:
-            raise InputError(f"{source}: longer than {_MAX_CHARACTERS:,} characters, so not a recipe; check the path")
+            raise InputError(f"{source}: longer than {_MAX_CHARACTERS:,} characters, the limit; check the path")
         try:
             tree = ast.parse(text)
         except (SyntaxError, ValueError, RecursionError, MemoryError) as problem:
             line = f":{problem.lineno}" if isinstance(problem, SyntaxError) and problem.lineno else ""
             what = problem.msg if isinstance(problem, SyntaxError) else str(problem)[:100]
             raise InputError(f"{source}{line}: is not Python: {what}; fix that line, or give the whole file") from None
-        self.source, self._known, self._idle = source, known, idle
+        self.source, self._external_functions, self._has_no_effect = source, external, no_effect
         self.functions = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
         self._modules = {
             each.asname or each.name: f"{node.module or '.'}.{each.name}"
             for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) for each in node.names
         }  # fmt: skip
-        self._main = [node for node in tree.body if isinstance(node, ast.If) and "__main__" in ast.unparse(node.test)]
+        tests = [node for node in tree.body if isinstance(node, ast.If)]
+        self._main_blocks = [node for node in tests if "__main__" in ast.unparse(node.test)]
         self._depth = self._steps = 0
         self.undecided: dict[str, None] = {}
         self._constants: dict[str, Any] = {}
-        self._interpret([node for node in tree.body if isinstance(node, ast.Assign | ast.AnnAssign)], self._constants)
+        assignments = [node for node in tree.body if isinstance(node, ast.Assign | ast.AnnAssign)]
+        self._interpret_statements(assignments, self._constants)
 
     def qualified_name(self, name: str) -> str:
-        """Return a name prefixed with the module that the recipe file imports it from."""
+        """Prefix a name with the module that the recipe file imports it from."""
         head, dot, rest = name.partition(".")
         return f"{self._modules.get(head, head)}{dot}{rest}"
 
     def read_function(self, name: str, given: Mapping[str, Any] = MappingProxyType({})) -> Any:
-        """Return a recipe function's result for the given arguments, without running it."""
+        """Evaluate a recipe function for these arguments, without running it; return the result."""
         if name == SCRIPT_NAME:
-            return self._interpret(self._main[0].body, {})[1]
+            return self._interpret_statements(self._main_blocks[0].body, {})[1]
         if name not in self.functions:
             known = [each for each in self.functions if not each.startswith("_")]
             raise InputError(
-                f"{self.source}: has no function {name[:60]!r}{did_you_mean(name, known)}; it has {listed(known[:40])}"
+                f"{self.source}: has no function {name[:60]!r}{did_you_mean(name, known)}; it has {join_or(known[:40])}"
             )
         node = self.functions[name]
         taken = [each.arg for each in (*node.args.args, *node.args.kwonlyargs)]
         if other := next((argument for argument in given if argument not in taken), ""):
-            takes = f"; it takes {listed(taken[:8])}" if taken else ""
+            takes = f"; it takes {join_or(taken[:8])}" if taken else ""
             raise InputError(
                 f"{self.source}: {name} takes no argument {other[:60]!r}{did_you_mean(other, taken)}; remove --arg "
                 f"{other[:60]}=...{takes}"
@@ -87,7 +89,7 @@ class RecipeFile:
     def find_recipe(
         self, name: str, given: Mapping[str, str], pattern: re.Pattern[str], starts: Collection[str], started: list[Any]
     ) -> tuple[str, Any]:
-        """Return the name of the requested or only recipe, and the configuration that it returns or starts.
+        """Find the requested (or only) recipe; return its name, and the configuration that it returns or trains.
 
         A recipe starts a training by calling one of ``starts``. Without a name it is the function that the pattern
         finds, one that starts a training, or what the file does when it is run. Raises InputError if there are several
@@ -97,10 +99,10 @@ class RecipeFile:
         made = made or [
             name for name, node in self.functions.items()
             if any(isinstance(each, ast.Call) and ast.unparse(each.func) in starts for each in ast.walk(node))
-        ] or [SCRIPT_NAME] * bool(self._main)  # fmt: skip
+        ] or [SCRIPT_NAME] * bool(self._main_blocks)  # fmt: skip
         if not name and len(made) != 1:
             known = made or [*self.functions][:20]
-            has = f" (it has {listed(known)})" if known else ""
+            has = f" (it has {join_or(known)})" if known else ""
             raise InputError(
                 f"{self.source}: has {'several recipes' if made else 'no pre-training recipe'}; name one after a "
                 f"colon, as in {self.source}:{(known or ['NAME'])[0]}{has}"
@@ -124,12 +126,12 @@ class RecipeFile:
         scope |= dict(zip(positional, args, strict=False)) | {name: named[name] for name in own if name in named}
         if given.kwarg:
             scope[given.kwarg.arg] = {name: value for name, value in named.items() if name not in own}
-        found = self._interpret(function.body, scope)[1]
+        found = self._interpret_statements(function.body, scope)[1]
         self._depth -= 1
         return found
 
-    def _interpret(self, body: Sequence[ast.stmt], scope: dict[str, Any]) -> tuple[bool, Any]:
-        """Interpret statements; return whether they end in ``return``, and the returned value."""
+    def _interpret_statements(self, body: Sequence[ast.stmt], scope: dict[str, Any]) -> tuple[bool, Any]:
+        """Interpret Python statements; return whether they reach a ``return``, and the value returned."""
         for node in body:
             self._count_steps(1)
             inner: Sequence[ast.stmt] = ()
@@ -139,16 +141,16 @@ class RecipeFile:
                 case ast.Assign(value=ast.expr() as value) | ast.AnnAssign(value=ast.expr() as value):
                     made = self._evaluate(value, scope)
                     for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
-                        self._assign(target, made, scope)
+                        self._assign_target(target, made, scope)
                 case ast.If():
-                    met = known_truth(self._evaluate(node.test, scope))
+                    met = truth_if_known(self._evaluate(node.test, scope))
                     inner = node.body if met else node.orelse if met is False else ()
                     if met is None:
-                        self._note_undecided(f"where {ast.unparse(node.test)}", node)
+                        self._record_unknown_effect(f"where {ast.unparse(node.test)}", node)
                 case ast.With() | ast.Try():
                     inner = node.body
                 case ast.For() | ast.While() | ast.AugAssign():
-                    self._note_undecided(f"in {ast.unparse(node).partition(chr(10))[0]}", node)
+                    self._record_unknown_effect(f"in {ast.unparse(node).partition(chr(10))[0]}", node)
                 case ast.Expr(value=ast.Call() as call):
                     made = self._evaluate(call, scope)
                     changed = isinstance(call.func, ast.Name) and isinstance(made, RecordedCall)
@@ -156,7 +158,7 @@ class RecipeFile:
                         self.undecided[f"in {ast.unparse(call)}"[:100]] = None
                 case _:
                     pass
-            done, value = self._interpret(inner, scope)
+            done, value = self._interpret_statements(inner, scope)
             if done:
                 return True, value
         return False, None
@@ -166,20 +168,20 @@ class RecipeFile:
         if self._steps > _MAX_STEPS:
             raise InputError(f"{self.source}: takes more than {_MAX_STEPS:,} steps to read; simplify the recipe")
 
-    def _note_undecided(self, what: str, node: ast.stmt) -> None:
-        """Record a statement whose effect is unknown, with the settings that it may change."""
+    def _record_unknown_effect(self, what: str, node: ast.stmt) -> None:
+        """Record a statement that cannot be interpreted, and the settings that the statement may change."""
         names: dict[str, None] = {}
         for each in ast.walk(node):
             match each:
-                case ast.Attribute(attr=name, ctx=ast.Store()) if not self._idle(ast.unparse(each)):
+                case ast.Attribute(attr=name, ctx=ast.Store()) if not self._has_no_effect(ast.unparse(each)):
                     names[name] = None
                 case ast.Expr(value=ast.Call(func=ast.Name(id=name), args=args)):
                     names |= {f"{name}()": None} if any(isinstance(arg, ast.Attribute) for arg in args) else {}
-        changes = f" (it changes {listed([*names])[:200]})" if names else ""
+        changes = f" (it changes {join_or([*names])[:200]})" if names else ""
         if names or any(isinstance(each, ast.Return) for each in ast.walk(node)):
             self.undecided[f"{what[:100]}{changes}"] = None
 
-    def _assign(self, target: ast.expr, value: Any, scope: dict[str, Any]) -> None:
+    def _assign_target(self, target: ast.expr, value: Any, scope: dict[str, Any]) -> None:
         match target:
             case ast.Name(id=name):
                 scope[name] = value
@@ -188,7 +190,7 @@ class RecipeFile:
                 if not isinstance(owner, RecordedCall) and isinstance(of, ast.Name | ast.Attribute):  # a new section
                     said = (owner,) if isinstance(owner, str | UnreadExpression) else ()
                     owner = RecordedCall(of.id if isinstance(of, ast.Name) else of.attr, said)
-                    self._assign(of, owner, scope)
+                    self._assign_target(of, owner, scope)
                 if isinstance(owner, RecordedCall):
                     owner.fields[name] = value
             case ast.Subscript(value=of, slice=key):
@@ -196,24 +198,23 @@ class RecipeFile:
                     held[str(self._evaluate(key, scope))] = value
             case ast.Tuple(elts=parts):
                 known = isinstance(value, list) and len(value) == len(parts)
-                made = UnreadExpression(
-                    value.name if isinstance(value, RecordedCall) else str(getattr(value, "text", value))[:200]
-                )
+                text = value.name if isinstance(value, RecordedCall) else str(getattr(value, "text", value))[:200]
+                made = UnreadExpression(text)
                 for place, part in enumerate(parts):
-                    self._assign(part, value[place] if known else made, scope)
+                    self._assign_target(part, value[place] if known else made, scope)
 
     # --- expressions
 
     def _evaluate(self, node: ast.expr, scope: Mapping[str, Any]) -> Any:
         try:
-            return self._evaluate_known(node, scope)
+            return self._evaluate_or_raise(node, scope)
         except InputError:
             raise
         except (LookupError, TypeError, ValueError, ArithmeticError):
             return UnreadExpression(ast.unparse(node)[:200])
 
-    def _evaluate_known(self, node: ast.expr, scope: Mapping[str, Any]) -> Any:
-        """Return the value of an expression; raise a Python error for one that is not readable."""
+    def _evaluate_or_raise(self, node: ast.expr, scope: Mapping[str, Any]) -> Any:
+        """Return the value of an expression; raise a Python error if the value cannot be determined."""
         match node:
             case ast.Constant(value=value):
                 return value
@@ -240,14 +241,14 @@ class RecipeFile:
                 self._count_steps(len(held))
                 return [self._evaluate(elt, {**scope, name: each}) for each in held]
             case ast.IfExp(test=test, body=body, orelse=orelse):
-                return self._evaluate(body if require_known_truth(self._evaluate(test, scope)) else orelse, scope)
+                return self._evaluate(body if require_truth(self._evaluate(test, scope)) else orelse, scope)
             case ast.BoolOp(op=sign, values=[*parts, last]):
                 for part in parts:
-                    if require_known_truth(value := self._evaluate(part, scope)) is isinstance(sign, ast.Or):
+                    if require_truth(value := self._evaluate(part, scope)) is isinstance(sign, ast.Or):
                         return value
                 return self._evaluate(last, scope)
             case ast.UnaryOp(op=ast.Not(), operand=operand):
-                return not require_known_truth(self._evaluate(operand, scope))
+                return not require_truth(self._evaluate(operand, scope))
             case ast.UnaryOp(op=ast.USub(), operand=operand):
                 return -self._evaluate(operand, scope)
             case ast.BinOp(left=left, op=sign, right=right) | ast.Compare(left=left, ops=[sign], comparators=[right]):
@@ -268,8 +269,8 @@ class RecipeFile:
         name = ast.unparse(node.func)
         if name in self.functions:
             return self._call_function(self.functions[name], args, named)
-        if name in self._known:
-            return self._known[name](*args, **named)
+        if name in self._external_functions:
+            return self._external_functions[name](*args, **named)
         match name.rpartition(".")[2], args:
             case "replace", [RecordedCall() as made, *_]:
                 return RecordedCall(made.name, made.args, {**made.fields, **named})

@@ -1,4 +1,4 @@
-"""Import of cluster topologies from files of NCCL, nvidia-smi, ibnetdiscover, ASTRA-sim and networkx.
+"""Import of cluster topologies from files of NCCL, nvidia-smi, ibnetdiscover, ASTRA-sim or networkx.
 
 Read are NCCL's topology XML, the text of ``nvidia-smi topo -m``, the listing of ``ibnetdiscover``, network files of
 ASTRA-sim, and graphs of networkx as node-link JSON or GraphML.
@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 from simcluster.base.errors import InputError
-from simcluster.documents.given_files import decode_utf8, read_bytes
-from simcluster.documents.reading import parse_json
+from simcluster.documents.input_files import decode_utf8, read_input_bytes
+from simcluster.documents.yaml_documents import parse_json
 from simcluster.importers import astra_network, graph_files, ibnetdiscover, nccl_xml, nvidia_smi
 from simcluster.importers.cluster_document import GraphDocument, ImportedNodes, ImportSpec, join_imported_nodes
-from simcluster.importers.xml_tree import parse_xml, unsupported_hwloc_error
+from simcluster.importers.xml_tree import hwloc_not_supported_error, parse_xml
 
 FileFormat = Literal["xml", "json", "matrix", "listing", "astra"]
 _FORMAT_NAMES = (
@@ -26,7 +26,7 @@ _FORMAT_NAMES = (
 def import_topology(
     paths: str | Path | Sequence[str | Path], parameters: ImportSpec | Mapping[str, object] | None = None
 ) -> dict[str, Any]:
-    """Return the ``kind: graph`` document of a cluster described by one file, or by one file per node.
+    """Import a cluster from one file, or from one file per node; return its ``kind: graph`` document.
 
     ``parameters`` are those of ``ImportSpec``: copies, the fabric that joins them, the GPU, link figures. Raises
     InputError with the file and, if known, the line; pydantic.ValidationError for wrong parameters.
@@ -50,8 +50,8 @@ def import_topology(
 
 
 def _read_topology_file(path: Path, spec: ImportSpec) -> ImportedNodes | GraphDocument:
-    raw, source, name = read_bytes(path), str(path), spec.name or path.stem
-    form = detect_format(raw, source)
+    raw, source, name = read_input_bytes(path), str(path), spec.name or path.stem
+    form = detect_topology_format(raw, source)
     if form == "xml":
         root = parse_xml(raw, source)
         if root.tag == "system":
@@ -59,7 +59,7 @@ def _read_topology_file(path: Path, spec: ImportSpec) -> ImportedNodes | GraphDo
         if root.tag.rpartition(":")[2] == "graphml":
             return graph_files.build_graph_document(graph_files.graph_from_graphml(raw, root), source, "GraphML", spec)
         if root.tag == "topology":
-            raise unsupported_hwloc_error(root.place)
+            raise hwloc_not_supported_error(root.location)
         raise root.error("is not supported; <system> (NCCL's topology XML) or <graphml> is expected")
     text = decode_utf8(raw, source)
     if form == "matrix":
@@ -69,13 +69,13 @@ def _read_topology_file(path: Path, spec: ImportSpec) -> ImportedNodes | GraphDo
     if form == "astra":
         if spec.device is None:
             raise InputError(f"{source}: ASTRA-sim's NPUs have no name; state which GPU they are, as in device: h100")
-        return astra_network.build_network_document(astra_network.parse_network(text, source), spec, spec.device, name)
+        dimensions = astra_network.parse_astra_network(text, source)
+        return astra_network.build_astra_document(dimensions, spec, spec.device, name)
     if form == "json":
         data = parse_json(text, source, parse_constant=graph_files.refuse_non_finite_number)
         if graph_files.is_node_link_graph(data):
-            return graph_files.build_graph_document(
-                graph_files.graph_from_node_link(data, source), source, "node-link JSON", spec
-            )
+            graph = graph_files.graph_from_node_link(data, source)
+            return graph_files.build_graph_document(graph, source, "node-link JSON", spec)
         raise InputError(
             f"{source}: this JSON is not networkx's node-link form, an object with nodes and edges (or links); write "
             "it with networkx.node_link_data"
@@ -83,8 +83,8 @@ def _read_topology_file(path: Path, spec: ImportSpec) -> ImportedNodes | GraphDo
     raise InputError(f"{source}: has an unknown format; give one of {_FORMAT_NAMES}")
 
 
-def detect_format(raw: bytes, source: str) -> FileFormat | None:
-    """Return the format that a cluster file's content looks like, or None."""
+def detect_topology_format(raw: bytes, source: str) -> FileFormat | None:
+    """Detect the format of a cluster file from its content; return None if the format is unknown."""
     head = raw.lstrip(b"\xef\xbb\xbf \t\r\n")
     if head.startswith(b"<"):
         return "xml"

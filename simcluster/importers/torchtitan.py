@@ -1,4 +1,4 @@
-"""Import of a torchtitan job config (TOML, JSON or Python registry) as a scenario.
+"""Import of a torchtitan job config (TOML, JSON or a Python config registry) as a scenario.
 
 ``torchtitan.yaml`` in this folder maps every key, lists it as without effect or unknown, or refuses it by name.
 """
@@ -10,15 +10,15 @@ from collections.abc import Mapping
 from typing import Any
 
 from simcluster.base.errors import InputError
-from simcluster.documents.catalogue.models import model_document
-from simcluster.documents.diagnostics import listed, shown
-from simcluster.importers.flat_settings import flatten, parse_toml_or_json
+from simcluster.documents.catalogue.models import load_model_entry
+from simcluster.documents.diagnostics import join_or, quote_value
+from simcluster.importers.flat_settings import flatten_settings, parse_toml_or_json
 from simcluster.importers.framework_files import is_primus_file, read_primus_titan_settings
+from simcluster.importers.import_result import FileReader, ImportResult, read_no_file
 from simcluster.importers.named_models import published_model_section
-from simcluster.importers.processes import count_visible_gpus
+from simcluster.importers.process_counts import count_visible_gpus
 from simcluster.importers.python_recipes import NO_ARGUMENTS
-from simcluster.importers.results import FileReader, ImportResult, read_no_file
-from simcluster.importers.torchtitan_settings import TABLES, JobSettings, is_known_setting
+from simcluster.importers.torchtitan_settings import TABLES, TorchtitanSettings, is_known_setting
 from simcluster.importers.torchtitan_sources import read_job_script, read_registry_function
 from simcluster.importers.training_logs import parse_printed_torchtitan
 from simcluster.schedules import schedules_with
@@ -37,7 +37,7 @@ def scenario_from_torchtitan(
     read_file: FileReader = read_no_file, given: Mapping[str, str] = NO_ARGUMENTS, gpus_per_node: int | None = None,
     sequence_length: int | None = None, source: str = "<job config>",
 ) -> ImportResult:  # fmt: skip
-    """Return the scenario of a torchtitan job config on a cluster.
+    """Return the scenario for a torchtitan job config on a cluster.
 
     A data_parallel_shard_degree of -1 takes what the other degrees leave of ``gpus``, or of all that are ``available``.
     ``function`` is the name of a configuration in a registry, which ``sequence_length`` is for, and ``read_file`` gives
@@ -57,10 +57,10 @@ def scenario_from_torchtitan(
         families = tuple(name.split()[0] for name in _MODELS)
         settings = read_registry_function(text, source, function, families, sequence_length)
     elif printed := parse_printed_torchtitan(text, source):
-        settings = _flatten_printed(printed, source)
+        settings = _flatten_printed_config(printed, source)
     else:
-        data = parse_toml_or_json(text, source)
-        settings = _flatten_printed(data, source) if text.lstrip().startswith("{") else flatten(data, source)
+        flatten = _flatten_printed_config if text.lstrip().startswith("{") else flatten_settings
+        settings = flatten(parse_toml_or_json(text, source), source)
     if section := next((name for name in settings if name.partition(".")[0] in _REINFORCEMENT_SECTIONS), ""):
         what = "is reinforcement learning; only pre-training steps are modelled"
         raise InputError(f"{source}: [{section.partition('.')[0]}] {what}")
@@ -71,24 +71,24 @@ def scenario_from_torchtitan(
     return job.build_result(dict(cluster), gpus, started, available)
 
 
-def _flatten_printed(data: Mapping[str, Any], source: str) -> dict[str, Any]:
-    plain = {name.replace("model_spec.", "model."): value for name, value in flatten(data, source).items()}
+def _flatten_printed_config(data: Mapping[str, Any], source: str) -> dict[str, Any]:
+    plain = {name.replace("model_spec.", "model."): value for name, value in flatten_settings(data, source).items()}
     none = {"activation_checkpoint.mode": "none"} if data.get("activation_checkpoint", {}) is None else {}
     on = {name: value for name, value in plain.items() if value is not None and (value or is_known_setting(name))}
     return none | on
 
 
-class _TorchtitanJob(JobSettings):
+class _TorchtitanJob(TorchtitanSettings):
     def build_result(
         self, cluster: dict[str, Any], gpus: int | None, started: tuple[int, str] | None, available: int | None
     ) -> ImportResult:
-        """Return the scenario of the job; raise InputError listing all problems."""
-        if self.unknown and len(self.unknown) == len(self.written):
+        """Build the job's scenario; raise one InputError that lists all problems."""
+        if self.unknown and len(self.unknown) == len(self.written_names):
             what = "is not a job config of torchtitan: it has no torchtitan keys, such as training.seq_len"
             raise InputError(f"{self.source}: {what}; give the TOML file that torchtitan is started with")
         model = self.problems.attempt(self._model_section)
         split = self.problems.attempt(self._parallel_sections, gpus, started, available)
-        sizes = model_document(model["preset"]) if model and "preset" in model else model or {}
+        sizes = load_model_entry(model["preset"]) if model and "preset" in model else model or {}
         parallel, fsdp = split or (
             {"tp": 1, "pp": self.values["parallelism.pipeline_parallel_degree"], "dp": 1, "zero": 0},
             {},
@@ -116,7 +116,7 @@ class _TorchtitanJob(JobSettings):
         return ImportResult(
             {key: value for key, value in document.items() if value != {}}, tuple(read), (*self.no_effect, *idle),
             tuple(dict.fromkeys(self.assumed)), unknown=tuple(self.unknown),
-        ).with_all_settings(self.written)  # fmt: skip
+        ).classify_all_settings(self.written_names)  # fmt: skip
 
     def _model_section(self) -> dict[str, Any]:
         family, flavor = self.values["model.name"], self.values["model.flavor"]
@@ -124,7 +124,7 @@ class _TorchtitanJob(JobSettings):
         if self.values["model.num_mtp_layers"]:
             more["mtp_layers"] = self.values["model.num_mtp_layers"]
         if against := TABLES["no_decoders"].get(family):
-            raise self.error("model.name", f"{family} {against}, which is not modelled")
+            raise self.error("model.name", f"the model {family} {against}, which is not modelled")
         plain = _KERNEL_FLAVOR.sub("", flavor)
         name = f"{family} {plain}"
         found = next((known for known in _MODELS if known.lower() == name.lower()), None)
@@ -142,41 +142,41 @@ class _TorchtitanJob(JobSettings):
             near = [known for known in _MODELS if known.startswith(f"{family} ")]
             of = "one of" if near else "a model of"
             near = near or list(dict.fromkeys(known.split()[0] for known in _MODELS))
-            what = f"{family} {flavor} is not in the catalogue; take {of} {listed(near)}"
+            what = f"{family} {flavor} is not in the catalogue; take {of} {join_or(near)}"
             raise self.error("model.flavor", f"{what}, and change its sizes, as in --set model.layers=34")
         if debug:
             self.assumed.append("the debug model has its most common sizes; they changed between versions")
         return {"gated_mlp": True, **sizes, **more}
 
-    def _shard_degree(
-        self, gpus: int | None, fixed: int, started: tuple[int, str] | None, available: int | None
+    def _fsdp_shard_degree(
+        self, gpus: int | None, others: int, started: tuple[int, str] | None, available: int | None
     ) -> int:
-        """Return the FSDP shard degree, as given or what the other degrees leave of the GPUs."""
+        """Return the FSDP shard degree: the stated one, or the GPU count divided by all other degrees."""
         key = "parallelism.data_parallel_shard_degree"
         shard: int = self.values[key]
         if shard != -1:
-            if gpus and fixed * shard != gpus:
-                raise self.error(key, f"the degrees need {fixed * shard} GPUs, but {gpus} are requested")
+            if gpus and others * shard != gpus:
+                raise self.error(key, f"the degrees need {others * shard} GPUs, but {gpus} are requested")
             return shard
-        if not gpus and started and started[0] % fixed == 0:
+        if not gpus and started and started[0] % others == 0:
             gpus, who = started
             self.assumed.append(f"{gpus} GPUs, {who}")
         if not gpus and available:
-            gpus = max(1, available // fixed) * fixed
+            gpus = max(1, available // others) * others
             self.assumed.append(f"{gpus} GPUs of the cluster: the number is not stated (--gpus sets it)")
         if not gpus:
             what = "is -1 (all GPUs that other degrees leave), and the GPU count is unknown; give --gpus, or the degree"
             raise self.error(key, what)
-        if gpus % fixed:
-            what = f"{gpus} GPUs are not divisible by tensor x pipeline x context x replicate degrees = {fixed}"
+        if gpus % others:
+            what = f"{gpus} GPUs are not divisible by tensor x pipeline x context x replicate degrees = {others}"
             raise self.error(key, what)
-        return gpus // fixed
+        return gpus // others
 
     def _parallel_sections(
         self, gpus: int | None, started: tuple[int, str] | None, available: int | None
     ) -> tuple[dict[str, Any], dict[str, Any]]:
         tp, pp, cp, replicate = (self.values[f"parallelism.{axis}_degree"] for axis in _AXES)
-        shard = self._shard_degree(gpus, tp * pp * cp * replicate, started, available)
+        shard = self._fsdp_shard_degree(gpus, tp * pp * cp * replicate, started, available)
         sharded = shard * cp > 1
         parallel: dict[str, Any] = {"tp": tp, "pp": pp, "dp": replicate * shard, "zero": 3 if sharded else 0}
         if tp > 1 and self.values["parallelism.enable_sequence_parallel"]:
@@ -206,7 +206,7 @@ class _TorchtitanJob(JobSettings):
             return {}
         if sharded:
             self.assumed.append(
-                "a rank's experts are sharded over the ranks of its shard group with the same experts, and gathered "
+                "experts are sharded over the ranks of a shard group that hold the same experts, and gathered "
                 "layer by layer"
             )
         way = self.values["parallelism.expert_parallel_comm_backend"]
@@ -227,7 +227,7 @@ class _TorchtitanJob(JobSettings):
         known = TABLES["schedules"].get(name.lower())
         if known is None:
             what = "is not modelled; known: 1F1B, GPipe, Interleaved1F1B, LoopedBFS, ZBVZeroBubble, DualPipeV"
-            raise self.error("parallelism.pipeline_parallel_schedule", f"{shown(name)} {what}")
+            raise self.error("parallelism.pipeline_parallel_schedule", f"{quote_value(name)} {what}")
         chunks = {"chunks": 2} if known in schedules_with("takes_chunks") else {}
         by = "by default torchtitan gives the first and last stage fewer"
         if self.values["parallelism.pipeline_parallel_split_points"]:
@@ -240,7 +240,7 @@ class _TorchtitanJob(JobSettings):
         return {"schedule": known, **chunks, "layers_per_stage": "auto"}
 
     def _training_section(self, parallel: Mapping[str, Any], *, plain: bool) -> dict[str, Any]:
-        """Return batch, precision and recompute (``plain``: layers have only attention and one MLP)."""
+        """Return batch, precision and recompute settings; ``plain`` means a dense model without latent attention."""
         values, dp, pp = self.values, parallel["dp"], parallel["pp"]
         local, batch = values["training.local_batch_size"], values["training.global_batch_size"]
         micro = values["parallelism.pipeline_parallel_microbatch_size"] if pp > 1 else local
@@ -271,10 +271,10 @@ class _TorchtitanJob(JobSettings):
         if option == "op" and plain:  # every second matmul
             return {"recompute": "operators"}
         if option == "op":
-            self.assumed.append(
-                "every second layer is recomputed, nearest to op-selective checkpointing of layers that are not plain"
-            )
+            what = "with MoE or latent attention, mode op is not modelled"
+            self.assumed.append(f"every second layer is recomputed: {what}")
             option = "2"
         if not option.isdecimal() or len(option) > 9 or int(option) < 1:
-            raise self.error("activation_checkpoint.selective_ac_option", f"{shown(option)} is neither op nor a number")
+            what = f"{quote_value(option)} is neither op nor a number"
+            raise self.error("activation_checkpoint.selective_ac_option", what)
         return {"recompute": "full", **({"recompute_every": int(option)} if int(option) > 1 else {})}

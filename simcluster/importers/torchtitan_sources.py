@@ -1,4 +1,4 @@
-"""Settings of a torchtitan job from a Python registry of configurations or from a shell script.
+"""Readers of torchtitan settings from a Python registry of job configs or from a shell script.
 
 Names of a registry (``config_registry.py``) are those of pytorch/torchtitan's models/*/config_registry.py and
 config/configs.py (2026), whose newest functions take ``seq_len``, have the model in ``model`` and transforms around the
@@ -8,20 +8,20 @@ whole. A script names or writes a job config, followed by overrides.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from simcluster.base.errors import InputError
-from simcluster.documents.diagnostics import listed
-from simcluster.importers.arguments import explain_unexpanded_value
-from simcluster.importers.flat_settings import environment_assumptions, flatten, parse_toml_or_json
-from simcluster.importers.processes import count_processes_with_note
+from simcluster.documents.diagnostics import join_or
+from simcluster.importers.flat_settings import environment_assumptions, flatten_settings, parse_toml_or_json
+from simcluster.importers.import_result import FileReader
+from simcluster.importers.launch_arguments import explain_unexpanded_value
+from simcluster.importers.process_counts import count_processes_with_note
 from simcluster.importers.python_recipes import RecipeFile
 from simcluster.importers.python_values import RecordedCall, UnreadExpression
-from simcluster.importers.results import FileReader
-from simcluster.importers.shell.script import read_script
-from simcluster.importers.shell.state import ScriptState, join_value
+from simcluster.importers.shell.script_reader import read_script
+from simcluster.importers.shell.script_state import ScriptState, shell_value_to_text
 from simcluster.importers.torchtitan_settings import is_mapped_setting
 
 _MODES = {"FullAC": "full", "SelectiveAC": "selective", "NoAC": "none"}
@@ -40,25 +40,25 @@ _CONFIG_VARIABLE = "CONFIG_FILE"
 def read_registry_function(
     text: str, source: str, function: str, models: tuple[str, ...], sequence_length: int | None = None
 ) -> dict[str, Any]:  # fmt: skip
-    """Return the settings that a function of a torchtitan config registry makes.
+    """Return the settings that a function of a torchtitan config registry (in Python) returns.
 
     ``models`` are the names of known models, ``sequence_length`` the argument of a function that takes ``seq_len``.
     Raises InputError if there are several and none is named, and for a function that makes no readable trainer
     configuration.
     """
-    known: dict[str, Callable[..., Any]] = {"model_registry": _record_registry, "apply_transforms": _apply_transforms}
-    file = RecipeFile(text, source, known=known)
+    known: dict[str, Any] = {"model_registry": _record_model_registry, "apply_transforms": _apply_transforms}
+    file = RecipeFile(text, source, external=known)
     made = [name for name in file.functions if not name.startswith("_") and not name.endswith("debugmodel")]
     if not function and len(made) != 1:
         raise InputError(
             f"{source}: has several configurations; name one after a colon, as in {source}:{[*made, 'NAME'][0]}"
-            + (f" (it has {listed(made[:40])})" if made else "")
+            + (f" (it has {join_or(made[:40])})" if made else "")
         )
     function = function or made[0]
     found = file.read_function(function, {"seq_len": sequence_length} if sequence_length else {})
     name = found.name if isinstance(found, RecordedCall) else ""
     if name == "Controller.Config":
-        raise InputError(f"{source}: {function} is reinforcement learning; only pre-training steps are modelled")
+        raise InputError(f"{source}: {function} configures reinforcement learning; only pre-training is modelled")
     if name not in _TRAINERS and name.endswith("Trainer.Config"):
         raise InputError(f"{source}: {function} uses {name.partition('.')[0]}, which does not train a text decoder")
     if name not in _TRAINERS:
@@ -66,7 +66,8 @@ def read_registry_function(
     settings: dict[str, Any] = {}
     for section, value in found.fields.items():
         if section in ("model_spec", "model") and isinstance(value, RecordedCall):
-            settings |= _model_settings(value, _model_family(file.qualified_name(value.name), source, function, models))
+            family = _model_family(file.qualified_name(value.name), source, function, models)
+            settings |= _model_spec_settings(value, family)
         else:
             settings |= _section_settings(section, value)
     if "model" in found.fields and isinstance(found.fields.get("compile"), RecordedCall):
@@ -79,7 +80,7 @@ def read_registry_function(
     return settings | {f"effect of {function} {place}": True for place in file.undecided}
 
 
-def _record_registry(*args: Any, **named: Any) -> RecordedCall:
+def _record_model_registry(*args: Any, **named: Any) -> RecordedCall:
     length = named.get("seq_len")
     return RecordedCall(
         "model_registry", args, named | ({"max_context_length": length} if isinstance(length, int) else {})
@@ -90,23 +91,22 @@ def _apply_transforms(base: Any = None, transforms: Any = None, *_: Any, **__: A
     if not isinstance(base, RecordedCall) or not isinstance(transforms, list):
         return UnreadExpression("apply_transforms(...)")
     converters = [each for each in transforms if isinstance(each, RecordedCall) and _CONVERTER_NAME.search(each.name)]
-    others = [
-        each.name if isinstance(each, RecordedCall) else str(each) for each in transforms if each not in converters
-    ]
+    others = [each for each in transforms if each not in converters]
+    others = [each.name if isinstance(each, RecordedCall) else str(each) for each in others]
     fields = {"model_converters": RecordedCall("", (), {"converters": converters})} if converters else {}
     return RecordedCall(base.name, base.args, base.fields | fields | ({"transforms": others} if others else {}))
 
 
-def _model_family(place: str, source: str, function: str, models: tuple[str, ...]) -> str:
-    """Return the model family by the function's import, the file's folder or the function's name."""
-    if imported := re.search(r"\bmodels\.(\w+)\.\w+$", place):
+def _model_family(imported_as: str, source: str, function: str, models: tuple[str, ...]) -> str:
+    """Return the model family, found by the function's import, the file's folder or the function's name."""
+    if imported := re.search(r"\bmodels\.(\w+)\.\w+$", imported_as):
         return imported[1]
     folder = re.search(r"(models/)?\b(\w+)/[^/]*$", source)
     beginning = [model for model in models if function.startswith(f"{model}_")]
     return folder[2] if folder and (folder[1] or folder[2] in models) else max(beginning, key=len, default=function)
 
 
-def _model_settings(value: RecordedCall, family: str) -> dict[str, Any]:
+def _model_spec_settings(value: RecordedCall, family: str) -> dict[str, Any]:
     flavor = value.args[0] if value.args else value.fields.get("flavor", "")
     found = {"model.name": family, "model.flavor": flavor if isinstance(flavor, str) else ""}
     rest = {f"model.{key}": _to_plain_value(item) for key, item in value.fields.items() if key not in _CALL_FIELDS}
@@ -137,10 +137,8 @@ def _converter_settings(given: Any) -> dict[str, Any]:
     found: dict[str, Any] = {"model.converters": [_to_plain_value(each).partition(".")[0] for each in given]}
     for each in given:
         if isinstance(each, RecordedCall) and each.name.startswith("Float8Linear"):
-            said = {name: each.fields.get(name) for name, kind in _FLOAT8_FIELDS.items()}
-            found |= {
-                f"float8.{name}": value for name, value in said.items() if isinstance(value, _FLOAT8_FIELDS[name])
-            }
+            said = {name: each.fields.get(name) for name in _FLOAT8_FIELDS}
+            found |= {f"float8.{key}": value for key, value in said.items() if isinstance(value, _FLOAT8_FIELDS[key])}
     return found
 
 
@@ -178,8 +176,8 @@ def _to_plain_value(value: Any) -> Any:
 
 
 @dataclass(frozen=True)
-class LaunchedJob:
-    """Settings, GPU count and assumptions of a torchtitan job that a script starts."""
+class LaunchedTorchtitanJob:
+    """Settings, GPU count and assumptions of a torchtitan job that a launch script starts."""
 
     settings: dict[str, Any]
     gpus: int | None
@@ -187,20 +185,20 @@ class LaunchedJob:
 
 
 def read_job_script(
-    text: str, source: str, read_file: FileReader, given: Mapping[str, str], machine: int | None
-) -> LaunchedJob:  # fmt: skip
-    """Return the torchtitan job that a launch script starts; raise InputError if it starts none.
+    text: str, source: str, read_file: FileReader, given: Mapping[str, str], node_gpus: int | None
+) -> LaunchedTorchtitanJob:  # fmt: skip
+    """Return the torchtitan job that a shell script starts; raise InputError if it starts none.
 
-    ``given`` are values of its variables, and ``machine`` the GPUs of a node as the script counts them.
+    ``given`` are values of its variables, and ``node_gpus`` the GPUs of a node as the script counts them.
     """
-    state = read_script(text, ScriptState(source, dict(given), read_file, machine))
-    unset = state.unset_assumption()
+    state = read_script(text, ScriptState(source, dict(given), read_file, node_gpus))
+    unset = state.unset_variable_assumption()
     commands = (each for each in state.commands if any(map(_CONFIG_OPTION.match, each[0])))
     words, around = next(commands, ([], state.enclosing_words))
     place = next((place for place, word in enumerate(words) if _CONFIG_OPTION.match(word)), len(words))
     named = "".join(words[place : place + 1]).partition("=")[2] or "".join(words[place + 1 : place + 2])
-    named = named or join_value(state.get(_CONFIG_VARIABLE) or "")
-    config = state.file_text(named) if named else None
+    named = named or shell_value_to_text(state.variable_value(_CONFIG_VARIABLE) or "")
+    config = state.find_file_text(named) if named else None
     config = config or next((file for file in state.files.values() if _JOB_SECTION.search(file)), None)
     if config is None and named:
         raise InputError(f"{source}: starts torchtitan with {named}, which is not next to it; put it there")
@@ -209,17 +207,17 @@ def read_job_script(
         raise InputError(
             f"{source}: is a script that writes no job config{why}; give the TOML that it starts torchtitan with"
         )
-    settings = flatten(parse_toml_or_json(config, named or source), source)
-    launched, started = count_processes_with_note(words, around, machine)
+    settings = flatten_settings(parse_toml_or_json(config, named or source), source)
+    launched, started = count_processes_with_note(words, around, node_gpus)
     nodes, each = launched.get("nnodes", "1"), launched.get("nproc-per-node")
     assumed = (*state.assumed, *unset, *started, *environment_assumptions(state.variables))
-    return LaunchedJob(
+    return LaunchedTorchtitanJob(
         settings | _command_line_settings(words, settings, source), int(nodes) * int(each) if each else None, assumed
     )
 
 
 def _command_line_settings(words: Sequence[str], settings: Mapping[str, Any], source: str) -> dict[str, Any]:
-    """Return torchtitan's command-line overrides, converted to the types of the job config.
+    """Return the settings overridden on torchtitan's command line, with values of the job config's types.
 
     Raises InputError for a mapped setting whose value only a shell knows.
     """
@@ -235,9 +233,9 @@ def _command_line_settings(words: Sequence[str], settings: Mapping[str, Any], so
     return found
 
 
-def _parse_override_value(text: str, before: Any) -> Any:
-    if isinstance(before, list):
+def _parse_override_value(text: str, default: Any) -> Any:
+    if isinstance(default, list):
         return [part for part in text.split(",") if part]
-    if isinstance(before, str) or not re.fullmatch(r"(?i)true|false|-?\d{1,15}", text):
+    if isinstance(default, str) or not re.fullmatch(r"(?i)true|false|-?\d{1,15}", text):
         return text
     return text.lower() == "true" if text.isalpha() else int(text)

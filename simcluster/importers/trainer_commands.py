@@ -1,4 +1,4 @@
-"""Reader of the command that starts a DeepSpeed training, its option files and accelerate settings.
+"""Reader of commands that start DeepSpeed training, with their option files and accelerate's configuration.
 
 LLaMA-Factory's command takes a YAML file instead of options, programs of TRL after ``--config``. Names and defaults of
 accelerate are those of its commands/launch.py and of DeepSpeedPlugin in its utils/dataclasses.py.
@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import Any
 
 from simcluster.base.errors import InputError
-from simcluster.documents.reading import parse_document, read_document
-from simcluster.importers.arguments import CONFIG_JSON_ADVICE, Arguments, parse_words
-from simcluster.importers.flat_settings import option_value_words
-from simcluster.importers.results import TrackedSettings
-from simcluster.importers.shell.state import ScriptState
-from simcluster.importers.shell.syntax import is_script
+from simcluster.documents.yaml_documents import parse_document, read_document
+from simcluster.importers.flat_settings import yaml_value_to_words
+from simcluster.importers.import_result import TrackedSettings
+from simcluster.importers.launch_arguments import CONFIG_JSON_ADVICE, LaunchArguments, parse_command_words
+from simcluster.importers.shell.script_state import ScriptState
+from simcluster.importers.shell.shell_parser import is_shell_script
 
 TABLES = read_document(Path(__file__).with_name("trainer_scripts.yaml")).data
 """Classification of every option."""
@@ -37,21 +37,21 @@ _NO_EFFECT, _IDLE_FIELDS = (frozenset(TABLES[f"accelerate_{name}"].split()) for 
 
 @dataclass(frozen=True)
 class TrainerCommand:
-    """A command that starts a DeepSpeed training, with the name of its DeepSpeed configuration."""
+    """A command that starts DeepSpeed training, and the name of its DeepSpeed configuration file."""
 
-    arguments: Arguments
+    arguments: LaunchArguments
     config: str
     enclosing_words: Sequence[str] = ()
 
 
-def is_trainer_file(text: str) -> bool:
-    """Return whether the text is a YAML file of options for Hugging Face's Trainer."""
-    return _OPTION_FILE.search(text) is not None and not is_script(text)
+def is_trainer_option_file(text: str) -> bool:
+    """Return whether a text is a YAML file of options for Hugging Face's Trainer."""
+    return _OPTION_FILE.search(text) is not None and not is_shell_script(text)
 
 
 def read_trainer_option_file(text: str, source: str) -> TrainerCommand:
-    """Return the training that a YAML file of Trainer options describes."""
-    arguments = Arguments(_parse_trainer_options(text, source))
+    """Convert a YAML file of Hugging Face Trainer options to the command line that is equivalent to the file."""
+    arguments = LaunchArguments(_parse_trainer_options(text, source))
     if not (config := arguments.option_text(*CONFIG_OPTIONS)):
         raise InputError(
             f"{source}: does not use DeepSpeed (deepspeed: FILE); import the script that starts it, with the "
@@ -87,19 +87,19 @@ def find_deepspeed_command(state: ScriptState) -> TrainerCommand:
             program = " ".join(arguments.launcher[-2:])[-60:]
             without = without or f"starts {program} without DeepSpeed (with no --deepspeed FILE): {CONFIG_JSON_ADVICE}"
     if not found:
-        raise InputError(f"{state.source}: {missing or without or nothing}")
+        raise InputError(f"{state.source}: the script {missing or without or nothing}")
     if len({str(each.arguments.options) for each in found}) > 1:
-        state.assumed[f"the first of {len(found)} trainings that the script starts"] = None
+        state.assumed[f"of {len(found)} trainings that the script starts, only the first is imported"] = None
     return found[0]
 
 
-def _parse_trainer_command(words: Sequence[str], state: ScriptState) -> tuple[Arguments, str]:
-    """Return a command's options with those of the YAML file it names, and that file's name if missing.
+def _parse_trainer_command(words: Sequence[str], state: ScriptState) -> tuple[LaunchArguments, str]:
+    """Return the options of a command and of the YAML file that it names; also the file's name if missing.
 
     The file is after LLaMA-Factory's ``train``, a program, or its ``--config``; in the first two cases NAME=VALUE words
     after it are options.
     """
-    arguments = parse_words(words, repeated=True)
+    arguments = parse_command_words(words, repeated=True)
     for place, (before, word) in enumerate(zip(["", *words], words, strict=False)):
         dashed = before == "--config" or word.startswith("--config=")
         match = _YAML.fullmatch(word) if dashed or before == "train" or before.endswith(".py") else None
@@ -108,15 +108,13 @@ def _parse_trainer_command(words: Sequence[str], state: ScriptState) -> tuple[Ar
         own = arguments.options
         if not dashed:
             behind = words[place + 1 :]
-            settings = {
-                found[1].replace("_", "-"): (found[2],) for each in behind if (found := _SETTING.fullmatch(each))
-            }
-            own = (
-                parse_words([each for each in behind if not _SETTING.fullmatch(each)], repeated=True).options | settings
-            )
-            started = parse_words([*words[:place], "--"], repeated=True)
+            pairs = filter(None, map(_SETTING.fullmatch, behind))
+            settings = {pair[1].replace("_", "-"): (pair[2],) for pair in pairs}
+            others = [each for each in behind if not _SETTING.fullmatch(each)]
+            own = parse_command_words(others, repeated=True).options | settings
+            started = parse_command_words([*words[:place], "--"], repeated=True)
             arguments = replace(started, options=own, launcher=tuple(words[:place]))
-        if (text := state.file_text(match[1])) is None:
+        if (text := state.find_file_text(match[1])) is None:
             return arguments, match[1]
         own = {key: value for key, value in own.items() if key not in ("config", "")}
         return replace(arguments, options={**_parse_trainer_options(text, match[1]), **own}), ""
@@ -124,11 +122,11 @@ def _parse_trainer_command(words: Sequence[str], state: ScriptState) -> tuple[Ar
 
 
 def _parse_trainer_options(text: str, source: str) -> dict[str, tuple[str, ...]]:
-    """Return a YAML file's fields as options: null is omitted, false and empty texts are kept."""
+    """Return a YAML file's fields as options; null fields are omitted, but false and empty texts are kept."""
     data = parse_document(text, source=source).data
     empty = {name for name, value in data.items() if isinstance(value, str) and not value.strip()}
     return {
-        str(name).replace("_", "-"): ("",) if name in empty else option_value_words(value)
+        str(name).replace("_", "-"): ("",) if name in empty else yaml_value_to_words(value)
         for name, value in data.items()
         if value is not None
     }
@@ -136,11 +134,11 @@ def _parse_trainer_options(text: str, source: str) -> dict[str, tuple[str, ...]]
 
 @dataclass(frozen=True)
 class AccelerateSettings:
-    """DeepSpeed configuration, process counts and mixed precision that accelerate sets."""
+    """Settings that accelerate makes: DeepSpeed configuration, process counts and mixed-precision format."""
 
     config: str
-    named: str = ""
-    launched: Mapping[str, str] = field(default_factory=dict)
+    config_file: str = ""
+    process_counts: Mapping[str, str] = field(default_factory=dict)
     precision: str = ""
     assumed: tuple[str, ...] = ()
     no_effect: tuple[str, ...] = ()
@@ -154,11 +152,11 @@ def is_accelerate_file(text: str) -> bool:
 
 
 def read_accelerate_settings(
-    text: str, options: Mapping[str, str], source: str, *, steps_said: bool = False
+    text: str, options: Mapping[str, str], source: str, *, steps_set: bool = False
 ) -> AccelerateSettings:
-    """Return the settings of an accelerate configuration file, overridden by launcher options.
+    """Read an accelerate configuration file; options of the launcher override the file's settings.
 
-    ``steps_said``: the program sets gradient accumulation itself, to the same number. Raises InputError for a backend
+    ``steps_set``: the program sets gradient accumulation itself, to the same number. Raises InputError for a backend
     other than DeepSpeed.
     """
     data = TrackedSettings(parse_document(text, source=source).data if text else {"distributed_type": "DEEPSPEED"})
@@ -168,14 +166,14 @@ def read_accelerate_settings(
     given = {name.replace("-", "_"): value for name, value in options.items()}
     said: dict[str, Any] = data.get("deepspeed_config") or {}
     own: dict[str, Any] = {**said, **{name: given[name] for name in (*_READ_FIELDS, *_DEVICES) if name in given}}
-    zero: dict[str, Any] = {"stage": _parse_whole_number(own.get("zero_stage", 2))}
+    zero: dict[str, Any] = {"stage": _to_int_if_decimal(own.get("zero_stage", 2))}
     devices = {name.removesuffix("_device"): str(own.get(name, "none")).lower() for name in _DEVICES}
     zero |= {name: {"device": device} for name, device in devices.items() if device != "none"}
     auto = {"train_batch_size": "auto", "train_micro_batch_size_per_gpu": "auto"}
-    steps = "auto" if steps_said else _parse_whole_number(own.get("gradient_accumulation_steps", 1))
+    steps = "auto" if steps_set else _to_int_if_decimal(own.get("gradient_accumulation_steps", 1))
     formats = {"bf16": {"enabled": "auto"}, "fp16": {"enabled": "auto"}}
     config = {**auto, "gradient_accumulation_steps": steps, "zero_optimization": zero, **formats}
-    nodes, total = (_parse_whole_number(given.get(name, data.get(name))) for name in ("num_machines", "num_processes"))
+    nodes, total = (_to_int_if_decimal(given.get(name, data.get(name))) for name in ("num_machines", "num_processes"))
     nodes = nodes or 1
     whole = isinstance(nodes, int) and isinstance(total, int) and total % nodes == 0
     precision = str(given.get("mixed_precision", data.get("mixed_precision", "no")))
@@ -191,5 +189,5 @@ def read_accelerate_settings(
     )  # fmt: skip
 
 
-def _parse_whole_number(value: Any) -> Any:
+def _to_int_if_decimal(value: Any) -> Any:
     return int(value) if isinstance(value, str) and value.isdecimal() else value

@@ -1,4 +1,4 @@
-"""Training logs: the configuration that a framework prints at the start, and the measured step time.
+"""Readers of training logs: the configuration that a framework prints at the start, and the step times.
 
 Configurations are resolved: what a launch script or a recipe computes is there as a value. The forms are those of the
 functions that print them: ``_print_args`` and ``training_log`` of Megatron-LM (megatron/training), which
@@ -22,10 +22,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from simcluster.base.errors import InputError
-from simcluster.documents.catalogue.models import model_document
-from simcluster.importers.arguments import Arguments
+from simcluster.documents.catalogue.models import load_model_entry
 from simcluster.importers.framework_files import FIELD_OPTIONS, fields_to_options
-from simcluster.importers.option_values import (
+from simcluster.importers.launch_arguments import LaunchArguments
+from simcluster.importers.megatron_options import (
     EXPERT_OPTIONS,
     FIELD_REQUIREMENTS,
     INVERTED,
@@ -83,7 +83,7 @@ def has_step_times(text: str) -> bool:
 
 
 def measure_step_time(text: str, source: str, document: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
-    """Return a log's median step time as a scenario's ``measured`` section, and a sentence on it.
+    """Return a log's median step time as a scenario's ``measured`` section, and a sentence on how it was taken.
 
     It is the median (a line may have the mean of a logging interval) without warm-up: a tenth of the lines and at least
     one, but no further than iteration 10. Iterations with another batch, as during batch ramp-up, do not count. Raises
@@ -99,7 +99,7 @@ def measure_step_time(text: str, source: str, document: Mapping[str, Any]) -> tu
     whole = [(step, seconds) for step, seconds, size in found if size in (None, batch)]
     if not whole:
         sizes = ", ".join(sorted({str(size) for _, _, size in found})[:5])
-        raise InputError(f"{source}: has a global batch of {sizes}, but the scenario has {batch}; give its own log")
+        raise InputError(f"{source}: has a global batch of {sizes}, but the scenario has {batch}; give that run's log")
     early = sum(step < whole[0][0] + _MAX_SKIPPED for step, _ in whole)
     skipped = min(early, max(1, len(whole) // 10)) if len(whole) > 1 else 0
     kept = [seconds for _, seconds in whole[skipped:] if seconds > 0]
@@ -113,18 +113,18 @@ def measure_step_time(text: str, source: str, document: Mapping[str, Any]) -> tu
     return {"step_time": time, "source": f"{source}: {words}"}, f"measured {time}: {words} ({spread})"
 
 
-def _parse_step_lines(form: str, text: str, document: Mapping[str, Any]) -> list[tuple[int, float, int | None]]:
-    """Return the iteration, seconds and batch size of every log line that matches a pattern.
+def _parse_step_lines(pattern: str, text: str, document: Mapping[str, Any]) -> list[tuple[int, float, int | None]]:
+    """Return the iteration, seconds and batch size from every log line of the format ``pattern``.
 
     The batch is None if it is not printed. A line has a time, or a rate of steps, sequences or tokens per GPU.
     """
     rows = []
     batch, model = document["training"]["global_batch"], document["model"]
-    for number, match in enumerate(re.finditer(form, text, re.IGNORECASE)):
+    for number, match in enumerate(re.finditer(pattern, text, re.IGNORECASE)):
         said = {name: float(value.replace(",", "")) for name, value in match.groupdict().items() if value}
         size = int(said["batch"]) if "batch" in said else None
         if "tokens" in said:
-            length = model.get("sequence_length") or model_document(model["preset"])["sequence_length"]
+            length = model.get("sequence_length") or load_model_entry(model["preset"])["sequence_length"]
             rate = said["tokens"] * document["gpus"] / (batch * length)
         else:
             rate = said.get("rate", said.get("samples", 0.0) / batch)
@@ -133,8 +133,8 @@ def _parse_step_lines(form: str, text: str, document: Mapping[str, Any]) -> list
     return rows
 
 
-def strip_log(text: str) -> str:
-    """Return a training log without colors and rank prefixes, with the lines of only one rank."""
+def clean_log_text(text: str) -> str:
+    """Remove colors and rank prefixes from a training log, and the lines of all ranks but one."""
     text = _COLORS.sub("", text)
     places = [match.start() for form in (_ARGUMENTS, _TORCHTITAN_MARK, _DEEPSPEED) if (match := form.search(text))]
     begin = text.rfind("\n", 0, min(places)) + 1 if places else 0
@@ -146,12 +146,12 @@ def strip_log(text: str) -> str:
     return "".join(line.removeprefix(own).removeprefix(" ") for line in lines if line.startswith(own))
 
 
-def parse_printed_arguments(text: str, gpus_per_node: int | None) -> Arguments | None:
-    """Return the arguments that Megatron-LM prints in a log as options, or None if there are none.
+def parse_printed_arguments(text: str, gpus_per_node: int | None) -> LaunchArguments | None:
+    """Return, as options, the arguments that Megatron-LM prints in a log; None if the log has none.
 
     Of the hundreds of fields only those that a scenario has a place for, and switches that are on, are kept.
     """
-    found = _ARGUMENTS.search(plain := strip_log(text)) if "end of arguments" in text else None
+    found = _ARGUMENTS.search(plain := clean_log_text(text)) if "end of arguments" in text else None
     if found is None:
         return None
     fields = {name: _parse_printed_value(value.strip()) for name, value in _ARGUMENT.findall(found[1])}
@@ -169,12 +169,12 @@ def parse_printed_arguments(text: str, gpus_per_node: int | None) -> Arguments |
     world = fields.get("world_size")
     nodes = world // gpus_per_node if world and gpus_per_node and world % gpus_per_node == 0 else 1
     launched = {"nnodes": str(nodes), "nproc-per-node": str(world // nodes)} if isinstance(world, int) else {}
-    said = "of the arguments in the log only those that a scenario has a place for, and switches that are on, are used"
-    kept = {name: value for name, value in fields.items() if _is_used_argument(name, value)}
-    return Arguments(fields_to_options(kept), launched=launched, assumed=(said,))
+    said = "only those arguments in the log are used that map to scenario fields or are switches that are on"
+    kept = {name: value for name, value in fields.items() if _affects_scenario(name, value)}
+    return LaunchArguments(fields_to_options(kept), launched=launched, assumed=(said,))
 
 
-def _is_used_argument(name: str, value: Any) -> bool:
+def _affects_scenario(name: str, value: Any) -> bool:
     """Return whether a printed argument maps to the scenario or is a switch that is on."""
     if name in INVERTED:
         return value is False
@@ -186,7 +186,7 @@ def _is_used_argument(name: str, value: Any) -> bool:
 
 
 def _parse_printed_value(text: str) -> Any:
-    """Parse a value as Python prints it: a literal, a dtype or enum member, or a text."""
+    """Parse a value as Python prints it: a literal, a dtype, an enum member or a text."""
     try:
         return ast.literal_eval(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
@@ -196,11 +196,11 @@ def _parse_printed_value(text: str) -> Any:
 
 def parse_printed_torchtitan(text: str, source: str) -> dict[str, Any] | None:
     """Return the job config that torchtitan prints in a log, or None if there is none."""
-    return _parse_json_after(_TORCHTITAN_MARK, strip_log(text), source) if _TORCHTITAN_MARK.search(text) else None
+    return _parse_json_after(_TORCHTITAN_MARK, clean_log_text(text), source) if _TORCHTITAN_MARK.search(text) else None
 
 
 def extract_printed_yaml(text: str) -> str:
-    """Return the YAML configuration that Megatron-Bridge or NeMo prints, or else the text itself."""
+    """Return the YAML configuration that Megatron-Bridge or NeMo prints in a log, or the text if it has none."""
     if experiment := _EXPERIMENT.search(text):
         return textwrap.dedent(experiment[1])
     container = _CONTAINER.search(text) if "ConfigContainer" in text else None
@@ -208,8 +208,8 @@ def extract_printed_yaml(text: str) -> str:
 
 
 @dataclass(frozen=True)
-class PrintedDeepSpeed:
-    """DeepSpeed configuration, rank count and model configuration that a training log prints."""
+class PrintedDeepSpeedConfig:
+    """Configurations of DeepSpeed and of the model, and the number of ranks, as printed in a training log."""
 
     config: str
     ranks: int | None
@@ -217,8 +217,8 @@ class PrintedDeepSpeed:
     recomputes: bool
 
 
-def parse_printed_deepspeed(text: str, source: str) -> PrintedDeepSpeed | None:
-    """Return the configuration that DeepSpeed and transformers print in a log, or None.
+def parse_printed_deepspeed(text: str, source: str) -> PrintedDeepSpeedConfig | None:
+    """Return the configurations that DeepSpeed and transformers print in a log; None if there are none.
 
     Raises InputError for arguments of transformers' trainer without a DeepSpeed configuration.
     """
@@ -229,13 +229,13 @@ def parse_printed_deepspeed(text: str, source: str) -> PrintedDeepSpeed | None:
                 "hugging-face and the config.json of its model"
             )
         return None
-    plain = strip_log(text)
+    plain = clean_log_text(text)
     config = _parse_json_after(_DEEPSPEED, plain, source)
     resolved = {name: re.search(rf"\b{name} \.* *(\d+)\s*$", plain, re.MULTILINE) for name in _BATCHES}
     config |= {name: int(found[1]) for name, found in resolved.items() if found}
     world = _WORLD_SIZE.search(plain)
     model = _parse_json_after(_MODEL, plain, source) if _MODEL.search(plain) else None
-    return PrintedDeepSpeed(
+    return PrintedDeepSpeedConfig(
         json.dumps(config), int(world[1]) if world else None, model, "gradient_checkpointing=True" in plain
     )
 

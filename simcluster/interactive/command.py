@@ -12,22 +12,22 @@ from simcluster.base.errors import InputError
 from simcluster.cli import common
 from simcluster.cli.common import read_overrides
 from simcluster.cli.terminal import stop_progress_timer
-from simcluster.documents.shipped import builtin_names
-from simcluster.interactive.controls.settings import check_value, sort_settings
-from simcluster.interactive.page.server import serve
-from simcluster.interactive.page.states import Folder, StudioState, state_scenario
+from simcluster.documents.builtin_documents import builtin_names
+from simcluster.interactive.controls.settings import check_setting, sort_settings
+from simcluster.interactive.page.server import serve_studio
+from simcluster.interactive.page.studio_state import StudioFolder, StudioState, load_state_scenario
 
 
 def run(args: argparse.Namespace) -> None:
     """Check the arguments of ``simcluster studio`` and serve the page until Ctrl-C."""
-    folder, first = _initial_state(args.scenario, args.folder)
+    folder, first = _read_initial_state(args.scenario, args.folder)
     given = read_overrides(args)
     if given and first is None:
-        raise InputError(f"{given[0][0]}: overrides need a scenario; name one")
+        raise InputError(f"{given[0][0]}: overrides need a scenario to change; name a scenario")
     if first is not None:
-        first = StudioState(first.base, sort_settings({key: check_value(key, value) for key, value in given}))
+        first = StudioState(first.base, sort_settings({key: check_setting(key, value) for key, value in given}))
     if first is not None:
-        state_scenario(first, folder)
+        load_state_scenario(first, folder)
     if not 0 <= args.port < 65536:
         raise InputError(f"--port {args.port} must be from 1 to 65535; omit it for a free port")
 
@@ -35,11 +35,11 @@ def run(args: argparse.Namespace) -> None:
         raise InputError(f"--minutes {args.minutes:g} must be 0 or more; omit it to serve until Ctrl-C")
     seconds = None if args.minutes is None else 60 * args.minutes
 
-    def ready(address: str) -> None:
+    def announce_address(address: str) -> None:
         stop_progress_timer()
         common.print_answer(
             args,
-            lambda: f"the studio is at {address} (scenario files of {folder.path}; stop it with Ctrl-C)",
+            lambda: f"the studio runs at {address} (scenario files in {folder.path}; stop it with Ctrl-C)",
             lambda: {
                 "address": address,
                 "folder": str(folder.path),
@@ -52,20 +52,20 @@ def run(args: argparse.Namespace) -> None:
             webbrowser.open(address)
 
     with suppress(KeyboardInterrupt):  # the way it ends
-        serve(folder.path, first, ready, port=args.port, seconds=seconds)
+        serve_studio(folder.path, first, announce_address, port=args.port, seconds=seconds)
 
 
-def _initial_state(scenario: str | None, folder: str | None) -> tuple[Folder, StudioState | None]:
+def _read_initial_state(scenario: str | None, folder: str | None) -> tuple[StudioFolder, StudioState | None]:
     if folder is not None and not Path(folder).is_dir():
-        raise InputError(f"--folder {folder}: there is no such folder; name an existing one, or create it")
+        raise InputError(f"--folder {folder}: the folder does not exist; name an existing folder, or create it")
     if scenario is None:
-        return Folder(Path(folder or ".").resolve()), None
+        return StudioFolder(Path(folder or ".").resolve()), None
     if scenario in builtin_names("scenarios") and not Path(scenario).is_file():
-        return Folder(Path(folder or ".").resolve()), StudioState(scenario)
+        return StudioFolder(Path(folder or ".").resolve()), StudioState(scenario)
     path = Path(scenario)
-    found = Folder(Path(folder).resolve() if folder else path.resolve().parent)
+    found = StudioFolder(Path(folder).resolve() if folder else path.resolve().parent)
     if not path.is_file():
         return found, StudioState(scenario)  # refused with what there is
     if path.resolve().parent != found.path:
-        raise InputError(f"{scenario} is not in --folder {folder}; omit --folder, or name a file in it")
+        raise InputError(f"{scenario} is not in --folder {folder}; omit --folder, or name a file in that folder")
     return found, StudioState(path.name)

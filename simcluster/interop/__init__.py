@@ -1,1 +1,1 @@
-"""Traces of training steps: PyTorch and Nsight profiles, Chakra, replay of recorded jobs, export."""
+"""Traces of training steps: read PyTorch, Nsight and Chakra files, replay recorded jobs, export simulated ones."""

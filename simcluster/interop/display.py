@@ -1,17 +1,17 @@
-"""Display of trace objects in Python as one line (``LINES``) or as the command's text (``TEXTS``)."""
+"""Reprs of trace objects: one-line texts (``LINES``), and the commands' full reports (``TEXTS``)."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from simcluster.base.shown import clip_line
+from simcluster.base.display import clip_line
 from simcluster.base.units import format_seconds
-from simcluster.show.lines import NAME, object_line
+from simcluster.show.repr_lines import NAME, repr_line
 
 if TYPE_CHECKING:
     from simcluster.interop.export.trace_export import TraceFiles
-    from simcluster.interop.replay.straggler_metrics import Straggling
+    from simcluster.interop.replay.straggler_metrics import StragglerMetrics
     from simcluster.interop.trace_comparison.trace_difference import TraceDifference
 
 
@@ -23,15 +23,15 @@ def _trace_difference_line(found: TraceDifference) -> str:
 
 def _trace_files_line(found: TraceFiles) -> str:
     last = found.files[-1] if len(found.files) == 1 else found.files[0].parent
-    return object_line(found, str(last), f"{len(found.ranks):,} of {found.job_ranks:,} ranks")
+    return repr_line(found, str(last), f"{len(found.ranks):,} of {found.job_ranks:,} ranks")
 
 
-def _straggling_line(found: Straggling) -> str:
-    return f"Straggling(S {found.slowdown:.4f}: {len(found.steps)} steps, error of the replay {found.error:.1%})"
+def _straggler_metrics_line(found: StragglerMetrics) -> str:
+    return f"StragglerMetrics(S {found.slowdown:.4f}: {len(found.steps)} steps, error of the replay {found.error:.1%})"
 
 
 LINES: Mapping[str, Callable[[Any], str]] = {
-    "Straggling": _straggling_line,
+    "StragglerMetrics": _straggler_metrics_line,
     "TraceDifference": _trace_difference_line,
     "TraceFiles": _trace_files_line,
 }
@@ -39,9 +39,9 @@ LINES: Mapping[str, Callable[[Any], str]] = {
 
 def _trace_difference_text(found: TraceDifference) -> str:
     from simcluster.interop.trace_comparison.comparison_text import report_blocks
-    from simcluster.show.blocks import blocks_text
+    from simcluster.show.output_blocks import render_as_text
 
-    return blocks_text(report_blocks(found))
+    return render_as_text(report_blocks(found))
 
 
 TEXTS: Mapping[str, Callable[[Any], str]] = {"TraceDifference": _trace_difference_text}

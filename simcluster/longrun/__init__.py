@@ -1,1 +1,1 @@
-"""Training runs that last weeks (failures, restarts, cost), and the models and losses that a budget buys."""
+"""Simulation of training runs that last weeks (failures, restarts, cost), and loss laws for compute budgets."""

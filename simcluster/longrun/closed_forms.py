@@ -1,4 +1,4 @@
-"""Closed forms for long runs: checkpoint intervals, efficiency, and shortage of spare nodes.
+"""Closed-form formulas for long runs: best checkpoint interval, efficiency, and shortage of spare nodes.
 
 Each states when it is valid. Times are in seconds, rates in 1/s. C: a checkpoint that stops training; mu = 1/rate: mean
 time between failures of the job; R: a recovery in which it may fail again; D: a downtime in which it cannot; work (w):
@@ -26,20 +26,20 @@ def expm1_or_inf(exponent: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class SegmentMoments:
-    """Mean and variance of a time (s, s^2), and the expected number of failures during it."""
+    """Mean (s) and variance (s^2) of the time to finish a work segment, and its expected number of failures."""
 
     mean: float
     variance: float
     failures: float
 
 
-def young(checkpoint: float, mu: float) -> float:
-    """Return Young's first-order best time (s) between checkpoints (1974), for ``checkpoint`` far below ``mu``."""
+def young_interval(checkpoint: float, mu: float) -> float:
+    """Return Young's (1974) best checkpoint interval (s), valid if a checkpoint takes far less than the MTBF ``mu``."""
     return math.sqrt(2 * checkpoint * mu)
 
 
-def daly(checkpoint: float, mu: float) -> float:
-    """Return Daly's best time (s) between checkpoints (2006, eq. 37); ``mu`` if a checkpoint takes 2 mu or more."""
+def daly_interval(checkpoint: float, mu: float) -> float:
+    """Return Daly's (2006, eq. 37) best checkpoint interval (s); the MTBF ``mu`` if a checkpoint takes 2 mu or more."""
     if checkpoint >= 2 * mu:
         return mu
     half = checkpoint / (2 * mu)
@@ -47,7 +47,7 @@ def daly(checkpoint: float, mu: float) -> float:
 
 
 def best_interval(checkpoint: float, mu: float) -> float:
-    """Return the exact best time (s) between checkpoints for exponentially distributed failures.
+    """Return the exact best checkpoint interval (s) for exponentially distributed failures with MTBF ``mu``.
 
     mu (1 + W0(-exp(-C/mu - 1))); neither R nor D matters. Near the branch point of W, where C/mu is lost next to 1, W's
     series is used.
@@ -60,79 +60,81 @@ def best_interval(checkpoint: float, mu: float) -> float:
     return mu * (1 + float(lambertw(-math.exp(-checkpoint / mu - 1)).real))
 
 
-def segment_time(work: float, checkpoint: float, recovery: float, down: float, rate: float) -> float:
-    """Return the mean time (s) to finish ``work`` and its checkpoint, with exponentially distributed failures."""
+def mean_segment_time(work: float, checkpoint: float, recovery: float, down: float, rate: float) -> float:
+    """Return the mean time (s) to finish ``work`` s of work and a checkpoint, with exponential failures."""
     return (1 / rate + down) * exp_or_inf(rate * recovery) * expm1_or_inf(rate * (work + checkpoint))
 
 
-def efficiency(work: float, checkpoint: float, recovery: float, down: float, rate: float) -> float:
-    """Return the share of time spent on work that is kept; exact for exponentially distributed failures."""
+def kept_share(work: float, checkpoint: float, recovery: float, down: float, rate: float) -> float:
+    """Return the share of time spent on work that no failure undoes; exact for exponential failures."""
     if not rate:
         return work / (work + checkpoint)
-    return work / segment_time(work, checkpoint, recovery, down, rate)
+    return work / mean_segment_time(work, checkpoint, recovery, down, rate)
 
 
 def first_order_efficiency(work: float, checkpoint: float, restart: float, mu: float) -> float:
-    """Return the share of time spent on kept work to first order: 1 - C/w - (w/2 + R + D)/mu."""
+    """Return the first-order share of kept work in all time: 1 - checkpoint/work - (work/2 + restart)/mu."""
     return 1 - checkpoint / work - (work / 2 + restart) / mu
 
 
 def _time_to_failure(length: float, rate: float) -> tuple[float, float]:
-    """Return mean and variance (s, s^2) of the time to a failure, given that it occurs within ``length``."""
+    """Return mean and variance (s, s^2) of the time to a failure that occurs within ``length`` s."""
     kept, failed = math.exp(-rate * length), -math.expm1(-rate * length)
     mean = 1 / rate - length * kept / failed
     return mean, 2 / rate**2 - kept * (length**2 + 2 * length / rate) / failed - mean**2
 
 
-def _time_until_success(length: float, extra: tuple[float, float], rate: float) -> SegmentMoments:
-    """Return the time until ``length`` passes without failure; each failure adds ``extra`` (mean, variance)."""
+def _time_until_success(length: float, failure_cost: tuple[float, float], rate: float) -> SegmentMoments:
+    """Return the moments of the time until ``length`` s pass without a failure, given the cost of each failure."""
     kept = math.exp(-rate * length)
     times, spread = (1 - kept) / kept, (1 - kept) / kept**2
     mean, variance = _time_to_failure(length, rate)
-    mean, variance = mean + extra[0], variance + extra[1]
+    mean, variance = mean + failure_cost[0], variance + failure_cost[1]
     return SegmentMoments(length + times * mean, times * variance + spread * mean**2, times)
 
 
 def segment_moments(work: float, checkpoint: float, recovery: float, down: float, rate: float) -> SegmentMoments:
-    """Return mean and variance of a segment's time and its failures, exact for exponential failures."""
+    """Return the moments of the time for a work segment and its checkpoint, exact for exponential failures."""
     again = _time_until_success(recovery, (down, 0.0), rate) if recovery else SegmentMoments(0.0, 0.0, 0.0)
     whole = _time_until_success(work + checkpoint, (down + again.mean, again.variance), rate)
     return SegmentMoments(whole.mean, whole.variance, whole.failures * (1 + again.failures))
 
 
-def ettr(rate: float, restart: float, interval: float) -> float:
-    """Return Meta's first-order effective training time ratio (arXiv:2410.21680); negative where it is not valid."""
+def meta_ettr(rate: float, restart: float, interval: float) -> float:
+    """Return the effective training time ratio by Meta's formula (arXiv:2410.21680); negative where it is invalid."""
     return 1 - rate * (restart + interval / 2)
 
 
 @dataclass(frozen=True, slots=True)
 class TwoLevelCheckpoints:
-    """Two-level checkpointing: overhead (share of time), snapshots in memory per stored one, and period (s)."""
+    """Checkpoints in memory and storage: overhead (share of time), memory snapshots per storage write, period (s)."""
 
     overhead: float
-    cycles: float
-    pattern: float
+    snapshots_per_stored: float
+    period: float
 
 
-def best_two_levels(memory: float, storage: float, memory_rate: float, storage_rate: float) -> TwoLevelCheckpoints:
-    """Return the best combination of checkpoints in memory and on storage, to first order.
+def best_two_level_checkpoints(
+    memory: float, storage: float, memory_rate: float, storage_rate: float
+) -> TwoLevelCheckpoints:
+    """Return the best schedule of checkpoints in memory and on storage, to first order.
 
     Failures at ``memory_rate`` are survived by copies in memory, those at ``storage_rate`` only by storage. Overhead
     sqrt(2 l1 C1) + sqrt(2 l2 C2) (Benoit, Cavelan, Robert and Sun).
     """
     overhead = math.sqrt(2 * memory_rate * memory) + math.sqrt(2 * storage_rate * storage)
     cycles = math.sqrt(memory_rate / storage_rate * storage / memory)
-    pattern = math.sqrt(2 * (cycles * memory + storage) / (memory_rate / cycles + storage_rate))
-    return TwoLevelCheckpoints(overhead, cycles, pattern)
+    period = math.sqrt(2 * (cycles * memory + storage) / (memory_rate / cycles + storage_rate))
+    return TwoLevelCheckpoints(overhead, cycles, period)
 
 
 def async_interval(stall: float, write: float, slowed: float, mu: float) -> float:
-    """Return the first-order best interval (s) of asynchronous checkpoints: max(B, sqrt(2 (S + x B) mu))."""
+    """Return the first-order best interval (s) of asynchronous checkpoints, at least the time of a ``write``."""
     return max(write, math.sqrt(2 * (stall + slowed * write) * mu))
 
 
 def async_efficiency(work: float, stall: float, write: float, slowed: float, mu: float, restart: float) -> float:
-    """Return the share of kept work with asynchronous checkpoints; exact without failures in restarts, w >= B."""
+    """Return the share of kept work in all time, async checkpoints; exact if restarts never fail and work >= write."""
     exponent = (work + stall + slowed * write) / mu
     return work * math.exp(-exponent - write / mu) / (-math.expm1(-exponent) * (mu + restart))
 
@@ -140,27 +142,27 @@ def async_efficiency(work: float, stall: float, write: float, slowed: float, mu:
 def kept_work_share(
     work: float, stall: float, write: float, slowed: float, recovery: float, down: float, rate: float
 ) -> float:
-    """Return the share of time spent on kept work, exact for exponential failures; ``write`` 0 is blocking."""
+    """Return the share of time spent on work that no failure undoes; ``write`` = 0 means blocking checkpoints."""
     if not rate:
         return work / (work + stall + slowed * write)
     if not write:
-        return efficiency(work, stall, recovery, down, rate)
+        return kept_share(work, stall, recovery, down, rate)
     outage = (down and down * exp_or_inf(rate * recovery)) + expm1_or_inf(rate * recovery) / rate
     return async_efficiency(work, stall, write, slowed, 1 / rate, outage)
 
 
 def async_lost_share(work: float, stall: float, write: float, slowed: float, mu: float, restart: float) -> float:
-    """Return the share of time lost with asynchronous checkpoints, to first order: (S + x B)/w + (U + w/2 + B)/mu."""
+    """Return the first-order share of time lost to async checkpoints, restarts and redone work."""
     return (stall + slowed * write) / work + (restart + work / 2 + write) / mu
 
 
 def verified_interval(verify: float, checkpoint: float, silent_rate: float, rate: float) -> float:
-    """Return the best interval (s) between checkpoints that are each preceded by a verification."""
+    """Return the best interval (s) between checkpoints if each is verified before it is written."""
     return math.sqrt((verify + checkpoint) / (silent_rate + rate / 2))
 
 
 def erlang_b(servers: int, load: float) -> float:
-    """Return the share of time in which all servers are busy (Erlang 1917), for any law of service times."""
+    """Return the share of time in which all servers are busy (Erlang 1917); the service time distribution is free."""
     blocked = 1.0
     for server in range(1, servers + 1):
         blocked = load * blocked / (server + load * blocked)
@@ -182,8 +184,8 @@ def shortage_share(spares: int, rate: float, repair: float, crews: int | None = 
     return weights[-1] / sum(weights)
 
 
-def none_left(spares: int, load: float) -> float:
-    """Return the probability of more failures than spares, for a Poisson count of mean ``load`` without repair."""
+def shortage_probability(spares: int, load: float) -> float:
+    """Return the probability of more than ``spares`` failures, Poisson-distributed with mean ``load``, no repair."""
     from scipy.stats import poisson
 
     return float(poisson.sf(spares, load))

@@ -1,4 +1,4 @@
-"""Power of a job: per GPU by utilisation, of the whole job over a step, and by time category over a run.
+"""Power of a job: of a GPU by utilisation, of all nodes over a step, and by time category over a run.
 
 A GPU draws idle + (full - idle) x u, where u is its utilisation relative to the load at which it draws ``full``; a node
 adds ``node`` at any load; the building ``pue`` times all. Seconds, watts, joules; kWh where the name says so.
@@ -15,10 +15,10 @@ from pydantic import Field
 
 from simcluster.base.arrays import Floats, Ints, run_start_mask
 from simcluster.base.errors import InputError
-from simcluster.devices.device import TilesMatmul
+from simcluster.devices.device import TiledMatmul
+from simcluster.documents.base_spec import Count, Spec
 from simcluster.documents.catalogue import load_presets
 from simcluster.documents.diagnostics import did_you_mean
-from simcluster.documents.spec import Count, Spec
 from simcluster.results.result import Result
 from simcluster.scenario.run_section import PowerSpec
 
@@ -33,7 +33,7 @@ _WAITS = ("checkpoint", "verification", "slow", "detection", "pause")  # all or 
 
 
 class DevicePower(Spec):
-    """Power draw (W) of a GPU when ``idle`` and at its limit (``full``), and of the rest of its node.
+    """Power (W) of a GPU when ``idle`` and when ``full`` (at its power limit), and of the rest of a node.
 
     A node has ``gpus`` GPUs; its rest draws ``node`` (None: unknown, not counted). ``communication`` is the utilisation
     from idle to full while bytes move, ``waiting`` where a collective waits for its peers.
@@ -52,13 +52,13 @@ class DevicePower(Spec):
         return np.asarray(self.idle + (self.full - self.idle) * np.clip(utilisation, 0.0, 1.0), dtype=np.float64)
 
     @property
-    def node_share(self) -> float:
-        """Power (W) of the rest of a node, per GPU."""
+    def node_watts_per_gpu(self) -> float:
+        """Power (W) of the rest of a node, divided by the node's number of GPUs."""
         return (self.node or 0.0) / self.gpus
 
 
 def load_device_power(device: str) -> DevicePower:
-    """Return the power figures of a device in the catalogue; InputError if it has none."""
+    """Return the catalogue's power figures of a GPU model; raise InputError if the catalogue has none."""
     known = load_presets("power.yaml")
     if device not in known:
         raise InputError(
@@ -69,7 +69,7 @@ def load_device_power(device: str) -> DevicePower:
 
 
 def resolve_power(device: str, own: PowerSpec) -> DevicePower | None:
-    """Return the power figures of a run's device: the catalogue's, overridden by the scenario's.
+    """Return the power figures of a run's GPUs, the scenario's before the catalogue's; None if unknown.
 
     None if neither has any. InputError if the run states some of them, and the catalogue does not know the rest.
     """
@@ -88,7 +88,7 @@ def resolve_power(device: str, own: PowerSpec) -> DevicePower | None:
 
 @dataclass(frozen=True)
 class PowerCurve:
-    """Power of a whole job over a step: ``watts[i]`` from ``instants[i]`` to the next; the last instant is the end."""
+    """Power of a whole job over a step, constant between instants: ``watts[i]`` from ``instants[i]`` to the next."""
 
     instants: Floats
     watts: Floats
@@ -104,7 +104,7 @@ class PowerCurve:
         return self.joules / float(self.instants[-1] - self.instants[0])
 
     def smoothed_watts(self, window: float) -> Floats:
-        """Return the mean power (W) in a sliding window (s), at the positions where its slope changes."""
+        """Return the power (W) averaged over a sliding window (s), at each time where that average changes slope."""
         energy = np.concatenate([[0.0], np.cumsum(self.watts * np.diff(self.instants))])
         begin, end = float(self.instants[0]), float(self.instants[-1])
         if window >= end - begin:
@@ -113,8 +113,8 @@ class PowerCurve:
         passed = np.interp(starts + window, self.instants, energy) - np.interp(starts, self.instants, energy)
         return np.asarray(passed / window)
 
-    def swing(self, window: float = 0.0) -> float:
-        """Return the peak-to-peak power (W), averaged over a window (s) if given."""
+    def peak_to_peak(self, window: float = 0.0) -> float:
+        """Return the highest minus the lowest power (W); with a window (s), of power averaged over that window."""
         watts = self.smoothed_watts(window) if window else self.watts
         return float(watts.max() - watts.min())
 
@@ -129,7 +129,7 @@ def power_curve(
     *,
     step: float | None = None,
 ) -> PowerCurve:
-    """Return a job's power over a step from spans, each with its rank, start and end (s), and utilisation.
+    """Compute a job's power over a step from spans: arrays of rank, start (s), end (s) and utilisation.
 
     Concurrent spans of a rank add up, to 1 at most. ``weights`` is the number of GPUs that each rank represents (all
     ranks there are: those without spans idle); ``step`` the seconds of the step (default: until the last span's end).
@@ -149,24 +149,23 @@ def power_curve(
     order = np.argsort(at, kind="stable")
     instants, place = np.unique(np.concatenate([[0.0, until], at[order]]), return_inverse=True)
     level = np.cumsum(np.bincount(place[2:], step_up[order], minlength=len(instants)))
-    gpus = sum(weights.values())
-    watts = gpus * (draw.idle + draw.node_share) + (draw.full - draw.idle) * level
+    watts = sum(weights.values()) * (draw.idle + draw.node_watts_per_gpu) + (draw.full - draw.idle) * level
     inside = instants < until
     return PowerCurve(np.append(instants[inside], until), np.asarray(watts[inside], dtype=np.float64))
 
 
-def category_watts(fate: str, draw: DevicePower, step: float, gpus: int) -> float:
-    """Return the power (W) of all GPUs and nodes of a job in a time category (such as lost, restart).
+def category_watts(category: str, draw: DevicePower, step: float, gpus: int) -> float:
+    """Return the power (W) of all nodes of a job, GPUs included, in a time category such as lost or restart.
 
     Where a job trains, or redoes lost work, it draws ``step`` (in total, ``PowerCurve.mean``); where all wait in a
     collective, as for a hung peer or a snapshot, ``waiting``; where it is stopped, idle.
     """
-    if fate in _TRAINS:
+    if category in _TRAINS:
         return step
-    return gpus * (float(draw.watts(draw.waiting if fate in _WAITS else 0.0)) + draw.node_share)
+    return gpus * (float(draw.watts(draw.waiting if category in _WAITS else 0.0)) + draw.node_watts_per_gpu)
 
 
-def step_power(result: Result, draw: DevicePower | None = None, *, computing: bool = False) -> PowerCurve:
+def simulated_step_power(result: Result, draw: DevicePower | None = None, *, computing: bool = False) -> PowerCurve:
     """Return the power (W) of the whole job over a simulated step.
 
     ``draw`` defaults to that of the scenario's device (InputError if it is not known). Computation of layers has as
@@ -178,14 +177,14 @@ def step_power(result: Result, draw: DevicePower | None = None, *, computing: bo
     draw = load_device_power(device.name) if draw is None else draw
     communication, waiting = (0.0, 0.0) if computing else (draw.communication, draw.waiting)
     matmul, fp8, share = device.matmul, device.peak.fp8 == result.facts.peak_flops, 1.0
-    if isinstance(matmul, TilesMatmul):
+    if isinstance(matmul, TiledMatmul):
         power, kept = (matmul.power_fp8, matmul.sustained_fp8) if fp8 else (matmul.power, matmul.sustained)
         share = (power or matmul.power) * (kept or matmul.sustained)
     weights = {rank: float(weight) for rank, weight in result.weights.items()}
     each = np.zeros(max(weights) + 1)
     each[list(weights)] = list(weights.values())
-    on_compute = spans.stream == spans.code("compute")
-    matmuls = on_compute & np.isin(spans.kind, [spans.code(kind) for kind in ("forward", "backward", "recompute")])
+    on_compute = spans.stream == spans.word_code("compute")
+    matmuls = on_compute & np.isin(spans.kind, [spans.word_code(kind) for kind in ("forward", "backward", "recompute")])
     flops = result.facts.hardware_flops * result.steps / (result.facts.peak_flops * share)
     busy = min(1.0, flops / float((each[spans.rank] * (spans.end - spans.start))[matmuls].sum()))
     waits = ~on_compute & (spans.start > spans.ready)

@@ -1,4 +1,4 @@
-"""Random numbers of long runs: counter-based streams, one per purpose, with numbers by run and occurrence.
+"""Counter-based random numbers of long runs: a stream per purpose, addressed by run and occurrence.
 
 The numbers of an occurrence (the 7th failure of "gpu", how long its repair takes) are the same in a run whatever else
 happens, in whatever order and process, and under every policy: runs that differ in one thing share all other draws
@@ -18,14 +18,14 @@ BLOCK = 64
 
 
 class RandomStream:
-    """Uniform random numbers of one run for one purpose, ``draws`` per occurrence, cached in blocks."""
+    """Uniform random numbers for one purpose in one run: ``draws`` numbers per event occurrence, cached in blocks."""
 
     def __init__(self, seed: int, run: int, what: str, draws: int) -> None:
         self.seed, self.run, self.what, self.draws = seed, run, what, draws
         self._blocks: list[Floats] = []
 
     def uniforms_for(self, occurrence: int) -> Floats:
-        """Return the random numbers of an occurrence, an array of shape (1, draws)."""
+        """Return the uniform random numbers of an event's nth occurrence, as an array (1, draws)."""
         block, place = divmod(occurrence, BLOCK)
         while block >= len(self._blocks):
             numbers = np.empty((self.draws, 1, BLOCK))
@@ -36,7 +36,7 @@ class RandomStream:
 
 
 def fill_random_numbers(seed: int, what: str, block: int, draw: int, first: int, out: Floats) -> Floats:
-    """Fill ``out`` [run, occurrence] with a block of random numbers, for the runs from ``first`` on."""
+    """Fill the array ``out`` [run, occurrence] with uniform random numbers, for runs numbered from ``first``."""
     digest = hashlib.blake2b(repr((seed, what, block, draw)).encode(), digest_size=16).digest()
     bits = np.random.Philox(key=int.from_bytes(digest, "little"), counter=first * (BLOCK // 4))  # four a counter
     np.random.Generator(bits).random(out=out)

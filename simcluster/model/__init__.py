@@ -1,1 +1,1 @@
-"""Counts of a transformer model: parameters, FLOPs, kernels, tensors, bytes of state. Independent of devices."""
+"""Device-independent sizes of a transformer model: parameters, FLOPs, kernels, tensors, bytes of model state."""

@@ -1,4 +1,4 @@
-"""The attention block as a layer kind: norm, QKV matmul, positions, core attention and output projection."""
+"""Layer kind of the attention block: norm, QKV matmul, positions, core attention, output projection."""
 
 from __future__ import annotations
 
@@ -6,13 +6,18 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import ClassVar, assert_never
 
-from simcluster.documents.kinds import AllowedValues
+from simcluster.documents.field_annotations import AllowedValues
 from simcluster.model import eager_sections as eager
-from simcluster.model.choices import RecomputeModule
-from simcluster.model.context import CpExchange, context_of, fused_core, has_fused_softmax, unfused_core
-from simcluster.model.kept import Tensor, mask, operands
+from simcluster.model.context_parallel import (
+    CpExchange,
+    fused_core_section,
+    has_fused_softmax,
+    make_cp_exchange,
+    unfused_core_section,
+)
+from simcluster.model.kernel_choices import RecomputeModule
 from simcluster.model.kernels import Block, Section
-from simcluster.model.layer_block import layer_block, make_norm
+from simcluster.model.layer_block import layer_block, norm_section
 from simcluster.model.layer_kind import AttentionBackward, Flops, LayerKind, WeightMatrix
 from simcluster.model.layer_sections import (
     FP32_BYTES,
@@ -22,14 +27,15 @@ from simcluster.model.layer_sections import (
     bias_section,
     fused_rotation,
     join_sections,
-    linear,
+    linear_section,
     local_sizes,
 )
-from simcluster.model.transformer import Model, tensor_shard
+from simcluster.model.saved_tensors import SavedTensor, dropout_mask_tensors, matmul_input_tensors
+from simcluster.model.transformer import Model, shard_widths
 
 
 class Attention(LayerKind):
-    """Multi-head or grouped-query attention."""
+    """Layer kind of multi-head and grouped-query attention."""
 
     name = "attention"
     MIXES = SQUARE = True
@@ -37,21 +43,21 @@ class Attention(LayerKind):
 
     def matrices(self, model: Model, tp: int = 1, ep: int = 1, etp: int = 1) -> Iterator[WeightMatrix]:
         """Yield the weight matrices of queries, keys and values (separately), and of the output projection."""
-        shard, hidden = tensor_shard(model, tp), model.hidden_size
+        shard, hidden = shard_widths(model, tp), model.hidden_size
         query, kv = shard.heads * model.head_dim, shard.kv_heads * model.head_dim
         yield WeightMatrix(query, hidden, "rows")
         yield WeightMatrix(kv, hidden, "rows", count=2)
         yield WeightMatrix(hidden, query, "columns")
 
-    def products(self, model: Model, tp: int = 1, etp: int = 1) -> list[WeightMatrix]:
-        """Return the attention's weight matrices as multiplied: QKV fused into one, and the projection."""
+    def matmul_matrices(self, model: Model, tp: int = 1, etp: int = 1) -> list[WeightMatrix]:
+        """Return the weight matrices of the attention's matmuls: QKV fused into one, and the output projection."""
         *inputs, projection = self.matrices(model, tp)
         rows = sum(each.rows * each.count for each in inputs)
         return [WeightMatrix(rows, model.hidden_size, "rows"), projection]
 
-    def vectors(self, model: Model, tp: int = 1) -> int:
-        """Return the number of bias and attention-sink parameters on a rank; the projection bias is whole."""
-        shard = tensor_shard(model, tp)
+    def count_vector_parameters(self, model: Model, tp: int = 1) -> int:
+        """Count a tp rank's bias and attention-sink parameters; the output projection's bias is not split."""
+        shard = shard_widths(model, tp)
         width = (shard.heads + 2 * shard.kv_heads) * model.head_dim
         sinks = shard.heads if model.attention_sinks else 0
         rows = {True: model.hidden_size, "attention": model.hidden_size, "qkv": 0, False: 0}[model.bias]
@@ -62,21 +68,20 @@ class Attention(LayerKind):
 
         Unfused core attention works on the full square, since its matmuls cannot skip the masked half: it executes 4 n
         s q / tp FLOP where the fused kernel executes ``causal_factor`` of that. Selective recompute runs the core
-        again, a fused one where the software does (``RankShape.core_again``). PyTorch's attention, eager or compiled,
-        reads keys and values copied for every head (``eager_sections``).
+        again, a fused one where the software does (``RankShape.recomputes_core``). PyTorch's attention, eager or
+        compiled, reads keys and values copied for every head (``eager_sections``).
         """
         local = local_sizes(model, shape)
-        core = core_sections(model, shape, local)
-        product = linear("qkv", shape, local.tokens, local.hidden, local.query + 2 * local.kv, bias=bool(model.bias))
-        projection = linear("projection", shape, local.tokens, local.query, local.hidden, bias=False)
+        core = core_attention_section(model, shape, local)
+        width = local.query + 2 * local.kv
+        product = linear_section("qkv", shape, local.tokens, local.hidden, width, bias=bool(model.bias))
+        projection = linear_section("projection", shape, local.tokens, local.query, local.hidden, bias=False)
         turned = _rotation_section(model, shape, local)
         if model.bias and {"product": False, "own": True}[shape.bias]:
-            turned = join_sections(
-                (bias_section("qkv", shape, local.tokens, local.query + 2 * local.kv), turned), "none"
-            )
+            turned = join_sections((bias_section("qkv", shape, local.tokens, width), turned), "none")
         if model.qk_norm:
             heads = replace(local, edge_tokens=local.tokens, hidden=local.query + local.kv)
-            turned = join_sections((make_norm("qk_norm", model, shape, heads, residual=False), turned), "none")
+            turned = join_sections((norm_section("qk_norm", model, shape, heads, residual=False), turned), "none")
         match shape.kernels:
             case "fused":
                 pass
@@ -90,9 +95,9 @@ class Attention(LayerKind):
                 assert_never(shape.kernels)
         return layer_block("attention", model, shape, local, (product, turned, core, projection))
 
-    def context(self, model: Model, shape: RankShape) -> CpExchange | None:
-        """Return how the context-parallel ranks share the core attention."""
-        return context_of(model, shape)
+    def cp_exchange(self, model: Model, shape: RankShape) -> CpExchange | None:
+        """Return how context-parallel ranks split the core attention, and what they exchange for it."""
+        return make_cp_exchange(model, shape)
 
     def core_flops(self, model: Model, tokens: int, backward: AttentionBackward) -> Flops:
         """Return the FLOPs of the core attention (scores and weighted values), which has no weights.
@@ -104,49 +109,47 @@ class Attention(LayerKind):
         core = 2.0 * tokens * model.sequence_length * widths * model.causal_factor
         return Flops(core, core * {"model": 2.0, "flash": 2.5}[backward], 0.0)
 
-    def flops_again(self, model: Model, module: RecomputeModule, core: Flops) -> float:
+    def recompute_flops(self, model: Model, module: RecomputeModule, core: Flops) -> float:
         """Return the forward FLOPs of the core attention if ``module`` is "core_attn", otherwise 0."""
         return core.forward if module == "core_attn" else 0.0
 
-    def gradient_bytes(self, model: Model, shape: RankShape) -> tuple[float, float]:
+    def backward_working_bytes(self, model: Model, shape: RankShape) -> tuple[float, float]:
         """Return the bytes of the gradients of queries, keys and values on one rank."""
         local = local_sizes(model, shape)
         return shape.element_bytes * local.tokens * (local.query + local.kv + local.value), 0.0
 
-    def tensors(self, model: Model, shape: RankShape) -> list[Tensor]:
-        """Return the tensors that the attention's backward reads, from its norm's input to its output gradients."""
-        inputs = [replace(each, moved_by="qkv_linear") for each in operands("attention", "qkv_input", model, shape)]
-        return attention_tensors(model, shape, inputs)
+    def backward_tensors(self, model: Model, shape: RankShape) -> list[SavedTensor]:
+        """Return all tensors that the attention block's backward reads, including gradients."""
+        inputs = matmul_input_tensors("attention", "qkv_input", model, shape)
+        return attention_tensors(model, shape, [replace(each, moved_by="qkv_linear") for each in inputs])
 
 
 def attention_tensors(
-    model: Model, shape: RankShape, inputs: Sequence[Tensor], freed_by: tuple[RecomputeModule, ...] = ()
-) -> list[Tensor]:
-    """Return the tensors that an attention's backward reads; ``inputs`` are those of its QKV matmuls."""
+    model: Model, shape: RankShape, inputs: Sequence[SavedTensor], freed_by: tuple[RecomputeModule, ...] = ()
+) -> list[SavedTensor]:
+    """Return the tensors that an attention block's backward reads, given the inputs of its QKV matmuls."""
     e, local = shape.element_bytes, local_sizes(model, shape)
-    hidden = e * local.edge_tokens * local.hidden
-    query, kv, value, output = (
-        e * local.tokens * width for width in (local.query, local.kv, local.value, local.output)
-    )
+    hidden, tokens = e * local.edge_tokens * local.hidden, e * local.tokens
+    query, kv, value, output = (tokens * width for width in (local.query, local.kv, local.value, local.output))
     return [
-        Tensor("attention", "attention_norm_input", hidden, "input", moved_by="attn_norm"),
+        SavedTensor("attention", "attention_norm_input", hidden, "input", moved_by="attn_norm"),
         *inputs,
-        *([Tensor("attention", "qk_norm_input", query + kv)] if model.qk_norm else []),
-        Tensor("attention", "query", query, "kept", freed_by=freed_by, moved_by="core_attn"),
-        Tensor("attention", "key", kv, "other" if model.gated_mlp else "kept", freed_by=freed_by, moved_by="core_attn"),
-        Tensor("attention", "value", value, "kept", freed_by=freed_by, moved_by="core_attn"),
-        *_core_tensors(model, shape),
-        Tensor("attention", "projection_input", output, "kept", read="W", in_fp8="copied", moved_by="attn_proj"),
-        *([Tensor("attention", "attention_post_norm_input", hidden)] if model.layer_norms == 4 else []),
-        *mask("attention", "attention_dropout_mask", model, shape),
-        Tensor(
-            "attention", "projection_output_grad", e * local.tokens * local.hidden, made="I", read="W", in_fp8="cast"
+        *([SavedTensor("attention", "qk_norm_input", query + kv)] if model.qk_norm else []),
+        SavedTensor("attention", "query", query, "kept", freed_by=freed_by, moved_by="core_attn"),
+        SavedTensor(
+            "attention", "key", kv, "other" if model.gated_mlp else "kept", freed_by=freed_by, moved_by="core_attn"
         ),
-        Tensor("attention", "qkv_output_grad", query + kv + value, made="I", read="W", in_fp8="cast"),
+        SavedTensor("attention", "value", value, "kept", freed_by=freed_by, moved_by="core_attn"),
+        *_core_tensors(model, shape),
+        SavedTensor("attention", "projection_input", output, "kept", read="W", in_fp8="copied", moved_by="attn_proj"),
+        *([SavedTensor("attention", "attention_post_norm_input", hidden)] if model.layer_norms == 4 else []),
+        *dropout_mask_tensors("attention", "attention_dropout_mask", model, shape),
+        SavedTensor("attention", "projection_output_grad", tokens * local.hidden, made="I", read="W", in_fp8="cast"),
+        SavedTensor("attention", "qkv_output_grad", query + kv + value, made="I", read="W", in_fp8="cast"),
     ]
 
 
-def _core_tensors(model: Model, shape: RankShape) -> list[Tensor]:
+def _core_tensors(model: Model, shape: RankShape) -> list[SavedTensor]:
     """Return the tensors that the core attention saves: row statistics if fused, score squares if unfused.
 
     Where a fused core is recomputed it saves only its statistics: its operands are the checkpoint's input, and its
@@ -155,7 +158,7 @@ def _core_tensors(model: Model, shape: RankShape) -> list[Tensor]:
     local = local_sizes(model, shape)
     heads, keys, rows = local.heads, local.columns, local.tokens * local.heads
     if shape.attention == "fused":
-        return [Tensor("attention", "log_sum_exp", FP32_BYTES * rows, "core" if shape.core_again else "kept")]
+        return [SavedTensor("attention", "log_sum_exp", FP32_BYTES * rows, "core" if shape.recomputes_core else "kept")]
     square = rows * keys
     sizes = {"softmax_output": shape.element_bytes * square}
     if shape.element_bytes < FP32_BYTES and not has_fused_softmax(shape, shape.micro_batch * heads, keys):
@@ -163,16 +166,16 @@ def _core_tensors(model: Model, shape: RankShape) -> list[Tensor]:
     if shape.dropout:
         sizes["softmax_dropout_mask"] = MASK_BYTES * square
         sizes["softmax_dropout_output"] = shape.element_bytes * square
-    return [Tensor("attention", name, size, "core") for name, size in sizes.items()]
+    return [SavedTensor("attention", name, size, "core") for name, size in sizes.items()]
 
 
-def core_sections(model: Model, shape: RankShape, local: LocalSizes) -> Section:
+def core_attention_section(model: Model, shape: RankShape, local: LocalSizes) -> Section:
     """Return the kernels of the core attention: one fused kernel, or matmuls and a softmax."""
     match shape.attention:
         case "fused":
-            return fused_core(model, shape, local)
+            return fused_core_section(model, shape, local)
         case "unfused":
-            return unfused_core(shape, local)
+            return unfused_core_section(shape, local)
     assert_never(shape.attention)
 
 

@@ -1,4 +1,4 @@
-"""Fields of a model with defaults that are derived from other fields, and validated counts."""
+"""Checks of whole numbers in a model's description, and defaults that follow from other fields."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ Count = Annotated[int, BeforeValidator(_check_count), WithJsonSchema({"type": "i
 
 
 def validate_natural(value: object) -> int:
-    """Return a whole number of at least 0 from a file; raise InputError for anything else."""
+    """Check that a value from a file is a whole number of at least 0, and return the number."""
     return 0 if value == 0 and isinstance(value, int) and not isinstance(value, bool) else _check_count(value)
 
 
-def add_derived_fields(given: object) -> object:
-    """Add derived defaults to the fields of a model, except those derived from an invalid value."""
-    if not isinstance(given, Mapping):
-        return given
-    gated = given.get("gated_mlp") is True
-    moe = given.get("moe")
-    width = _valid_count(moe.get("expert_ffn_hidden_size")) if isinstance(moe, Mapping) else None
-    if gated and "ffn_hidden_size" not in given and not width:
+def add_derived_fields(fields: object) -> object:
+    """Add defaults that follow from other fields of a model's description, unless those fields are invalid."""
+    if not isinstance(fields, Mapping):
+        return fields
+    gated = fields.get("gated_mlp") is True
+    moe = fields.get("moe")
+    width = _count_or_none(moe.get("expert_ffn_hidden_size")) if isinstance(moe, Mapping) else None
+    if gated and "ffn_hidden_size" not in fields and not width:
         raise InputError(
             "ffn_hidden_size is missing; a gated MLP has no default width; set it "
             "(Llama 3 8B: 14336 at hidden_size 4096)"
@@ -46,26 +46,26 @@ def add_derived_fields(given: object) -> object:
         "bias": not gated,
         "tied_embeddings": not gated,
     }
-    hidden, heads = _valid_count(given.get("hidden_size")), _valid_count(given.get("heads"))
+    hidden, heads = _count_or_none(fields.get("hidden_size")), _count_or_none(fields.get("heads"))
     if hidden:
         derived["ffn_hidden_size"] = width if gated and width else 4 * hidden
     if heads:
         derived["kv_heads"] = heads
-    mla = given.get("mla")
+    mla = fields.get("mla")
     if isinstance(mla, Mapping):
-        derived["head_dim"] = sum(_valid_count(mla.get(f"qk_{part}_head_dim")) or 0 for part in ("nope", "rope")) or 1
+        derived["head_dim"] = sum(_count_or_none(mla.get(f"qk_{part}_head_dim")) or 0 for part in ("nope", "rope")) or 1
     elif hidden and heads:
-        if "head_dim" not in given and hidden % heads:
+        if "head_dim" not in fields and hidden % heads:
             below, above = hidden - hidden % heads, hidden - hidden % heads + heads
             fitting = f"{below} or {above}" if below else f"{above}"
             raise InputError(
                 f"hidden_size {hidden} is not a multiple of heads {heads}; use {fitting}, or give head_dim"
             )
         derived["head_dim"] = hidden // heads
-    return {**derived, **given}
+    return {**derived, **fields}
 
 
-def _valid_count(value: object) -> int | None:
+def _count_or_none(value: object) -> int | None:
     try:
         return _check_count(value)
     except InputError:

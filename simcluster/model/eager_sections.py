@@ -1,7 +1,7 @@
-"""Kernels of eager PyTorch, where it launches more of them than fused libraries do.
+"""Kernels of operations that eager PyTorch runs in more kernels than fused libraries do.
 
 Each step of an expression is a separate kernel that reads and writes whole tensors, with fp32 copies wherever the
-model's code computes in fp32. FLOPs are the same as in ``layer_sections``; only memory traffic and the number of
+model's code computes in fp32. FLOPs are the same as in ``list_layer_sections``; only memory traffic and the number of
 kernels differ. Sources: aten's native kernels and composites (rms_norm, native_layer_norm, silu, log_softmax, nll_loss)
 and their backward; torchtitan's models/llama3 (``apply_rotary_emb``, ``repeat_kv``) and its cross-entropy. Kernels on
 one number per token (rsqrt of the mean) are omitted, since their bytes are negligible. The lists are from knowledge of
@@ -14,18 +14,18 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from simcluster.model.kernels import Kernel, Section
-from simcluster.model.layer_sections import FP32_BYTES, LocalSizes, RankShape, both_ways, memory_kernel
+from simcluster.model.layer_sections import FP32_BYTES, LocalSizes, RankShape, forward_backward_section, memory_kernel
 from simcluster.model.transformer import Model
 
 _BLOCK_PASSES = 3  # of log_softmax over a long row: maximum, sum, result
 
 
 def unfused_norm(name: str, model: Model, shape: RankShape, local: LocalSizes, *, residual: bool) -> Section:
-    """Return the eager kernels of a norm: LayerNorm as one (two in backward), RMSNorm step by step in fp32."""
+    """Return a norm's eager kernels: LayerNorm has one (two in backward), RMSNorm one per fp32 operation."""
     e, elements = shape.element_bytes, local.edge_tokens * local.hidden
     add = [memory_kernel(f"{name}_residual_grad", 3 * e * elements)] if residual else []
     if model.norm == "layernorm":
-        back = _step_kernels(name, elements, {"input_grad": 3 * e, "parameters_grad": 2 * e})
+        back = _kernel_per_step(name, elements, {"input_grad": 3 * e, "parameters_grad": 2 * e})
         return Section(forward=(memory_kernel(name, 2 * e * elements),), input_grad=(*back, *add))
     wide = FP32_BYTES
     forward = {
@@ -36,7 +36,7 @@ def unfused_norm(name: str, model: Model, shape: RankShape, local: LocalSizes, *
         "to_16_bits": wide + e,
         "weighted": 2 * e,
     }
-    backward = {
+    grads = {
         "weighted_grad": 2 * e,
         "weight_products": 3 * e,  # of gradient and scaled input, summed by the next kernel
         "weight_sum": e,
@@ -50,21 +50,21 @@ def unfused_norm(name: str, model: Model, shape: RankShape, local: LocalSizes, *
         "grad_to_16_bits": wide + e,
     }
     return Section(
-        forward=_step_kernels(name, elements, forward), input_grad=(*_step_kernels(name, elements, backward), *add)
+        forward=_kernel_per_step(name, elements, forward), input_grad=(*_kernel_per_step(name, elements, grads), *add)
     )  # fmt: skip
 
 
 def unfused_rotation(model: Model, shape: RankShape, local: LocalSizes) -> Section:
-    """Return the eager kernels of rotary positions: Q and K to fp32, a complex multiplication, back to 16 bits."""
+    """Return the eager kernels of rotary positions: cast Q and K to fp32, complex multiply, cast to 16 bits."""
     if model.position != "rope":
         return Section()
-    e, elements = shape.element_bytes, local.tokens * (local.query + local.kv)
+    e, count = shape.element_bytes, local.tokens * (local.query + local.kv)
     steps = {"to_fp32": e + FP32_BYTES, "product": 2 * FP32_BYTES, "to_16_bits": FP32_BYTES + e}
-    return Section(_step_kernels("rope", elements, steps), input_grad=_step_kernels("rope_input_grad", elements, steps))
+    return Section(_kernel_per_step("rope", count, steps), input_grad=_kernel_per_step("rope_input_grad", count, steps))
 
 
 def head_copy_section(shape: RankShape, local: LocalSizes) -> Section:
-    """Return the kernels that copy keys and values to the query heads that share them, and sum their gradients."""
+    """Return the kernels that copy keys and values for grouped-query heads, and sum the copies' gradients."""
     if local.query == local.kv:
         return Section()
     size = shape.element_bytes * local.tokens * (local.query + local.kv)
@@ -75,7 +75,7 @@ def head_copy_section(shape: RankShape, local: LocalSizes) -> Section:
 
 
 def split_grad_section(name: str, model: Model, shape: RankShape, local: LocalSizes, parts: int, width: int) -> Section:
-    """Return the kernels that combine the input gradients of a widening matmul, ``width`` columns in N ``parts``.
+    """Return the kernels that join the gradients of ``parts`` tensors made from one input, ``width`` columns in all.
 
     The Llama family has a matmul for each part, and their input gradients are summed one after the other; the GPT
     family has one matmul, and the gradients of its parts are copied into one tensor.
@@ -89,14 +89,14 @@ def split_grad_section(name: str, model: Model, shape: RankShape, local: LocalSi
 
 
 def unfused_activation(model: Model, shape: RankShape, local: LocalSizes) -> Section:
-    """Return the eager kernels of the activation function: one for GELU; silu and a multiplication for SwiGLU."""
+    """Return the eager kernels of the activation function: one kernel for GELU, two for SwiGLU."""
     e, elements = shape.element_bytes, local.tokens * local.ffn
     if not model.gated_mlp:
-        return both_ways("gelu", 2 * e * elements, 3 * e * elements)
+        return forward_backward_section("gelu", 2 * e * elements, 3 * e * elements)
     backward = {"gate_grad": 3 * e, "up_grad": 3 * e, "silu_grad": 3 * e}
     return Section(
-        forward=_step_kernels("swiglu", elements, {"silu": 2 * e, "product": 3 * e}),
-        input_grad=_step_kernels("swiglu", elements, backward),
+        forward=_kernel_per_step("swiglu", elements, {"silu": 2 * e, "product": 3 * e}),
+        input_grad=_kernel_per_step("swiglu", elements, backward),
     )
 
 
@@ -104,16 +104,16 @@ def unfused_loss(shape: RankShape, logits: float) -> Section:
     """Return the eager kernels of the loss: logits to fp32, log_softmax in three passes, nll_loss."""
     e, wide = shape.element_bytes, FP32_BYTES
     return Section(
-        forward=_step_kernels(
+        forward=_kernel_per_step(
             "loss", logits, {"logits_to_fp32": e + wide, "log_softmax": (_BLOCK_PASSES + 1) * wide}
         ),
-        input_grad=_step_kernels(
+        input_grad=_kernel_per_step(
             "loss", logits, {"nll_grad": wide, "log_softmax_grad": 4 * wide, "grad_to_16_bits": wide + e}
         ),
     )  # fmt: skip
 
 
-def _step_kernels(name: str, elements: float, steps: dict[str, float]) -> tuple[Kernel, ...]:
+def _kernel_per_step(name: str, elements: float, steps: dict[str, float]) -> tuple[Kernel, ...]:
     return tuple(memory_kernel(f"{name}_{step}", size * elements) for step, size in steps.items())
 
 
@@ -143,7 +143,7 @@ ROTATION_BACKWARD_STEPS: RotationSteps = {
 
 
 def rotation_step_section(model: Model, shape: RankShape, local: LocalSizes) -> Section:
-    """Return the kernels that rotate queries and then keys, one kernel per step of the expression."""
+    """Return the kernels that rotate queries and keys, one kernel for each operation of the formula."""
     if model.position != "rope":
         return Section()
     size = shape.element_bytes * local.tokens * (local.query + local.kv)
@@ -154,7 +154,7 @@ def rotation_step_section(model: Model, shape: RankShape, local: LocalSizes) -> 
 
 
 def rotation_kernels(name: str, size: float, steps: RotationSteps) -> tuple[Kernel, ...]:
-    """Return one kernel per rotation step over ``size`` bytes, launched for queries and for keys."""
+    """Return one kernel over ``size`` bytes for each rotation operation, launched for queries and for keys."""
     return tuple(
         replace(memory_kernel(f"{name}_{step}", times * size), launches=2 * kernels)
         for step, (times, kernels) in steps.items()

@@ -1,4 +1,4 @@
-"""A mixture of experts as a layer kind that replaces the MLP; its kernels are in ``mixture_sections``."""
+"""Layer kind of a mixture of experts, which replaces the MLP; module ``mixture_sections`` has its kernels."""
 
 from __future__ import annotations
 
@@ -7,23 +7,23 @@ from dataclasses import replace
 from functools import partial
 from typing import ClassVar
 
-from simcluster.documents.kinds import AllowedValues
-from simcluster.model.choices import RecomputeModule, rerun
-from simcluster.model.kept import Tensor, mask, operands
+from simcluster.documents.field_annotations import AllowedValues
+from simcluster.model.kernel_choices import RecomputeModule, with_recompute
 from simcluster.model.kernels import Block, Section
-from simcluster.model.layer_block import make_norm
+from simcluster.model.layer_block import norm_section
 from simcluster.model.layer_kind import Flops, LayerKind, WeightMatrix
 from simcluster.model.layer_sections import FP32_BYTES, RankShape, join_sections, local_sizes, residual_section
 from simcluster.model.mixture import Moe
-from simcluster.model.mixture_sections import clamps_separately, make_mixture, needs_sorting, routed_rows
+from simcluster.model.mixture_sections import clamps_separately, make_mixture_sections, needs_sorting, routed_rows
 from simcluster.model.mlp import mlp_biases, mlp_matrices
+from simcluster.model.saved_tensors import SavedTensor, dropout_mask_tensors, matmul_input_tensors
 from simcluster.model.transformer import Model
 
 _SHARED: tuple[RecomputeModule, ...] = ("moe", "shared_experts")
-_tensor = partial(Tensor, "mixture")
+_tensor = partial(SavedTensor, "mixture")
 
 
-class Experts(LayerKind):
+class ExpertMixture(LayerKind):
     """Layer kind of a mixture of experts: router, shared experts, and routed experts split over ep ranks."""
 
     name = "mixture"
@@ -32,7 +32,7 @@ class Experts(LayerKind):
     MODELLED_WITH: ClassVar[Mapping[str, AllowedValues]] = {
         "training.recompute": AllowedValues(
             ("none", "full", "selective"),
-            "operators is not supported with model.moe (only with plain layers); use none, selective or full",
+            "recompute 'operators' is not supported with model.moe; use none, selective or full",
         )
     }
 
@@ -46,57 +46,57 @@ class Experts(LayerKind):
             yield from mlp_matrices(model, moe.shared_width // tp)
         yield from mlp_matrices(model, moe.expert_ffn_hidden_size // etp, experts=True, count=moe.experts // ep)
 
-    def products(self, model: Model, tp: int = 1, etp: int = 1) -> list[WeightMatrix]:
+    def matmul_matrices(self, model: Model, tp: int = 1, etp: int = 1) -> list[WeightMatrix]:
         """Return the weight matrices of all experts, without the router's."""
         return [each for each in self.matrices(model, tp, etp=etp) if each.split != "none"]
 
-    def vectors(self, model: Model, tp: int = 1) -> int:
+    def count_vector_parameters(self, model: Model, tp: int = 1) -> int:
         """Return the number of bias parameters of the router and the shared experts."""
         moe = _require_moe(model)
         return moe.experts * moe.router_bias + (mlp_biases(model, moe.shared_width // tp) if moe.shared_width else 0)
 
-    def expert_parameters(self, model: Model, ep: int = 1, etp: int = 1) -> int:
+    def count_expert_parameters(self, model: Model, ep: int = 1, etp: int = 1) -> int:
         """Return the number of parameters of a rank's routed experts: experts / ep, each split over etp."""
         moe = _require_moe(model)
         ffn = moe.expert_ffn_hidden_size // etp
         each = sum(matrix.elements for matrix in mlp_matrices(model, ffn)) + mlp_biases(model, ffn)
         return moe.experts // ep * each
 
-    def parameters_used(self, model: Model) -> int:
-        """Return the number of parameters that one token uses, without experts that it does not visit."""
+    def count_parameters_per_token(self, model: Model) -> int:
+        """Return the number of parameters that one token uses; of routed experts, only the token's ``top_k``."""
         moe = _require_moe(model)
-        return self.parameters(model) + self.expert_parameters(model) // moe.experts * moe.top_k
+        return self.count_parameters(model) + self.count_expert_parameters(model) // moe.experts * moe.top_k
 
-    def weights_used(self, model: Model) -> int:
-        """Return the number of weights of the routed and shared experts that a token visits."""
+    def count_weights_per_token(self, model: Model) -> int:
+        """Return the number of weights of all experts, shared and routed, that process one token."""
         moe = _require_moe(model)
-        return model.hidden_size * (moe.top_k * moe.expert_ffn_hidden_size + moe.shared_width) * model.mlp_matrices
+        return model.hidden_size * (moe.top_k * moe.expert_ffn_hidden_size + moe.shared_width) * model.num_mlp_matrices
 
     def block(self, model: Model, shape: RankShape) -> Block:
-        """Return a block of norm and residual add with an empty body, where the mixture's kernels belong."""
+        """Return a block of norm and residual add only; ``sections`` adds the kernels of router and experts."""
         local = local_sizes(model, shape)
         entry, add = (
-            make_norm("mlp_norm", model, shape, local, residual=True),
+            norm_section("mlp_norm", model, shape, local, residual=True),
             residual_section("mlp", model, shape, local),
         )
-        entry = rerun(entry, when=shape.reruns("layernorm"))
+        entry = with_recompute(entry, enabled=shape.recomputes_module("layernorm"))
         return Block("mlp", join_sections([entry], shape.recompute), Section(), join_sections([add], shape.recompute))
 
     def sections(self, model: Model, shape: RankShape) -> tuple[Section, ...]:
-        """Return the kernels of the norm, the mixture and the residual add, as sections in forward order."""
+        """Return the kernels from norm to residual add as sections, in forward order."""
         edges = self.block(model, shape)
-        return edges.entry, *make_mixture(model, shape).sections, edges.exit
+        return edges.entry, *make_mixture_sections(model, shape).sections, edges.exit
 
-    def flops_again(self, model: Model, module: RecomputeModule, core: Flops) -> float:
-        """Return the FLOPs that recomputing ``module``, the whole mixture or its shared experts, repeats."""
+    def recompute_flops(self, model: Model, module: RecomputeModule, core: Flops) -> float:
+        """Return the extra FLOPs of recomputing ``module``: the whole mixture or its shared experts; else 0."""
         tokens, shared = model.sequence_length, _require_moe(model).shared_width
         return {
-            "moe": 2.0 * tokens * self.weights_used(model),
-            "shared_experts": 2.0 * tokens * model.hidden_size * shared * model.mlp_matrices,
+            "moe": 2.0 * tokens * self.count_weights_per_token(model),
+            "shared_experts": 2.0 * tokens * model.hidden_size * shared * model.num_mlp_matrices,
         }.get(module, 0.0)
 
-    def tensors(self, model: Model, shape: RankShape) -> list[Tensor]:
-        """Return the tensors that a mixture's backward reads: rows, router results, routed and shared experts.
+    def backward_tensors(self, model: Model, shape: RankShape) -> list[SavedTensor]:
+        """Return the tensors that the mixture's backward reads: of the router, shared and routed experts.
 
         Rows after the experts stay for the gradient of the weights that they are multiplied with; where the activation
         function multiplies (``RankShape.probabilities``), they do not.
@@ -111,7 +111,7 @@ class Experts(LayerKind):
             _tensor("mlp_norm_input", hidden, moved_by="mlp_norm"),
             *(  # the router's, too
                 replace(tensor, in_fp8="no")
-                for tensor in operands("mixture", "mlp_input", model, shape, freed_by=("layernorm",))
+                for tensor in matmul_input_tensors("mixture", "mlp_input", model, shape, freed_by=("layernorm",))
             ),
             _tensor("router_probabilities", FP32_BYTES * local.edge_tokens * (moe.experts + 2 * moe.top_k),
                    freed_by=("moe",)),
@@ -123,15 +123,15 @@ class Experts(LayerKind):
                       freed_by=("moe", "moe_act"))] if clamps_separately(model, shape) else []),
             _tensor("experts_product", wide, read="W", in_fp8="cast", routed=True, freed_by=("moe", "moe_act")),
             *([output] if shape.probabilities == "combine" else []),
-            *mask("mixture", "mlp_dropout_mask", model, shape),
+            *dropout_mask_tensors("mixture", "mlp_dropout_mask", model, shape),
             _tensor("experts_down_output_grad", rows, made="I", read="W", in_fp8="cast", routed=True),
             _tensor("experts_up_output_grad", len(inputs) * wide, made="I", read="W", in_fp8="cast", routed=True),
             _tensor("router_output_grad", FP32_BYTES * local.edge_tokens * moe.experts, made="I", read="W"),
-            *_shared_tensors(model, shape, e * local.tokens * moe.shared_width / shape.tp, inputs),
+            *_shared_expert_tensors(model, shape, e * local.tokens * moe.shared_width / shape.tp, inputs),
         ]  # fmt: skip
 
     def forward_working_bytes(self, model: Model, shape: RankShape) -> tuple[float, float]:
-        """Return the bytes of rows in transit, in all and per routed rows; zero unless ``shape.temporaries``.
+        """Return the bytes of token rows being dispatched: (total, part proportional to this rank's routed rows).
 
         While rows travel back the function that calls dispatch, experts and combine still holds the tensors of each:
         the rows as they left and as they arrived, and the experts' output sorted and as it arrives (Megatron-LM,
@@ -147,14 +147,14 @@ class Experts(LayerKind):
         rows = (2 if needs_sorting(shape, there) else 1) * there.row_bytes * there.rows
         return away + shared + rows, rows
 
-    def gradient_bytes(self, model: Model, shape: RankShape) -> tuple[float, float]:
-        """Return the bytes of gradients of routed rows and of the activation's input, twice: in all, and per rows."""
+    def backward_working_bytes(self, model: Model, shape: RankShape) -> tuple[float, float]:
+        """Return the bytes of gradients of routed rows: (total, part proportional to this rank's routed rows)."""
         there = routed_rows(model, shape)
         wide = shape.element_bytes * there.rows * there.ffn * (2 if model.gated_mlp else 1)
         return (there.row_bytes * there.rows + wide,) * 2
 
 
-def _shared_tensors(model: Model, shape: RankShape, wide: float, inputs: tuple[str, ...]) -> list[Tensor]:
+def _shared_expert_tensors(model: Model, shape: RankShape, wide: float, inputs: tuple[str, ...]) -> list[SavedTensor]:
     if not wide:
         return []
     tokens = shape.element_bytes * local_sizes(model, shape).tokens

@@ -1,4 +1,4 @@
-"""FLOPs of a layer by pipeline phase, and of a whole sequence by several frameworks' conventions.
+"""FLOPs of a layer by phase (F, I, W), and of a sequence as several frameworks count them.
 
 Conventions differ by 12 % for the same run, so each has its function and its name. A matmul (m x k)(k x n) is 2 m n k
 FLOP; norms, activations and embedding look-ups count as zero in all of them.
@@ -10,15 +10,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from simcluster.base.errors import InputError
-from simcluster.model.choices import RecomputeModule
+from simcluster.model.kernel_choices import RecomputeModule
 from simcluster.model.layer_kind import AttentionBackward, Flops
-from simcluster.model.layers import distinct_layers, kinds_of_layer, parameters
+from simcluster.model.layers import count_distinct_layers, layer_kinds, parameters
 from simcluster.model.transformer import Model, Recompute
 
 
 @dataclass(frozen=True, slots=True)
 class LayerFlops:
-    """FLOPs of one layer by part: QKV matmul, core attention, output projection, and MLP."""
+    """FLOPs of one layer: QKV matmul, core attention, output projection, and MLP."""
 
     qkv: Flops
     core: Flops
@@ -42,23 +42,23 @@ def layer_flops(
     those that a token visits and the shared ones; the router's matmul is not counted, as in Megatron-LM.
     """
     tokens = micro_batch * model.sequence_length
-    mixer, behind = kinds_of_layer(model, layer)
+    mixer, behind = layer_kinds(model, layer)
     *_, last = mixer.matrices(model)
-    into, out = mixer.weights_used(model) - last.elements, last.elements
+    into, out = mixer.count_weights_per_token(model) - last.elements, last.elements
     return LayerFlops(
-        qkv=_weight_matmul(2.0 * tokens * into),
+        qkv=_weight_matmul_flops(2.0 * tokens * into),
         core=mixer.core_flops(model, tokens, attention_backward),
-        projection=_weight_matmul(2.0 * tokens * out),
-        mlp=_weight_matmul(2.0 * tokens * behind.weights_used(model)),
+        projection=_weight_matmul_flops(2.0 * tokens * out),
+        mlp=_weight_matmul_flops(2.0 * tokens * behind.count_weights_per_token(model)),
     )
 
 
 def lm_head_flops(model: Model, micro_batch: int) -> Flops:
-    """Return the FLOPs of the LM head's matmul (tied or not), with the unpadded vocabulary."""
-    return _weight_matmul(2.0 * micro_batch * model.sequence_length * model.hidden_size * model.vocab_size)
+    """Return the FLOPs of the LM head's matmul with the unpadded vocabulary, whether or not weights are tied."""
+    return _weight_matmul_flops(2.0 * micro_batch * model.sequence_length * model.hidden_size * model.vocab_size)
 
 
-def _weight_matmul(forward: float) -> Flops:
+def _weight_matmul_flops(forward: float) -> Flops:
     return Flops(forward, forward, forward)
 
 
@@ -73,15 +73,16 @@ def model_flops_per_sequence(model: Model, *, attention: float = 1.0) -> float:
     so that the number does not depend on tp). ``attention`` is the part of the core attention that packed documents
     leave: sum(length^2) / sequence_length^2, Megatron-LM's ``seqlen_squared_sum_in_batch``.
     """
-    layers = sum(count * _layer_flops(model, layer, attention).total.total for layer, count in distinct_layers(model))
+    distinct = count_distinct_layers(model)
+    layers = sum(count * _packed_layer_flops(model, layer, attention).total.total for layer, count in distinct)
     projection = 2.0 * model.sequence_length * 2 * model.hidden_size * model.hidden_size
-    projections = _weight_matmul(len(model.prediction_layers) * projection)
+    projections = _weight_matmul_flops(len(model.prediction_layers) * projection)
     return layers + (1 + len(model.prediction_layers)) * lm_head_flops(model, 1).total + projections.total
 
 
-def _layer_flops(model: Model, layer: int, attention: float) -> LayerFlops:
+def _packed_layer_flops(model: Model, layer: int, attention: float) -> LayerFlops:
     whole = layer_flops(model, 1, layer=layer)
-    if not kinds_of_layer(model, layer)[0].SQUARE:
+    if not layer_kinds(model, layer)[0].SQUARE:
         return whole
     core = whole.core
     return replace(whole, core=Flops(*(attention * part for part in (core.forward, core.input_grad, core.weight_grad))))
@@ -95,44 +96,44 @@ def hardware_flops_per_sequence(
     every: int = 1,
     attention: float = 1.0,
 ) -> float:
-    """Return hardware FLOPs per sequence, the numerator of HFU: model FLOPs plus recomputed ones.
+    """Return hardware FLOPs per sequence, the numerator of HFU: model FLOPs plus recomputed FLOPs.
 
     Recomputed are the matmuls of ``modules`` (selective), every second matmul (operators), or a whole layer's forward
     (full); in every layer, or in those whose number is a multiple of ``every``. ``attention`` as in
     ``model_flops_per_sequence``. The embedding and the LM head are never recomputed. Where the software leaves a fused
-    core alone (``RankShape.core_again``), omit ``core_attn``.
+    core alone (``RankShape.recomputes_core``), omit ``core_attn``.
     """
     again: dict[str, Callable[[int, LayerFlops], float]] = {
         "none": lambda number, layer: 0.0,
-        "selective": lambda number, layer: _recomputed_flops(model, modules, number, layer),
-        "operators": lambda number, layer: _every_second_matmul(model),
+        "selective": lambda number, layer: _selective_recompute_flops(model, modules, number, layer),
+        "operators": lambda number, layer: _second_matmul_flops(model),
         "full": lambda number, layer: layer.total.forward,
     }
     if recompute not in again:
         raise InputError(f"recompute {recompute!r} is not one of {', '.join(again)}")
     if every < 1:
-        raise InputError(f"every {every} must be at least 1: each layer, each second one, ...")
-    numbers = [model.kinds(layer) for layer in range(0, model.prediction_layers.stop, every)]
+        raise InputError(f"every = {every} must be at least 1; 1 means every layer, 2 every second layer")
+    kinds = [model.layer_kind_names(layer) for layer in range(0, model.prediction_layers.stop, every)]
     twice = sum(
-        numbers.count(model.kinds(layer)) * again[recompute](layer, _layer_flops(model, layer, attention))
-        for layer, _ in distinct_layers(model)
+        kinds.count(model.layer_kind_names(each)) * again[recompute](each, _packed_layer_flops(model, each, attention))
+        for each, _ in count_distinct_layers(model)
     )
     return model_flops_per_sequence(model, attention=attention) + twice
 
 
-def _recomputed_flops(model: Model, modules: Sequence[RecomputeModule], number: int, layer: LayerFlops) -> float:
+def _selective_recompute_flops(model: Model, modules: Sequence[RecomputeModule], index: int, work: LayerFlops) -> float:
     apart = [module for module in modules if module != "shared_experts" or "moe" not in modules]
-    kinds = kinds_of_layer(model, number)
-    return sum(kind.flops_again(model, module, layer.core) for module in apart for kind in kinds)
+    kinds = layer_kinds(model, index)
+    return sum(kind.recompute_flops(model, module, work.core) for module in apart for kind in kinds)
 
 
-def _every_second_matmul(model: Model) -> float:
+def _second_matmul_flops(model: Model) -> float:
     again = model.query_size + (model.kv_size + model.ffn_hidden_size if model.gated_mlp else 0)
     return 2.0 * model.sequence_length * model.hidden_size * again
 
 
 def torchtitan_flops_per_sequence(model: Model) -> float:
-    """Return model FLOPs per sequence as torchtitan counts them: per token 6 x non-embedding parameters + 12 L q s.
+    """Return model FLOPs per sequence as torchtitan counts them: s (6 x non-embedding parameters + 12 L q s).
 
     L is layers, q the width of all heads, s the sequence. The whole square, by its authors' choice, and norms and
     biases as if they were matrices. A tied output matrix is counted once, since it is multiplied with.

@@ -1,6 +1,6 @@
-"""GPU kernels as planning describes them: the FLOP and memory traffic of each, not its duration.
+"""GPU kernels, described by FLOP and bytes moved, without durations.
 
-``layers`` lists the kernels of a transformer block; ``device`` computes their durations.
+``layer_block`` lists the kernels of a transformer block; ``devices.device`` computes their durations.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ KernelKind = Literal["matmul", "attention", "memory"]
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """One kernel launch, or several equal ones, on one GPU.
+    """One kernel launch on a GPU, or several equal launches.
 
     ``flops`` and ``bytes`` are the hardware's work (FLOP executed; bytes read and written in device memory). A matmul
     is ``batch`` times (m x k)(k x n); a fused attention kernel keeps m = query rows, n = key rows, k = head size,
-    batch = sequences x heads; a memory kernel has no shape. ``turned``: the first operand lies in memory with its m
+    batch = sequences x heads; a memory kernel has no shape. ``transposed``: the first operand lies in memory with its m
     side along rows (a weight gradient's, X^T of the stored X). ``launches``: the number of launches, which have these
     bytes and FLOP in all; ``passes``: further dependent readings of a memory kernel, by a block of threads
     for each of its ``rows``, each of which waits for memory once more. ``streams``: the matmuls of a batch are separate
@@ -37,7 +37,7 @@ class Kernel:
     n: int = 0
     k: int = 0
     batch: int = 1
-    turned: bool = False
+    transposed: bool = False
     launches: int = 1
     passes: int = 0
     rows: int = 0
@@ -46,8 +46,8 @@ class Kernel:
     seen: float = 0.5
     edges: float = 1.0
     by_row: bool = False
-    wide: bool = False  # done in 16 bits where matmuls are in fp8: the LM head
-    beside: int = 1  # number of equal matmuls on several streams, which share waves of multiprocessors
+    keeps_16_bits: bool = False  # done in 16 bits where matmuls are in fp8: the LM head
+    concurrent_matmuls: int = 1  # number of equal matmuls on several streams, which share waves of multiprocessors
     operand_bytes: float = 0.0  # of an element of a matmul's operands, its share of a scale included; 0: of its result
 
 
@@ -64,13 +64,13 @@ class Section:
     input_grad: tuple[Kernel, ...] = ()
     weight_grad: tuple[Kernel, ...] = ()
 
-    def forward_kernels(self, kind: str) -> tuple[Kernel, ...]:
-        """Return the section's kernels for ``kind`` "forward" or "recompute"."""
-        return self.forward if kind == "forward" else self.recompute
+    def forward_kernels(self, phase: str) -> tuple[Kernel, ...]:
+        """Return the kernels of the forward, or of its recomputation, as ``phase`` states."""
+        return self.forward if phase == "forward" else self.recompute
 
-    def backward_kernels(self, kind: str) -> tuple[Kernel, ...]:
-        """Return the section's kernels of a full "backward", or of an "input_grad" without the weight gradients."""
-        return self.input_grad + (self.weight_grad if kind == "backward" else ())
+    def backward_kernels(self, phase: str) -> tuple[Kernel, ...]:
+        """Return the kernels of a full "backward", or of "input_grad", which omits weight gradients."""
+        return self.input_grad + (self.weight_grad if phase == "backward" else ())
 
     def map_kernels(self, change: Callable[[Kernel], Kernel]) -> Section:
         """Return the section with every kernel replaced by ``change(kernel)``."""
@@ -80,28 +80,28 @@ class Section:
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Part of a layer between tensor-parallel collectives: attention, mlp, embedding or lm_head.
+    """Part of a layer between tensor-parallel collectives, such as attention, mlp, embedding or lm_head.
 
     Forward order: ``entry`` (norm; on the sequence shard under sequence parallelism), the gather of its output,
     ``body`` (column-parallel linear ... row-parallel linear), the reduction of its output, ``exit`` (dropout, residual
-    add; on the shard again). Backward runs them in reverse. The gathered tensor is ``gathered`` wide, 0 for the width
-    of the hidden state.
+    add; on the shard again). Backward runs them in reverse. The gathered tensor is ``gathered_width`` wide, 0 for the
+    width of the hidden state.
     """
 
     name: str
     entry: Section
     body: Section
     exit: Section
-    gathered: int = 0
+    gathered_width: int = 0
 
     @property
     def sections(self) -> tuple[Section, ...]:
-        """Entry, body and exit sections of the block, in forward order."""
+        """All sections of the block in forward order: entry, body, exit."""
         return self.entry, self.body, self.exit
 
 
 def split_matmul(kernel: Kernel, pieces: int) -> tuple[Kernel, ...]:
-    """Split a matmul along its rows into equal pieces, each of which reads all weights again.
+    """Split a matmul along its rows into equal pieces, each of which reads all weights.
 
     Rows that do not divide are rounded up, as padding would. Pieces run on several streams, where the next one's tiles
     fill the last wave of the previous one (Transformer Engine's userbuffers, up to three; PyTorch's asynchronous tensor
@@ -111,6 +111,6 @@ def split_matmul(kernel: Kernel, pieces: int) -> tuple[Kernel, ...]:
     weights, inputs = each * kernel.k * kernel.n, each * kernel.m * kernel.k
     results = kernel.bytes - inputs - weights if kernel.operand_bytes else kernel.m * kernel.n
     own = ((inputs + results) * rows / kernel.m + weights) / (inputs + results + weights)
-    share = kernel.flops * rows / kernel.m
-    piece = replace(kernel, m=rows, flops=share, bytes=kernel.bytes * own, beside=kernel.beside * pieces)
+    flops, size = kernel.flops * rows / kernel.m, kernel.bytes * own
+    piece = replace(kernel, m=rows, flops=flops, bytes=size, concurrent_matmuls=kernel.concurrent_matmuls * pieces)
     return (piece,) * pieces

@@ -1,4 +1,4 @@
-"""Interface of layer kinds: attention, MLP or mixture, each from its norm to its residual add, on one rank.
+"""Interface of layer kinds (attention, MLP, mixture of experts): half a layer, from norm to residual add.
 
 A layer has one kind that mixes tokens (attention) and one that does not (an MLP, or a mixture of experts). A kind
 describes the part's weights, FLOPs, kept tensors and communication; most follow from its weight matrices.
@@ -10,12 +10,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
-from simcluster.documents.kinds import AllowedValues
-from simcluster.model.choices import RecomputeModule
-from simcluster.model.context import CpExchange
-from simcluster.model.kept import Tensor, apply_kept_precision
+from simcluster.documents.field_annotations import AllowedValues
+from simcluster.model.context_parallel import CpExchange
+from simcluster.model.kernel_choices import RecomputeModule
 from simcluster.model.kernels import Block, Section
 from simcluster.model.layer_sections import RankShape, local_sizes
+from simcluster.model.saved_tensors import SavedTensor, with_saved_precision
 from simcluster.model.transformer import Model
 
 Split = Literal["rows", "columns", "none"]
@@ -24,7 +24,7 @@ AttentionBackward = Literal["model", "flash"]
 
 @dataclass(frozen=True, slots=True)
 class WeightMatrix:
-    """One or more (``count``) equal weight matrices on one rank, and how tp or expert ranks split them."""
+    """One or several equal weight matrices on a rank, and the way in which tp or expert ranks split them."""
 
     rows: int
     columns: int
@@ -37,8 +37,8 @@ class WeightMatrix:
         """Number of elements that one matrix has on the rank."""
         return self.rows * self.columns
 
-    def whole(self, ranks: int) -> WeightMatrix:
-        """Return the whole matrix, gathered from the ranks that split it."""
+    def gather_whole(self, ranks: int) -> WeightMatrix:
+        """Return the unsplit matrix, as gathered from ``ranks`` ranks."""
         rows, columns = (ranks if self.split == each else 1 for each in ("rows", "columns"))
         return replace(self, rows=self.rows * rows, columns=self.columns * columns)
 
@@ -68,7 +68,7 @@ class Flops:
 
 
 class LayerKind:
-    """Base class of layer kinds, one per half of a layer; ops and tensors carry its ``name``.
+    """Base class of layer kinds, half a layer each (attention, MLP, ...); ops and tensors carry its ``name``.
 
     ``WHOLE`` is the recompute module that repeats all of it, if there is one. ``MIXES``: ``model.mixer`` may name it.
     ``ROUTED``: its tokens travel to experts over ep. ``SQUARE``: its core works on all pairs of tokens.
@@ -99,80 +99,80 @@ class LayerKind:
         "memory.offload.modules": AllowedValues(((),)),
     }
 
-    # --- what it holds --------------------------------------------------------------------------------------------
+    # --- weights --------------------------------------------------------------------------------------------------
 
     def matrices(self, model: Model, tp: int = 1, ep: int = 1, etp: int = 1) -> Iterator[WeightMatrix]:
-        """Yield the weight matrices of a rank in the order of their use; the last one outputs the hidden state."""
+        """Yield a rank's weight matrices in order of use; the last one's output is the hidden state."""
         raise NotImplementedError
 
-    def products(self, model: Model, tp: int = 1, etp: int = 1) -> list[WeightMatrix]:
-        """Return the weight matrices as libraries multiply them, some of them fused into one."""
+    def matmul_matrices(self, model: Model, tp: int = 1, etp: int = 1) -> list[WeightMatrix]:
+        """Return the weight matrices as matmuls use them: some are fused from several matrices."""
         return list(self.matrices(model, tp, etp=etp))
 
-    def vectors(self, model: Model, tp: int = 1) -> int:
-        """Return the number of a rank's parameters outside matrices (biases, inner norms), without experts'."""
+    def count_vector_parameters(self, model: Model, tp: int = 1) -> int:
+        """Count a rank's biases and inner norm parameters, without those of routed experts."""
         return 0
 
-    def parameters(self, model: Model, tp: int = 1) -> int:
+    def count_parameters(self, model: Model, tp: int = 1) -> int:
         """Return the number of parameters on a rank, without those of routed experts."""
         own = (each for each in self.matrices(model, tp) if not each.experts)
-        return sum(each.elements * each.count for each in own) + self.vectors(model, tp)
+        return sum(each.elements * each.count for each in own) + self.count_vector_parameters(model, tp)
 
-    def expert_parameters(self, model: Model, ep: int = 1, etp: int = 1) -> int:
+    def count_expert_parameters(self, model: Model, ep: int = 1, etp: int = 1) -> int:
         """Return the number of parameters of a rank's routed experts."""
         return 0
 
-    def parameters_used(self, model: Model) -> int:
-        """Return the number of parameters that one token uses; of routed experts, those that it visits."""
-        return self.parameters(model)
+    def count_parameters_per_token(self, model: Model) -> int:
+        """Return the number of parameters that one token uses; of routed experts, only the token's ``top_k``."""
+        return self.count_parameters(model)
 
-    # --- what it computes -----------------------------------------------------------------------------------------
+    # --- kernels and FLOPs ----------------------------------------------------------------------------------------
 
     def block(self, model: Model, shape: RankShape) -> Block:
-        """Return the kernels by pass, with the tensors gathered and reduced over tp (see ``kernels.Block``)."""
+        """Return the kernels from norm to residual add as a ``kernels.Block``."""
         raise NotImplementedError
 
     def sections(self, model: Model, shape: RankShape) -> tuple[Section, ...]:
-        """Return all kernels of the layer kind as sections in forward order."""
+        """Return all kernels from norm to residual add as sections, in forward order."""
         return self.block(model, shape).sections
 
-    def context(self, model: Model, shape: RankShape) -> CpExchange | None:
-        """Return how context-parallel ranks share the core kernel; None if sequences are whole."""
+    def cp_exchange(self, model: Model, shape: RankShape) -> CpExchange | None:
+        """Return what context-parallel ranks exchange in this half layer; None if they exchange nothing."""
         return None
 
-    def weights_used(self, model: Model) -> int:
-        """Return the number of matrix weights that one token is multiplied with."""
+    def count_weights_per_token(self, model: Model) -> int:
+        """Return the number of weights in matrices that multiply one token."""
         return sum(each.elements * each.count for each in self.matrices(model))
 
     def core_flops(self, model: Model, tokens: int, backward: AttentionBackward) -> Flops:
-        """Return the FLOPs of ``tokens`` tokens of whole sequences outside the weight matmuls."""
+        """Return the FLOPs of ``tokens`` tokens outside weight matmuls, such as those of core attention."""
         return Flops(0.0, 0.0, 0.0)
 
-    def flops_again(self, model: Model, module: RecomputeModule, core: Flops) -> float:
-        """Return the FLOPs per sequence that recomputing ``module`` repeats, given the ``core`` kernel's FLOPs."""
+    def recompute_flops(self, model: Model, module: RecomputeModule, core: Flops) -> float:
+        """Return the extra FLOPs per sequence of recomputing ``module``; ``core``: FLOPs of the core attention."""
         return 0.0
 
-    # --- what it keeps --------------------------------------------------------------------------------------------
+    # --- memory ---------------------------------------------------------------------------------------------------
 
-    def tensors(self, model: Model, shape: RankShape) -> list[Tensor]:
-        """Return the tensors that the backward reads, in 16 bits, in the order in which they are made."""
+    def backward_tensors(self, model: Model, shape: RankShape) -> list[SavedTensor]:
+        """Return the tensors that the backward reads, in the order of their creation, with 16-bit sizes."""
         raise NotImplementedError
 
-    def kept(self, model: Model, shape: RankShape) -> list[Tensor]:
-        """Return the tensors that the backward reads, in the precision in which they are kept."""
-        return apply_kept_precision(self.tensors(model, shape), shape)
+    def saved_tensors(self, model: Model, shape: RankShape) -> list[SavedTensor]:
+        """Return the tensors that the backward reads, with sizes in the precision in which they are saved."""
+        return with_saved_precision(self.backward_tensors(model, shape), shape)
 
     def forward_working_bytes(self, model: Model, shape: RankShape) -> tuple[float, float]:
-        """Return the bytes of tensors that exist only inside the forward: in all, and per routed rows."""
+        """Return the bytes of temporary forward tensors: (total, part proportional to this rank's routed rows)."""
         return 0.0, 0.0
 
-    def gradient_bytes(self, model: Model, shape: RankShape) -> tuple[float, float]:
-        """Return the bytes of gradients that exist only inside the backward: in all, and per routed rows."""
+    def backward_working_bytes(self, model: Model, shape: RankShape) -> tuple[float, float]:
+        """Return the bytes of temporary gradients: (total, part proportional to this rank's routed rows)."""
         return 0.0, 0.0
 
 
-def incoming_bytes(model: Model, shape: RankShape) -> float:
-    """Return the bytes of the gradient that enters a block's backward, gathered and (if sharded) its shard."""
+def incoming_gradient_bytes(model: Model, shape: RankShape) -> float:
+    """Return the bytes of a block's output gradient: the gathered tensor, and its sequence shard if any."""
     local = local_sizes(model, shape)
     tokens, edge = shape.element_bytes * local.tokens, shape.element_bytes * local.edge_tokens
     return local.hidden * (tokens + (edge if edge < tokens else 0.0))

@@ -1,4 +1,4 @@
-"""Operations that blocks consist of (norm, linear, dropout, ...), as kernels of one GPU by pipeline phase.
+"""Kernels of the basic operations of a layer (norm, linear, dropout, ...) on one GPU, by phase.
 
 Bytes follow one rule: every tensor that a kernel reads or writes counts once. Memory kernels count no FLOPs: bytes are
 what limits them.
@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from itertools import chain
 
 from simcluster.base.errors import InputError
-from simcluster.model.choices import (
+from simcluster.model.kernel_choices import (
     Accumulate,
     ActivationInput,
     Attention,
@@ -26,7 +26,7 @@ from simcluster.model.choices import (
 )
 from simcluster.model.kernels import Kernel, Section
 from simcluster.model.mixture import ExpertKernels
-from simcluster.model.transformer import Model, Recompute, tensor_shard
+from simcluster.model.transformer import Model, Recompute, shard_widths
 
 FP32_BYTES = 4.0  # softmax statistics and logits of the loss, whatever the precision of the rest
 _EXPERT_KERNELS = ExpertKernels()
@@ -35,16 +35,16 @@ MASK_BYTES = 1.0  # a dropout mask is one byte per element
 
 @dataclass(frozen=True, slots=True)
 class RankShape:
-    """Parallelism, recompute, precision and software choices that, with the model, decide one rank's kernels.
+    """Parallelism, recompute, precision and software choices; with the model they decide a rank's kernels.
 
     ``ep`` ranks share the experts of a mixture, each split over ``etp`` (0: as many as tp). ``cp_comm`` is how the
     ranks that share a sequence bring queries and keys together, ``cp_shares`` which tokens each has, and ``ring`` whose
-    program works on pieces (``context``). ``attention``: "fused" is a flash kernel, "unfused" the separate matmuls and
-    softmax before it. ``recompute`` is done in the layers whose number divides by ``recompute_every``, a selective one
-    of the ``modules``; a full one that ``stops_early`` ends when it has all that backward reads, a selective one may
-    leave a fused core alone (``keeps_fused_core``). ``probabilities`` of the router weigh experts' outputs once they
-    are back (``combine``), or the experts' ``activation`` function does. ``activation_input``: inputs of activation
-    functions are kept in 16 bits or in fp8. ``kernels``: who made those that device memory limits
+    program works on pieces (``context_parallel``). ``attention``: "fused" is a flash kernel, "unfused" the separate
+    matmuls and softmax before it. ``recompute`` is done in the layers whose number divides by ``recompute_every``, a
+    selective one of the ``modules``; a full one that ``stops_early`` ends when it has all that backward reads, a
+    selective one may leave a fused core alone (``keeps_fused_core``). ``probabilities`` of the router weigh experts'
+    outputs once they are back (``combine``), or the experts' ``activation`` function does. ``activation_input``: inputs
+    of activation functions are kept in 16 bits or in fp8. ``kernels``: who made those that device memory limits
     (``software.Software``), ``rope``: whether one kernel rotates positions, ``experts``: those of a mixture, ``bias``:
     whether the matmul of queries, keys and values adds theirs. ``fp8``: matmuls of layers read operands of
     ``cast_bytes`` per element, cast from 16 bits, and take an expert's rows ``cast_rows`` at a time; casting a weight
@@ -100,7 +100,7 @@ class RankShape:
         if self.element_bytes <= 0 or self.grad_accumulate_bytes < 0:
             raise InputError(
                 f"element_bytes {self.element_bytes} must be positive and grad_accumulate_bytes "
-                f"{self.grad_accumulate_bytes} not negative; usual are 2 and 4"
+                f"{self.grad_accumulate_bytes} not negative; usual values are 2 and 4"
             )
 
     @property
@@ -108,33 +108,33 @@ class RankShape:
         """Number of tensor-parallel ranks that one expert is split over."""
         return self.etp or self.tp
 
-    def recomputes(self, layer: int) -> bool:
-        """Return whether the backward of the layer with this number recomputes anything."""
+    def recomputes_layer(self, layer: int) -> bool:
+        """Return whether the backward of layer number ``layer`` recomputes anything."""
         return self.recompute != "none" and layer % self.recompute_every == 0
 
     @property
-    def loss_shares(self) -> int:
-        """Number of vocabulary shares (one per tp rank) on which each rank computes the loss."""
+    def loss_vocab_shares(self) -> int:
+        """Number of tp ranks' vocabulary parts on which each rank computes the loss."""
         return self.tp if self.logits == "gathered" else 1
 
-    def reruns(self, module: RecomputeModule) -> bool:
-        """Return whether selective recomputation is on and names this module."""
+    def recomputes_module(self, module: RecomputeModule) -> bool:
+        """Return whether selective recomputation is on and includes ``module``."""
         return self.recompute == "selective" and module in self.modules
 
     @property
-    def core_again(self) -> bool:
+    def recomputes_core(self) -> bool:
         """Return whether selective recomputation runs the core attention again."""
         spared = self.attention == "fused" and self.keeps_fused_core
         return self.recompute == "selective" and "core_attn" in self.modules and not spared
 
-    def gradient_bytes(self, weights: float) -> float:
-        """Return the bytes moved to store the gradient of N ``weights``: added to the main one, or written once."""
+    def gradient_write_bytes(self, weights: float) -> float:
+        """Return the bytes moved when the gradients of ``weights`` weights are added to main gradients or written."""
         return weights * (2 * self.grad_accumulate_bytes if self.grad_accumulate_bytes else self.element_bytes)
 
 
 @dataclass(frozen=True, slots=True)
 class LocalSizes:
-    """Sizes of a layer's tensors on one rank: tokens inside and at the edges of a block, and widths.
+    """Sizes of a layer's tensors on one rank: tokens within and at the edges of a block, and widths.
 
     ``rows`` are its query positions of one sequence, ``columns`` the key positions that they meet. Of its heads,
     ``query``, ``kv`` and ``value`` are the widths of all queries, keys and values, ``output`` that of their outputs.
@@ -158,7 +158,7 @@ class LocalSizes:
 
 def local_sizes(model: Model, shape: RankShape) -> LocalSizes:
     """Return the sizes of tensors on one rank; raise InputError if tp or cp does not divide them."""
-    shard = tensor_shard(model, shape.tp)
+    shard = shard_widths(model, shape.tp)
     sequence = model.sequence_length
     if sequence % shape.cp:
         raise InputError(f"sequence_length {sequence} is not divisible by cp {shape.cp}; use a cp that divides it")
@@ -188,7 +188,7 @@ def local_sizes(model: Model, shape: RankShape) -> LocalSizes:
 
 
 def join_sections(pieces: Sequence[Section], recompute: Recompute) -> Section:
-    """Join sections that run one after another into one; its backward pass runs them in reverse.
+    """Join consecutive sections into one section; its backward runs them in reverse order.
 
     Under full recompute the whole forward runs again; otherwise the parts that the sections name.
     """
@@ -210,15 +210,15 @@ def memory_kernel(name: str, size: float) -> Kernel:
     return Kernel(name, "memory", 0.0, size)
 
 
-def both_ways(name: str, forward: float, back: float) -> Section:
-    """Return a section of a memory kernel and its input-gradient kernel, by the bytes that each moves."""
-    return Section((memory_kernel(name, forward),), input_grad=(memory_kernel(f"{name}_input_grad", back),))
+def forward_backward_section(name: str, forward: float, backward: float) -> Section:
+    """Return a section of memory-bound kernels that move ``forward`` and, in the backward, ``backward`` bytes."""
+    return Section((memory_kernel(name, forward),), input_grad=(memory_kernel(f"{name}_input_grad", backward),))
 
 
-def matmul(
+def matmul_kernel(
     name: str, m: int, n: int, k: int, element_bytes: float, batch: int = 1, *, operand_bytes: float = 0.0
 ) -> Kernel:
-    """Return the kernel of ``batch`` matmuls (m x k)(k x n); operands and results are each read or written once.
+    """Return a kernel of ``batch`` matmuls (m x k)(k x n); each operand and result is moved once.
 
     An element has ``element_bytes``, of the operands ``operand_bytes`` if that is not 0.
     """
@@ -229,7 +229,7 @@ def matmul(
 # --- operations -----------------------------------------------------------------------------------------------------
 
 
-def linear(
+def linear_section(
     name: str, shape: RankShape, tokens: int, width_in: int, width_out: int, *, bias: bool, wide: bool = False
 ) -> Section:
     """Return the kernels of a linear layer: Y = X W, dX = dY W^T, and dW = X^T dY added to the main gradient.
@@ -243,27 +243,27 @@ def linear(
     e, weights = shape.element_bytes, width_in * width_out
     operand = shape.cast_bytes if shape.fp8 and not wide else e
     apart = {"fused": False, "separate": True}[shape.accumulate] and shape.grad_accumulate_bytes > 0
-    written = e * weights if apart else shape.gradient_bytes(weights)
+    written = e * weights if apart else shape.gradient_write_bytes(weights)
     size = operand * tokens * (width_in + width_out) + written
-    flops = 2.0 * tokens * weights
-    product = Kernel(f"{name}_weight_grad", "matmul", flops, size, width_in, width_out, tokens, turned=True, wide=wide)
+    grad, flops = f"{name}_weight_grad", 2.0 * tokens * weights
+    product = Kernel(grad, "matmul", flops, size, width_in, width_out, tokens, transposed=True, keeps_16_bits=wide)
     weight_grad: tuple[Kernel, ...] = (replace(product, operand_bytes=operand),)
     if apart:  # reads what the matmul wrote, adds it to the main gradient
-        weight_grad += (memory_kernel(f"{name}_weight_grad_accumulate", e * weights + shape.gradient_bytes(weights)),)
+        weight_grad += (memory_kernel(f"{grad}_accumulate", e * weights + shape.gradient_write_bytes(weights)),)
     if bias:
         weight_grad += (memory_kernel(f"{name}_bias_grad", e * tokens * width_out),)
-    forward = matmul(name, tokens, width_out, width_in, e, operand_bytes=operand)
-    input_grad = matmul(f"{name}_input_grad", tokens, width_in, width_out, e, operand_bytes=operand)
-    return Section((replace(forward, wide=wide),), (), (replace(input_grad, wide=wide),), weight_grad)
+    forward = matmul_kernel(name, tokens, width_out, width_in, e, operand_bytes=operand)
+    input_grad = matmul_kernel(f"{name}_input_grad", tokens, width_in, width_out, e, operand_bytes=operand)
+    return Section((replace(forward, keeps_16_bits=wide),), (), (replace(input_grad, keeps_16_bits=wide),), weight_grad)
 
 
 def bias_section(name: str, shape: RankShape, tokens: int, width: int) -> Section:
-    """Return a separate kernel that adds a bias: it reads the matmul's output and writes the sum."""
+    """Return a separate kernel that adds a bias to a matmul's output."""
     return Section(forward=(memory_kernel(f"{name}_bias", 2 * shape.element_bytes * tokens * width),))
 
 
 def cast_kernels(name: str, shape: RankShape, elements: float) -> tuple[Kernel, ...]:
-    """Return the kernel that casts a matmul operand from 16 bits to fp8 or fp4, in both row and column order.
+    """Return the kernel that casts a matmul operand from 16 bits to fp8 or fp4, row-wise and column-wise.
 
     Forward and weight gradient need one order each. The largest value, which sets the scale, is found by the kernel
     that made the operand (Transformer Engine; torchao, compiled).
@@ -274,7 +274,7 @@ def cast_kernels(name: str, shape: RankShape, elements: float) -> tuple[Kernel, 
 
 
 def fused_norm(name: str, shape: RankShape, local: LocalSizes, *, residual: bool) -> Section:
-    """Return the kernels of a fused norm: it reads and writes each row; backward reads dY and X and writes dX.
+    """Return the fused kernels of a norm: the forward reads X and writes Y, the backward reads X, dY and writes dX.
 
     Scale and shift gradients come with it. ``residual``: the gradient of the residual path is then added to dX (two
     reads, one write).
@@ -304,9 +304,9 @@ def residual_section(name: str, model: Model, shape: RankShape, local: LocalSize
 
 
 def dropout_section(name: str, shape: RankShape, elements: int) -> Section:
-    """Return the kernels of a separate dropout: a read, a write, and the mask (written, then read)."""
+    """Return the kernels of a separate dropout, which reads and writes the tensor and its mask."""
     size = (2 * shape.element_bytes + MASK_BYTES) * elements
-    return both_ways(name, size, size)
+    return forward_backward_section(name, size, size)
 
 
 def fused_rotation(model: Model, shape: RankShape, local: LocalSizes) -> Section:
@@ -314,16 +314,16 @@ def fused_rotation(model: Model, shape: RankShape, local: LocalSizes) -> Section
     if model.position != "rope":
         return Section()
     size = 2 * shape.element_bytes * local.tokens * (local.query + local.kv)
-    return both_ways("rope", size, size)
+    return forward_backward_section("rope", size, size)
 
 
-def position_section(model: Model, shape: RankShape, local: LocalSizes) -> Section:
-    """Return the kernels that add learned positions to token rows, and the positions' gradients to the table."""
+def learned_position_section(model: Model, shape: RankShape, local: LocalSizes) -> Section:
+    """Return the kernels that add learned position embeddings, and those of the position table's gradient."""
     if model.position != "learned":
         return Section()
     size = shape.element_bytes * local.edge_tokens * local.hidden
     rows = local.edge_tokens // shape.micro_batch
-    update = shape.gradient_bytes(rows * local.hidden)
+    update = shape.gradient_write_bytes(rows * local.hidden)
     return Section(
         forward=(memory_kernel("position_embedding", 3 * size),),
         weight_grad=(memory_kernel("position_embedding_weight_grad", size + update),),
@@ -332,6 +332,6 @@ def position_section(model: Model, shape: RankShape, local: LocalSizes) -> Secti
 
 def fused_activation(model: Model, shape: RankShape, local: LocalSizes) -> Section:
     """Return the fused kernel of GELU (with its bias) or SwiGLU, forward and backward."""
-    inputs = model.mlp_matrices - 1
+    reads = model.num_mlp_matrices - 1
     size = shape.element_bytes * local.tokens * local.ffn
-    return both_ways("swiglu" if model.gated_mlp else "gelu", (inputs + 1) * size, (2 * inputs + 1) * size)
+    return forward_backward_section("swiglu" if model.gated_mlp else "gelu", (reads + 1) * size, (2 * reads + 1) * size)

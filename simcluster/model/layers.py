@@ -1,4 +1,4 @@
-"""Registry of layer kinds, and parameter counts of a whole model and of one rank.
+"""Registry of layer kinds, and parameter counts for a whole model or one rank.
 
 To add a kind: write a subclass of ``layer_kind.LayerKind`` in a separate file, and a line in ``LAYER_KINDS``.
 """
@@ -10,70 +10,70 @@ from dataclasses import dataclass
 from simcluster.base.errors import InputError
 from simcluster.base.texts import did_you_mean
 from simcluster.model.attention import Attention
-from simcluster.model.experts import Experts
+from simcluster.model.experts import ExpertMixture
 from simcluster.model.kernels import Block
-from simcluster.model.latent import LatentAttention
+from simcluster.model.latent_attention import LatentAttention
 from simcluster.model.layer_kind import LayerKind, WeightMatrix
 from simcluster.model.layer_sections import RankShape as RankShape
 from simcluster.model.mlp import Mlp
-from simcluster.model.transformer import Model, padded_vocab
+from simcluster.model.transformer import Model, padded_vocab_size
 
 LAYER_KINDS: dict[str, LayerKind] = {
     "attention": Attention(),
     "latent_attention": LatentAttention(),
     "mlp": Mlp(),
-    "mixture": Experts(),
+    "mixture": ExpertMixture(),
 }
-"""Every layer kind by its word."""
+"""Every layer kind by its name in scenarios."""
 
 
-def kinds_of_layer(model: Model, layer: int) -> tuple[LayerKind, ...]:
-    """Return the layer kinds of one layer in forward order; raise InputError for an unknown name."""
+def layer_kinds(model: Model, layer: int) -> tuple[LayerKind, ...]:
+    """Return the layer kinds of one layer in forward order; raise InputError for an unknown kind."""
     try:
-        return tuple([LAYER_KINDS[word] for word in model.kinds(layer)])
+        return tuple([LAYER_KINDS[word] for word in model.layer_kind_names(layer)])
     except KeyError as error:
         word = error.args[0]
         near = did_you_mean(word, LAYER_KINDS)
-        raise InputError(f"there is no layer kind {word!r}{near}; known: {', '.join(LAYER_KINDS)}") from None
+        raise InputError(f"there is no layer kind {word!r}{near}; use one of {', '.join(LAYER_KINDS)}") from None
 
 
-def distinct_layers(model: Model) -> list[tuple[int, int]]:
-    """Return (number of the first layer, count of layers) for each kind of layer; those without experts come first."""
-    mixtures = model.moe_layers + sum(map(model.has_experts, model.prediction_layers))
-    first = sorted(model.kinds_of_layers.values(), key=model.has_experts)
+def count_distinct_layers(model: Model) -> list[tuple[int, int]]:
+    """Return (first layer, number of layers) for each distinct kind of layer; layers without experts come first."""
+    mixtures = model.num_moe_layers + sum(map(model.has_experts, model.prediction_layers))
+    first = sorted(model.first_layer_of_kinds.values(), key=model.has_experts)
     return [
         (layer, mixtures if model.has_experts(layer) else model.prediction_layers.stop - mixtures) for layer in first
     ]
 
 
-def kinds_by_name(model: Model) -> dict[str, LayerKind]:
-    """Return every layer kind that the model has by its name, in forward order."""
-    sorts = [kinds_of_layer(model, layer) for layer, _ in distinct_layers(model)]
+def layer_kinds_by_name(model: Model) -> dict[str, LayerKind]:
+    """Return the model's layer kinds by name, in forward order."""
+    sorts = [layer_kinds(model, layer) for layer, _ in count_distinct_layers(model)]
     return {kind.name: kind for each in zip(*sorts, strict=True) for kind in each}
 
 
 def layer_matrices(model: Model, layer: int, *, tp: int, ep: int, etp: int) -> tuple[WeightMatrix, ...]:
-    """Return a layer's weight matrices on one rank that an optimizer of whole matrices, such as Muon, updates.
+    """Return a layer's weight matrices on one rank, for optimizers that update whole matrices (Muon).
 
     Embedding, LM head, norms and biases are not among them (Megatron-Core, core/optimizer/layer_wise_optimizer.py,
     ``is_managed_by_layer_wise_optimizer``).
     """
-    return tuple([matrix for kind in kinds_of_layer(model, layer) for matrix in kind.matrices(model, tp, ep, etp)])
+    return tuple([matrix for kind in layer_kinds(model, layer) for matrix in kind.matrices(model, tp, ep, etp)])
 
 
 def attention_block(model: Model, shape: RankShape) -> Block:
-    """Return the attention block of the model's layers on a rank of this shape."""
-    return kinds_of_layer(model, 0)[0].block(model, shape)
+    """Return the attention block of a layer on one rank."""
+    return layer_kinds(model, 0)[0].block(model, shape)
 
 
 def mlp_block(model: Model, shape: RankShape) -> Block:
-    """Return the MLP block of the model's layers on a rank of this shape."""
+    """Return the MLP block of a layer on one rank."""
     return LAYER_KINDS["mlp"].block(model, shape)
 
 
 @dataclass(frozen=True, slots=True)
 class ParameterCount:
-    """Number of parameters of each part of a model.
+    """Number of parameters in each part of a model.
 
     ``attention`` (or another kind that mixes tokens), ``mlp`` and ``norm`` are of one layer (norm: both of them),
     ``total`` of the whole model, and ``active`` those that one token uses: all but the experts that it does not visit.
@@ -104,21 +104,21 @@ def parameters(model: Model) -> ParameterCount:
     table = model.vocab_size * model.hidden_size
     tables = table, position_parameters(model), 0 if model.tied_embeddings else table
     norms = model.norm_parameters, model.norm_parameters if model.embedding_norm else 0
-    total = active = sum(tables) + sum(norms) + len(model.prediction_layers) * prediction_parameters(model)
-    for layer, count in distinct_layers(model):
-        kinds = kinds_of_layer(model, layer)
-        total += count * sum(kind.parameters(model) + kind.expert_parameters(model) for kind in kinds)
-        active += count * sum(kind.parameters_used(model) for kind in kinds)
-    mixer, *_ = kinds_of_layer(model, 0)
+    total = active = sum(tables) + sum(norms) + len(model.prediction_layers) * mtp_layer_parameters(model)
+    for layer, count in count_distinct_layers(model):
+        kinds = layer_kinds(model, layer)
+        total += count * sum(kind.count_parameters(model) + kind.count_expert_parameters(model) for kind in kinds)
+        active += count * sum(kind.count_parameters_per_token(model) for kind in kinds)
+    mixer, *_ = layer_kinds(model, 0)
     layers = model.prediction_layers.stop * model.layer_norm_parameters
     return ParameterCount(
-        mixer.parameters(model), LAYER_KINDS["mlp"].parameters(model), model.layer_norm_parameters,
+        mixer.count_parameters(model), LAYER_KINDS["mlp"].count_parameters(model), model.layer_norm_parameters,
         *tables, *norms, total + layers, active + layers,
     )  # fmt: skip
 
 
-def prediction_parameters(model: Model, tp: int = 1) -> int:
-    """Count the parameters that a multi-token prediction layer adds to a tp rank: projection and norms."""
+def mtp_layer_parameters(model: Model, tp: int = 1) -> int:
+    """Count the parameters that multi-token prediction adds to a layer on a tp rank: projection, norms."""
     return 2 * model.hidden_size * model.hidden_size // tp + 3 * model.norm_parameters
 
 
@@ -132,11 +132,11 @@ def position_parameters(model: Model) -> int:
 
 
 def layer_parameters_per_tp_rank(model: Model, tp: int, layer: int = 0) -> int:
-    """Count a layer's parameters on one of ``tp`` ranks; norms and row-parallel biases are on every rank.
+    """Count a layer's parameters on one of ``tp`` ranks; norms and row-parallel biases are not split.
 
     Routed experts are not among them (``expert_parameters_per_rank``); router and shared experts are.
     """
-    return sum(kind.parameters(model, tp) for kind in kinds_of_layer(model, layer)) + model.layer_norm_parameters
+    return sum(kind.count_parameters(model, tp) for kind in layer_kinds(model, layer)) + model.layer_norm_parameters
 
 
 def layer_matrices_per_tp_rank(model: Model, tp: int) -> tuple[int, ...]:
@@ -147,23 +147,23 @@ def layer_matrices_per_tp_rank(model: Model, tp: int) -> tuple[int, ...]:
     """
     if model.moe or model.mla:
         return (layer_parameters_per_tp_rank(model, tp),)
-    return tuple(each.elements for kind in kinds_of_layer(model, 0) for each in kind.products(model, tp))
+    return tuple(each.elements for kind in layer_kinds(model, 0) for each in kind.matmul_matrices(model, tp))
 
 
 def expert_parameters_per_rank(model: Model, layer: int, *, ep: int, etp: int) -> int:
     """Count the routed-expert parameters of a layer on one rank: experts / ep, each split over etp."""
-    return sum(kind.expert_parameters(model, ep, etp) for kind in kinds_of_layer(model, layer))
+    return sum(kind.count_expert_parameters(model, ep, etp) for kind in layer_kinds(model, layer))
 
 
 def embedding_parameters_per_tp_rank(model: Model, tp: int) -> int:
-    """Count a rank's embedding parameters: its rows of the padded token table and the whole position table."""
+    """Count a tp rank's embedding parameters: a part of the padded token table, the whole position table and norm."""
     whole = position_parameters(model) + (model.norm_parameters if model.embedding_norm else 0)
-    return padded_vocab(model, tp) // tp * model.hidden_size + whole
+    return padded_vocab_size(model, tp) // tp * model.hidden_size + whole
 
 
 def lm_head_parameters_per_tp_rank(model: Model, tp: int) -> int:
-    """Count a rank's parameters of the padded LM head matrix (if tied, a copy on another stage)."""
-    return padded_vocab(model, tp) // tp * model.hidden_size
+    """Count a tp rank's LM head parameters, vocabulary padded; tied heads on another stage are copies."""
+    return padded_vocab_size(model, tp) // tp * model.hidden_size
 
 
 def stage_parameters_per_tp_rank(model: Model, tp: int, *, layers: int, first: bool, last: bool) -> int:

@@ -1,4 +1,4 @@
-"""Sections of a model for a mixture of experts and for latent attention."""
+"""Scenario sections ``model.moe`` (mixture of experts) and ``model.mla`` (latent attention)."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from typing import Annotated, Literal, Self
 from pydantic import BeforeValidator, Field, StrictBool, WithJsonSchema, model_validator
 
 from simcluster.base.errors import InputError
-from simcluster.collectives.relayed import TokenRoutes
-from simcluster.documents.spec import Spec
+from simcluster.collectives.token_relay import ExpertRouting
+from simcluster.documents.base_spec import Spec
 from simcluster.model.defaults import Count, validate_natural
 
 Natural = Annotated[int, BeforeValidator(validate_natural), WithJsonSchema({"type": "integer", "minimum": 0})]
 
 
 class Moe(Spec):
-    """A mixture of experts instead of the MLP; gates, activation and biases are those of the model's MLP."""
+    """Mixture of experts that replaces the MLP, with the MLP's gate, activation function and biases."""
 
     experts: Count
     """Number of routed experts per layer."""
@@ -30,7 +30,7 @@ class Moe(Spec):
     shared_ffn_hidden_size: Count | None = None
     """Width of all shared experts together; default: shared_experts x expert_ffn_hidden_size."""
     shared_gate: StrictBool = False
-    """Whether a learned gate weighs the output of the shared experts (Qwen 2)."""
+    """Whether a learned gate scales the output of the shared experts (Qwen 2)."""
     first_dense_layers: Natural = 0
     """Number of layers at the start of the model that have a dense MLP instead of experts."""
     every: Count = 1
@@ -54,29 +54,29 @@ class Moe(Spec):
     section 2.1.2); default: all."""
 
     @model_validator(mode="after")
-    def _check(self) -> Self:
+    def _check_fields(self) -> Self:
         if self.top_k > self.experts:
             raise InputError(f"top_k {self.top_k} is more than the {self.experts} experts; use {self.experts} or fewer")
         if self.experts % self.groups:
-            raise InputError(f"experts {self.experts} is not divisible by groups {self.groups}; use a divisor")
+            raise InputError(f"experts {self.experts} is not divisible by groups {self.groups}; change groups")
         if (self.top_groups or 1) > self.groups:
             raise InputError(
                 f"top_groups {self.top_groups} is more than groups {self.groups}; use {self.groups} or fewer"
             )
-        if self.top_k > self.open_groups * self.experts // self.groups:
-            what = f"top_k {self.top_k} is more than the experts of {self.open_groups} of {self.groups} groups"
-            raise InputError(f"{what}; raise top_groups")
+        if self.top_k > self.allowed_groups * self.experts // self.groups:
+            most = self.allowed_groups * self.experts // self.groups
+            raise InputError(f"top_k {self.top_k} is more than the {most} experts of allowed groups; raise top_groups")
         if self.offset >= self.every:
-            raise InputError(f"offset {self.offset} must be less than every {self.every}; remove it, or use less")
+            raise InputError(f"offset ({self.offset}) must be less than 'every' ({self.every}); lower the offset")
         if self.pad_to_capacity and self.capacity_factor is None:
-            raise InputError("pad_to_capacity needs a capacity; set capacity_factor, too, as in 1.0")
+            raise InputError("pad_to_capacity needs a capacity; also set capacity_factor, as in 1.0")
         if self.shared_gate and not self.shared_width:
-            raise InputError("shared_gate needs shared experts; set shared_experts, too")
+            raise InputError("shared_gate needs shared experts; also set shared_experts")
         return self
 
     @property
-    def open_groups(self) -> int:
-        """Number of expert groups whose experts a token may visit."""
+    def allowed_groups(self) -> int:
+        """Number of expert groups whose experts a token may be routed to."""
         return self.top_groups or self.groups
 
     @property
@@ -84,8 +84,8 @@ class Moe(Spec):
         """Width of all shared experts together; 0 if there are none."""
         return self.shared_ffn_hidden_size or self.shared_experts * self.expert_ffn_hidden_size
 
-    def rows(self, tokens: int) -> int:
-        """Return how many rows a rank's ``tokens`` send to the experts: a copy per expert that a token visits.
+    def count_rows(self, tokens: int) -> int:
+        """Return how many rows ``tokens`` tokens send to experts: one per chosen expert, up to the capacity.
 
         With a capacity every expert gets at most its capacity, rounded up (moe_utils.py, ``get_capacity``), of an even
         spread.
@@ -97,41 +97,41 @@ class Moe(Spec):
         return most if self.pad_to_capacity else min(chosen, most)
 
     @property
-    def routes(self) -> TokenRoutes:
-        """Choices of experts that a token has, all equally likely."""
-        return TokenRoutes(self.experts, self.top_k, self.groups, self.open_groups)
+    def token_routes(self) -> ExpertRouting:
+        """Sets of experts that the router may choose for a token, all equally likely."""
+        return ExpertRouting(self.experts, self.top_k, self.groups, self.allowed_groups)
 
     @property
-    def capacity_shares(self) -> float:
-        """Capacity of an expert, as a multiple of an even share of the tokens; infinite without a limit."""
+    def capacity_in_even_shares(self) -> float:
+        """Capacity of an expert relative to an even share of the tokens; infinite without a limit."""
         return math.inf if self.capacity_factor is None else self.capacity_factor
 
     @property
-    def waits_for_counts(self) -> bool:
-        """Return whether the host waits for the row counts; if padded to capacity, it knows them in advance."""
+    def waits_for_row_counts(self) -> bool:
+        """Return whether the host must wait for the row counts; not if rows are padded to the capacity."""
         return not self.pad_to_capacity
 
     def is_moe_layer(self, layer: int) -> bool:
-        """Return whether the layer with this number (from 0) has a mixture of experts."""
+        """Return whether layer number ``layer`` (from 0) has a mixture of experts."""
         return layer >= self.first_dense_layers and (layer + 1 - self.offset) % self.every == 0
 
     def count_moe_layers(self, layers: int) -> int:
-        """Return how many of a model's first N ``layers`` have a mixture of experts."""
+        """Return how many of the first ``layers`` layers have a mixture of experts."""
         before = min(self.first_dense_layers, layers)
         return (layers - self.offset) // self.every - (before - self.offset) // self.every
 
 
 class ExpertKernels(Spec):
-    """Which kernels of a mixture of experts a framework fuses; defaults are those of Megatron-Bridge's recipes."""
+    """Choice of fused or separate kernels in a mixture of experts; defaults as in Megatron-Bridge's recipes."""
 
     router: Literal["steps", "fused"] = "steps"
-    """Kernels of the router: one per step of its expressions (steps), or fused (--moe-router-fusion)."""
+    """Kernels of the router: a separate kernel per operation (steps), or one fused kernel (--moe-router-fusion)."""
     router_dtype: Literal["activations", "fp32"] = "activations"
-    """Number format of the router's scores: that of activations, or fp32, with casts around its gradients
-    (--moe-router-dtype)."""
+    """Number format of the router's scores: that of activations (activations), or fp32, which adds casts before and
+    after the gradient matmuls (--moe-router-dtype)."""
     permute: Literal["steps", "fused"] = "fused"
-    """Kernels that sort rows by expert and restore their order: PyTorch's sort, gather and scatter-add (steps), or a
-    fused kernel each (--moe-permute-fusion)."""
+    """Kernels that sort rows by expert and restore their order: PyTorch's sort, gather and scatter-add (steps), or one
+    fused kernel per direction (fused; --moe-permute-fusion)."""
     products: Literal["streams", "grouped", "sequential"] = "streams"
     """Matmuls of a rank's experts: launched one by one on four streams (streams, --moe-grouped-gemm: Transformer
     Engine's GroupedLinear on cuBLAS), one by one on one stream (sequential), or as one grouped kernel (grouped:
@@ -152,11 +152,11 @@ class ExpertKernels(Spec):
 
 @dataclass(frozen=True, slots=True)
 class RoutedRows:
-    """Number and size of the rows that one microbatch sends to and receives for experts, on one rank.
+    """Number and size of token rows that a rank sends to and receives for experts, per microbatch.
 
     It has ``tokens``; ``sent`` rows leave it (each token once for every expert it visits), ``rows`` arrive before its
-    ``experts``, whose width is ``ffn`` here; a row is ``hidden`` wide. Matmuls work on ``each`` rows for every expert,
-    padding included. A row has ``row_bytes`` as it travels in activations' precision.
+    ``experts``, whose width is ``ffn`` here; a row is ``hidden`` wide. Matmuls work on ``rows_per_expert`` rows for
+    every expert, padding included. A row has ``row_bytes`` as it travels in activations' precision.
     """
 
     tokens: int
@@ -165,7 +165,7 @@ class RoutedRows:
     experts: int
     ffn: int
     hidden: int
-    each: int
+    rows_per_expert: int
     row_bytes: float
 
 
@@ -190,5 +190,5 @@ class Mla(Spec):
 
     @property
     def narrow_width(self) -> int:
-        """Total width of a token's narrow vectors: keys and values, the rotated part, and queries."""
+        """Width of a token's narrow vectors together: keys and values, rotated keys, queries."""
         return self.kv_lora_rank + self.qk_rope_head_dim + (self.q_lora_rank or 0)

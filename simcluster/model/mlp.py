@@ -1,4 +1,4 @@
-"""The MLP as a layer kind: norm, widening matmul, activation function, narrowing matmul."""
+"""Layer kind of the MLP: norm, up-projection, activation function, down-projection."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import ClassVar
 
-from simcluster.documents.kinds import AllowedValues
+from simcluster.documents.field_annotations import AllowedValues
 from simcluster.model import eager_sections as eager
-from simcluster.model.choices import RecomputeModule
-from simcluster.model.kept import Tensor, mask, operands
+from simcluster.model.kernel_choices import RecomputeModule
 from simcluster.model.kernels import Block
 from simcluster.model.layer_block import layer_block
 from simcluster.model.layer_kind import Flops, LayerKind, WeightMatrix
-from simcluster.model.layer_sections import RankShape, fused_activation, join_sections, linear, local_sizes
-from simcluster.model.transformer import Model, tensor_shard
+from simcluster.model.layer_sections import RankShape, fused_activation, join_sections, linear_section, local_sizes
+from simcluster.model.saved_tensors import SavedTensor, dropout_mask_tensors, matmul_input_tensors
+from simcluster.model.transformer import Model, shard_widths
 
 
 class Mlp(LayerKind):
@@ -26,62 +26,62 @@ class Mlp(LayerKind):
 
     def matrices(self, model: Model, tp: int = 1, ep: int = 1, etp: int = 1) -> Iterator[WeightMatrix]:
         """Yield the weight matrices of an MLP: gate and up fused into one (Megatron-LM), and down."""
-        return mlp_matrices(model, tensor_shard(model, tp).ffn)
+        return mlp_matrices(model, shard_widths(model, tp).ffn)
 
-    def vectors(self, model: Model, tp: int = 1) -> int:
+    def count_vector_parameters(self, model: Model, tp: int = 1) -> int:
         """Return the number of bias parameters of an MLP on a rank."""
-        return mlp_biases(model, tensor_shard(model, tp).ffn)
+        return mlp_biases(model, shard_widths(model, tp).ffn)
 
     def block(self, model: Model, shape: RankShape) -> Block:
-        """Return an MLP's kernels on one rank: norm, widening matmul, activation, narrowing matmul, residual add."""
+        """Return an MLP's kernels on one rank, from norm to residual add, as a block."""
         local = local_sizes(model, shape)
-        widths = model.mlp_matrices - 1
-        up = linear("mlp_up", shape, local.tokens, local.hidden, widths * local.ffn, bias=model.mlp_bias)
-        down = linear("mlp_down", shape, local.tokens, local.ffn, local.hidden, bias=False)
+        widths = model.num_mlp_matrices - 1
+        up = linear_section("mlp_up", shape, local.tokens, local.hidden, widths * local.ffn, bias=model.mlp_bias)
+        down = linear_section("mlp_down", shape, local.tokens, local.ffn, local.hidden, bias=False)
         if shape.kernels != "eager":
             return layer_block("mlp", model, shape, local, (up, fused_activation(model, shape, local), down))
         parts = eager.split_grad_section("mlp_up", model, shape, local, widths, widths * local.ffn)
         active = join_sections((parts, eager.unfused_activation(model, shape, local)), "none")
         return layer_block("mlp", model, shape, local, (up, active, down))
 
-    def flops_again(self, model: Model, module: RecomputeModule, core: Flops) -> float:
+    def recompute_flops(self, model: Model, module: RecomputeModule, core: Flops) -> float:
         """Return the forward FLOPs of all MLP matmuls if ``module`` is "mlp", otherwise 0."""
-        return 2.0 * model.sequence_length * self.weights_used(model) if module == "mlp" else 0.0
+        return 2.0 * model.sequence_length * self.count_weights_per_token(model) if module == "mlp" else 0.0
 
-    def gradient_bytes(self, model: Model, shape: RankShape) -> tuple[float, float]:
-        """Return the bytes of gradients of the activation function's inputs, and 0 for routed rows."""
+    def backward_working_bytes(self, model: Model, shape: RankShape) -> tuple[float, float]:
+        """Return the bytes of the activation function's input gradients; the second number, of routed rows, is 0."""
         local = local_sizes(model, shape)
         return shape.element_bytes * local.tokens * local.ffn * (2 if model.gated_mlp else 1), 0.0
 
-    def tensors(self, model: Model, shape: RankShape) -> list[Tensor]:
-        """Return the tensors that an MLP's backward reads: inputs of norm, matmuls and activation, and gradients."""
+    def backward_tensors(self, model: Model, shape: RankShape) -> list[SavedTensor]:
+        """Return the tensors that an MLP's backward reads, including gradients."""
         e, local = shape.element_bytes, local_sizes(model, shape)
-        ffn = e * local.tokens * local.ffn
+        ffn, output = e * local.tokens * local.ffn, e * local.tokens * local.hidden
         inputs = ("gate", "up") if model.gated_mlp else ("gelu_input",)
-        norm_input = Tensor("mlp", "mlp_norm_input", e * local.edge_tokens * local.hidden, moved_by="mlp_norm")
+        norm_input = SavedTensor("mlp", "mlp_norm_input", e * local.edge_tokens * local.hidden, moved_by="mlp_norm")
         shared = model.layer_norms == 1  # the norm and what it gave are the attention's
         product = "mlp_product" if model.gated_mlp else "gelu_output"
         return [
             *([] if shared or model.parallel_residual else [norm_input]),
-            *([] if shared else operands("mlp", "mlp_input", model, shape, freed_by=("mlp",))),
+            *([] if shared else matmul_input_tensors("mlp", "mlp_input", model, shape, freed_by=("mlp",))),
             *(
-                Tensor("mlp", name, ffn, "other" if name == "up" else "kept", in_fp8="input", freed_by=("mlp",))
+                SavedTensor("mlp", name, ffn, "other" if name == "up" else "kept", in_fp8="input", freed_by=("mlp",))
                 for name in inputs
             ),
-            Tensor("mlp", product, ffn, read="W", in_fp8="cast", freed_by=("mlp",)),
+            SavedTensor("mlp", product, ffn, read="W", in_fp8="cast", freed_by=("mlp",)),
             *([replace(norm_input, name="mlp_post_norm_input")] if model.layer_norms == 4 else []),
-            *mask("mlp", "mlp_dropout_mask", model, shape),
-            Tensor("mlp", "mlp_down_output_grad", e * local.tokens * local.hidden, made="I", read="W", in_fp8="cast"),
-            Tensor("mlp", "mlp_up_output_grad", len(inputs) * ffn, made="I", read="W", in_fp8="cast"),
+            *dropout_mask_tensors("mlp", "mlp_dropout_mask", model, shape),
+            SavedTensor("mlp", "mlp_down_output_grad", output, made="I", read="W", in_fp8="cast"),
+            SavedTensor("mlp", "mlp_up_output_grad", len(inputs) * ffn, made="I", read="W", in_fp8="cast"),
         ]
 
 
 def mlp_matrices(model: Model, ffn: int, *, experts: bool = False, count: int = 1) -> Iterator[WeightMatrix]:
     """Yield the weight matrices of ``count`` MLPs of width ``ffn``."""
-    yield WeightMatrix((model.mlp_matrices - 1) * ffn, model.hidden_size, "rows", experts, count)
+    yield WeightMatrix((model.num_mlp_matrices - 1) * ffn, model.hidden_size, "rows", experts, count)
     yield WeightMatrix(model.hidden_size, ffn, "columns", experts, count)
 
 
 def mlp_biases(model: Model, ffn: int) -> int:
-    """Return the number of bias parameters of an MLP of width ``ffn``; the output's bias is not split."""
-    return ((model.mlp_matrices - 1) * ffn + model.hidden_size) * model.mlp_bias
+    """Return the number of bias parameters of an MLP of width ``ffn``; tp does not split the output's bias."""
+    return ((model.num_mlp_matrices - 1) * ffn + model.hidden_size) * model.mlp_bias

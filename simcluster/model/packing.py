@@ -1,4 +1,4 @@
-"""Distributions of document lengths, and rules that pack documents into sequences.
+"""Distributions of document lengths, and rules for packing documents into sequences.
 
 A rule takes documents in order (tokens of each), the ``length`` of a sequence and the maximum number of sequences
 (``most``), and returns the documents of each sequence, or of as many documents from the front as fit. The rest of a
@@ -18,8 +18,8 @@ from pydantic import Field, model_validator
 
 from simcluster.base.arrays import Floats
 from simcluster.base.errors import InputError
-from simcluster.documents.laws import Histogram, Spread
-from simcluster.documents.spec import Spec
+from simcluster.documents.base_spec import Spec
+from simcluster.documents.histogram import Histogram, Spread
 
 Sequences: TypeAlias = Sequence[Sequence[float]]
 """By sequence, the tokens of each document (or piece of one) in it; each sums to the length at most."""
@@ -28,12 +28,12 @@ Rule: TypeAlias = Callable[[Floats, int, int], Sequences]
 
 
 def pad_documents(documents: Floats, length: int, most: int) -> Sequences:
-    """Give each document a sequence; the rest of a longer document is dropped."""
+    """Put each document into its own sequence, and drop tokens beyond the sequence length."""
     return [[min(each, float(length))] for each in documents[:most].tolist()]
 
 
 def cut_documents(documents: Floats, length: int, most: int) -> Sequences:
-    """Concatenate documents and cut them wherever a sequence is full; the rest begins the next sequence.
+    """Concatenate all documents, and cut the result into sequences of equal length.
 
     The pretraining data of GPT-2 and Llama are packed like this.
     """
@@ -54,7 +54,7 @@ def first_fit(documents: Floats, length: int, most: int) -> Sequences:
     One that is too long fills whole sequences first, as Ding et al. do (arXiv:2404.10830).
     """
     found: list[list[float]] = []
-    left = np.zeros(most if most < len(documents) else _count_enough(documents, length))
+    left = np.zeros(most if most < len(documents) else _count_sequences_needed(documents, length))
     for document in documents.tolist():
         whole, rest = divmod(document, length)
         place = int(np.argmax(left[: len(found)] >= rest)) if rest and found else 0
@@ -80,7 +80,7 @@ def first_fit_decreasing(documents: Floats, length: int, most: int) -> Sequences
     """
     count = int(np.searchsorted(np.cumsum(documents), float(length) * most, side="right"))
     while True:
-        rows = first_fit(-np.sort(-documents[:count]), length, _count_enough(documents, length))
+        rows = first_fit(-np.sort(-documents[:count]), length, _count_sequences_needed(documents, length))
         if len(rows) <= most:
             return rows
         count -= sum(len(each) for each in rows[most:])
@@ -93,7 +93,7 @@ def balance_documents(documents: Floats, length: int, most: int) -> Sequences:
     """
     ends = np.minimum(np.cumsum(documents), float(length) * most)
     pieces = np.diff(ends, prepend=0.0)
-    return deal_documents(pieces[pieces > 0], 1, math.ceil(ends[-1] / length), length)[0] if len(ends) else []
+    return assign_documents(pieces[pieces > 0], 1, math.ceil(ends[-1] / length), length)[0] if len(ends) else []
 
 
 PACKING: dict[str, Rule] = {
@@ -105,8 +105,8 @@ PACKING: dict[str, Rule] = {
 }
 
 
-def deal_documents(documents: Floats, replicas: int, microbatches: int, room: int) -> Sequence[Sequences]:
-    """Assign documents greedily to replicas and microbatches, each with ``room`` tokens.
+def assign_documents(documents: Floats, replicas: int, microbatches: int, room: int) -> Sequence[Sequences]:
+    """Assign documents greedily to microbatches of all replicas; a microbatch has room for ``room`` tokens.
 
     The longest comes first, to the replica with the smallest sum of squares that has room for it, and there to the
     microbatch with the smallest. A document that fits nowhere is cut, into those with most room.
@@ -139,12 +139,12 @@ def deal_documents(documents: Floats, replicas: int, microbatches: int, room: in
     return found
 
 
-def _count_enough(documents: Floats, length: int) -> int:
+def _count_sequences_needed(documents: Floats, length: int) -> int:
     return int(np.ceil(documents / length).sum())
 
 
 class LognormalLengths(Spec):
-    """A lognormal distribution of document lengths: a long tail, as texts have."""
+    """Lognormal distribution of document lengths, with the long tail of real texts."""
 
     kind: Literal["lognormal"]
     median: Annotated[float, Field(ge=1, le=1e9)]
@@ -153,15 +153,15 @@ class LognormalLengths(Spec):
     """Standard deviation of the logarithm of the document length."""
 
     def draw(self, generator: np.random.Generator, count: int) -> Floats:
-        """Return ``count`` random document lengths in whole tokens, at least 1."""
+        """Return ``count`` random document lengths in whole tokens, each at least 1."""
         return np.maximum(1.0, np.rint(self.median * np.exp(self.sigma * generator.standard_normal(count))))
 
 
 class HistogramLengths(Histogram):
-    """A measured histogram of document lengths in tokens: ``values`` with their ``weights``, as in ``Histogram``."""
+    """Measured histogram of document lengths: ``values`` in tokens, and their ``weights``."""
 
     @model_validator(mode="after")
-    def _check_whole(self) -> HistogramLengths:
+    def _check_whole_numbers(self) -> HistogramLengths:
         short = [value for value in self.values if value / self.typical < 1 or math.fmod(value / self.typical, 1)]
         if short:
             raise InputError(
@@ -172,12 +172,12 @@ class HistogramLengths(Histogram):
 
 
 Lengths = Annotated[LognormalLengths | HistogramLengths, Field(discriminator="kind")]
-"""A law of lengths, in tokens."""
+"""A distribution of document lengths, in tokens."""
 
 
 @dataclass(frozen=True, slots=True)
 class PackingStatistics:
-    """Statistics of sequences of one ``length`` that are packed with documents.
+    """Statistics of packed sequences of ``length`` tokens: padding and attention work.
 
     They are the number of sequences, their real tokens, the sum of squares of documents' lengths, and that of the
     filled part of each sequence.
@@ -190,8 +190,8 @@ class PackingStatistics:
     filled: float
 
     @classmethod
-    def of_sequences(cls, sequences: Sequences, length: int) -> PackingStatistics:
-        """Return the packing statistics of these sequences of document lengths."""
+    def from_sequences(cls, sequences: Sequences, length: int) -> PackingStatistics:
+        """Compute the statistics of sequences, each a list of document lengths."""
         sums = np.array([sum(each) for each in sequences])
         squares = sum(float(np.dot(each, each)) for each in sequences)
         return cls(length, len(sequences), float(sums.sum()), squares, float(np.dot(sums, sums)))
@@ -203,24 +203,24 @@ class PackingStatistics:
 
     @property
     def attention(self) -> float:
-        """Core attention within documents of l tokens, relative to n whole sequences of s: sum(l^2) / (n s^2)."""
-        return self._relative_to_whole(self.squares)
+        """Core attention work within documents, relative to unpacked whole sequences: sum(l^2) / (n s^2)."""
+        return self._relative_to_whole_sequences(self.squares)
 
     @property
-    def attention_of_real(self) -> float:
-        """Core attention of tokens that are not padding, across documents, relative to whole sequences."""
-        return self._relative_to_whole(self.filled)
+    def unmasked_attention(self) -> float:
+        """Core attention work of real tokens if documents attend to each other, relative to whole sequences."""
+        return self._relative_to_whole_sequences(self.filled)
 
-    def _relative_to_whole(self, squares: float) -> float:
+    def _relative_to_whole_sequences(self, squares: float) -> float:
         return squares / (self.sequences * float(self.length) ** 2) if self.sequences else 1.0
 
 
 UNPACKED = PackingStatistics(1, 1, 1.0, 1.0, 1.0)
-"""Sequences of one document each, which fills it."""
+"""Sequences that one document each fills."""
 
 
-def mean_of_padded(law: LognormalLengths, length: int) -> float:
-    """Return the mean tokens in a sequence of one document: E[min(X, s)], X lognormal, s the ``length``."""
+def mean_padded_tokens(law: LognormalLengths, length: int) -> float:
+    """Return the mean number of real tokens in a sequence padded from one document of lognormal length."""
     sigma, mean = law.sigma, math.log(law.median)
     if not sigma:
         return min(law.median, float(length))

@@ -1,4 +1,4 @@
-"""Memory recipes: bytes per parameter of weights, gradients and optimizer state, and their total on a rank."""
+"""Memory recipes: bytes per parameter of weights, gradients and optimizer state, and a rank's total."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ _PRECISIONS: Mapping[WeightFormat, tuple[str, ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """Bytes kept per parameter under Adam, by name, since a total such as "16" is ambiguous.
+    """Bytes per parameter kept under Adam, itemised, since a total such as "16" is ambiguous.
 
     ``optimizer`` holds both moments, and the fp32 master copy of the weight if ``master``; without one, or with what a
     16-bit weight lacks of it, the update reads and writes the weight itself. ``weight`` counts every copy that stays,
-    quantized ones too, whose format is ``weights``; ``gathered`` is what the all-gather of ZeRO sends of it.
+    quantized ones too, whose format is ``weights``; ``gathered_weight`` is what the all-gather of ZeRO sends of it.
     """
 
     name: str
@@ -40,12 +40,12 @@ class Recipe:
 
     @property
     def precisions(self) -> tuple[str, ...]:
-        """Training precisions whose matmuls can read the recipe's weights."""
+        """Training precisions in which matmuls can read the weights that the recipe keeps."""
         return _PRECISIONS[self.weights]
 
     @property
-    def gathered(self) -> float:
-        """Bytes per parameter that ZeRO's all-gather of weights sends."""
+    def gathered_weight(self) -> float:
+        """Bytes per parameter that an all-gather of sharded weights (ZeRO, FSDP) sends."""
         return self.weight - self.copies
 
     @property
@@ -54,17 +54,17 @@ class Recipe:
         return self.weight + self.gradient + self.optimizer
 
     @property
-    def moment(self) -> float:
+    def moment_bytes(self) -> float:
         """Bytes per parameter of one of Adam's two moments."""
         return (self.optimizer - (4.0 if self.master else 0.0)) / 2
 
     @property
     def update_traffic(self) -> float:
-        """Bytes per parameter that one Adam update moves: reads of gradient and state, writes of state and weight.
+        """Bytes per parameter that an Adam update reads (gradient, state) and writes (state, weight).
 
         30 with fp32 gradients and a master copy (mixed-18), 28 with 16-bit gradients (mixed-16).
         """
-        return self.gradient + 2 * self.optimizer + self.weight + (0 if self.master else self.gathered)
+        return self.gradient + 2 * self.optimizer + self.weight + (0 if self.master else self.gathered_weight)
 
 
 # mixed-16: 16-bit weights and gradients, fp32 master and moments: ZeRO paper, arXiv:1910.02054 section 3.1.
@@ -123,7 +123,7 @@ RECIPES: Mapping[str, Recipe] = MappingProxyType(
 
 
 def recipe_named(name: object) -> Recipe:
-    """Return the memory recipe of this name; raise InputError that lists all recipes for any other value."""
+    """Return the memory recipe of this name; raise InputError for an unknown name."""
     if isinstance(name, str) and name in RECIPES:
         return RECIPES[name]
     known = ", ".join(f"{r.name} ({r.weight:g} + {r.gradient:g} + {r.optimizer:g})" for r in RECIPES.values())
@@ -135,7 +135,7 @@ def recipe_named(name: object) -> Recipe:
 
 @dataclass(frozen=True, slots=True)
 class StateBytes:
-    """Bytes of model state on one rank: parameters, gradients, optimizer."""
+    """Bytes of model state on one rank: weights, gradients, optimizer state."""
 
     parameters: float
     gradients: float
@@ -143,7 +143,7 @@ class StateBytes:
 
     @property
     def total(self) -> float:
-        """Bytes of parameters, gradients and optimizer state."""
+        """Bytes of weights, gradients and optimizer state."""
         return self.parameters + self.gradients + self.optimizer
 
     def __add__(self, other: StateBytes) -> StateBytes:
@@ -153,9 +153,9 @@ class StateBytes:
 
 
 def state_bytes(parameters: float, recipe: Recipe, *, zero: int = 0, dp: int = 1) -> StateBytes:
-    """Return the bytes of model state on a rank with ``parameters`` parameters, sharded over ``dp`` ranks.
+    """Return the bytes of model state of ``parameters`` parameters, per rank if ``dp`` ranks shard them.
 
-    The parameters are its share after tp and pp. ZeRO 1 shards the optimizer, 2 the gradients too, 3 the weights too
+    ``parameters`` counts a rank's share after tp and pp. ZeRO 1 shards the optimizer, 2 gradients too, 3 weights too
     (arXiv:1910.02054 section 5). ``dp`` is the size of the group that shards (dp x cp). The layers that ZeRO 3 gathers
     for use are transient and not counted here.
     """

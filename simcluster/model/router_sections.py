@@ -1,9 +1,9 @@
-"""Kernels of a mixture's router on one GPU: scores, the best experts of every token, and the routing map.
+"""Kernels of a mixture's router on one GPU: scores, top-k choice of experts, and routing map.
 
 Megatron-Core's TopKRouter (core/transformer/moe/router.py, moe_utils.py). Its tensors have an element for each token
 and expert, so its kernels are small, and there are many of them: each step of its expressions is one, or with
---moe-router-fusion each expression (Transformer Engine, fused_router). Bytes as in ``layer_sections``; ``launches`` are
-the kernels, ``passes`` the readings of a radix selection, each of which waits for the previous one.
+--moe-router-fusion each expression (Transformer Engine, fused_router). Bytes as in ``list_layer_sections``;
+``launches`` are the kernels, ``passes`` the readings of a radix selection, each of which waits for the previous one.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from simcluster.model.kernels import Kernel, Section
-from simcluster.model.layer_sections import FP32_BYTES, LocalSizes, RankShape, join_sections, linear, memory_kernel
+from simcluster.model.layer_sections import FP32_BYTES, LocalSizes, RankShape, join_sections, linear_section
 from simcluster.model.mixture import Moe
 
 _RADIX_PASSES = 16  # PyTorch's radix selection takes 2 bits of 32 at a time (aten/native/cuda/SortingRadixSelect.cuh)
@@ -22,16 +22,16 @@ _INTEGER_BYTES = 4.0
 def router_section(moe: Moe, shape: RankShape, local: LocalSizes) -> Section:
     """Return the router's kernels: logits of all experts, top-k choice, capacity limit, load-balancing loss."""
     # not a module of Transformer Engine: never in fp8
-    logits = linear("router", shape, local.edge_tokens, local.hidden, moe.experts, bias=moe.router_bias, wide=True)
+    out = linear_section("router", shape, local.edge_tokens, local.hidden, moe.experts, bias=moe.router_bias, wide=True)
     if {"activations": False, "fp32": True}[shape.experts.router_dtype]:
-        logits = _fp32_logits(logits, shape, local.edge_tokens, local.hidden)
+        out = _fp32_logits_section(out, shape, local.edge_tokens, local.hidden)
     fused = {"steps": False, "fused": True}[shape.experts.router]
-    pieces = [_fused_section(moe, shape, local)] if fused else _step_sections(moe, shape, local)
-    return join_sections((logits, *pieces), "none")
+    pieces = [_fused_router_section(moe, shape, local)] if fused else _separate_router_sections(moe, shape, local)
+    return join_sections((out, *pieces), "none")
 
 
-def _fp32_logits(product: Section, shape: RankShape, tokens: int, hidden: int) -> Section:
-    """Return the router's matmul with an fp32 result; its backward casts weights, inputs and input gradient.
+def _fp32_logits_section(product: Section, shape: RankShape, tokens: int, hidden: int) -> Section:
+    """Return the router's matmul with fp32 logits; the backward casts weights, inputs and input gradient.
 
     Bytes decide: fp32 matmuls take tensor cores as TF32, at 2 FLOP per expert for each element of 4 bytes.
     (Megatron-LM, core/transformer/moe/moe_utils.py, ``RouterGatingLinearFunction``; Transformer Engine, general_gemm.)
@@ -43,70 +43,70 @@ def _fp32_logits(product: Section, shape: RankShape, tokens: int, hidden: int) -
     return Section(
         forward=(replace(forward, bytes=forward.bytes + more * scores),),
         input_grad=(
-            memory_kernel("router_weights_to_fp32", both * weights),
+            _memory_kernels("router_weights_to_fp32", both * weights, 1),
             replace(input_grad, bytes=input_grad.bytes + more * (scores + inputs + weights)),
-            memory_kernel("router_input_grad_to_16_bits", both * inputs),
+            _memory_kernels("router_input_grad_to_16_bits", both * inputs, 1),
         ),
         weight_grad=(
-            memory_kernel("router_inputs_to_fp32", both * inputs),
+            _memory_kernels("router_inputs_to_fp32", both * inputs, 1),
             replace(weight_grad, bytes=weight_grad.bytes + more * (scores + inputs)),
             *others,
         ),
     )
 
 
-def _step_sections(moe: Moe, shape: RankShape, local: LocalSizes) -> list[Section]:
+def _separate_router_sections(moe: Moe, shape: RankShape, local: LocalSizes) -> list[Section]:
     e, wide, tokens = shape.element_bytes, FP32_BYTES, local.edge_tokens
     scores = tokens * moe.experts
     found = [
         Section(
             forward=(
-                _kernel("router_scores", (e + wide) * scores, 1),
+                _memory_kernels("router_scores", (e + wide) * scores, 1),
                 _top_k_kernel("router_choice", wide * scores, tokens),
-                _kernel("router_map", (5 * e + 4 * _INTEGER_BYTES + _MAP_BYTES) * scores, 11),
+                _memory_kernels("router_map", (5 * e + 4 * _INTEGER_BYTES + _MAP_BYTES) * scores, 11),
             ),
-            input_grad=(_kernel("router_choice_input_grad", (4 * wide + e) * scores, 6),),
+            input_grad=(_memory_kernels("router_choice_input_grad", (4 * wide + e) * scores, 6),),
         )
     ]
     if moe.capacity_factor is not None:  # apply_router_token_dropping: the best tokens of every expert, by column
         kept = (6 * e + 2 * _MAP_BYTES) * scores
-        dropped = (_top_k_kernel("router_capacity", e * scores, moe.experts), _kernel("router_drop", kept, 5))
+        dropped = (_top_k_kernel("router_capacity", e * scores, moe.experts), _memory_kernels("router_drop", kept, 5))
         found.append(
-            Section(dropped, input_grad=(_kernel("router_drop_input_grad", (2 * e + _MAP_BYTES) * scores, 1),))
+            Section(dropped, input_grad=(_memory_kernels("router_drop_input_grad", (2 * e + _MAP_BYTES) * scores, 1),))
         )
     if moe.aux_loss:  # compute_routing_scores_for_aux_loss, and the loss of its sums
         forward = (
-            _kernel("router_loss_scores", (e + wide) * scores, 1),
+            _memory_kernels("router_loss_scores", (e + wide) * scores, 1),
             _top_k_kernel("router_loss_choice", wide * scores, tokens),
-            _kernel("router_loss", (wide + 4 * _INTEGER_BYTES + 2 * _MAP_BYTES) * scores, 16),
+            _memory_kernels("router_loss", (wide + 4 * _INTEGER_BYTES + 2 * _MAP_BYTES) * scores, 16),
         )
-        back = (_kernel("router_loss_input_grad", (3 * wide + 4 * e) * scores, 8),)
+        back = (_memory_kernels("router_loss_input_grad", (3 * wide + 4 * e) * scores, 8),)
         found.append(Section(forward, input_grad=back))
     return found
 
 
-def _fused_section(moe: Moe, shape: RankShape, local: LocalSizes) -> Section:
+def _fused_router_section(moe: Moe, shape: RankShape, local: LocalSizes) -> Section:
     e, wide = shape.element_bytes, FP32_BYTES
     scores = local.edge_tokens * moe.experts
     one = Section(
-        forward=(_kernel("router_choice", (2 * e + wide + _MAP_BYTES) * scores, 1),),
-        input_grad=(_kernel("router_choice_input_grad", (2 * e + wide) * scores, 1),),
+        forward=(_memory_kernels("router_choice", (2 * e + wide + _MAP_BYTES) * scores, 1),),
+        input_grad=(_memory_kernels("router_choice_input_grad", (2 * e + wide) * scores, 1),),
     )
     if moe.capacity_factor is not None:
-        kept = _step_sections(moe.model_copy(update={"aux_loss": False}), shape, local)[1]
+        kept = _separate_router_sections(moe.model_copy(update={"aux_loss": False}), shape, local)[1]
         one = join_sections((one, kept), "none")
     if not moe.aux_loss:
         return one
     loss = Section(
-        forward=(_kernel("router_loss", (e + 2 * wide + 2 * _MAP_BYTES) * scores, 3),),
-        input_grad=(_kernel("router_loss_input_grad", (2 * wide + 3 * e) * scores, 3),),
+        forward=(_memory_kernels("router_loss", (e + 2 * wide + 2 * _MAP_BYTES) * scores, 3),),
+        input_grad=(_memory_kernels("router_loss_input_grad", (2 * wide + 3 * e) * scores, 3),),
     )
     return join_sections((one, loss), "none")
 
 
-def _kernel(name: str, size: float, launches: int) -> Kernel:
-    return replace(memory_kernel(name, size), launches=launches)
+def _memory_kernels(name: str, size: float, launches: int) -> Kernel:
+    return Kernel(name, "memory", 0.0, size, launches=launches)
 
 
 def _top_k_kernel(name: str, size: float, rows: int) -> Kernel:
-    return replace(memory_kernel(name, size), rows=rows, launches=2, passes=_RADIX_PASSES)
+    return Kernel(name, "memory", 0.0, size, rows=rows, launches=2, passes=_RADIX_PASSES)

@@ -1,4 +1,4 @@
-"""The ``model`` section of a scenario, and the widths of a layer's tensors on one tensor-parallel rank.
+"""The ``model`` section of scenarios, and widths of a layer's tensors on a tensor-parallel rank.
 
 Counting only: no device, no time. The kernels that one GPU launches are in ``layers``.
 """
@@ -11,7 +11,7 @@ from typing import Literal, Self
 from pydantic import StrictBool, model_validator
 
 from simcluster.base.errors import InputError
-from simcluster.documents.spec import Spec
+from simcluster.documents.base_spec import Spec
 from simcluster.model.defaults import Count, add_derived_fields, join_numbers
 from simcluster.model.mixture import Mla, Moe
 
@@ -19,7 +19,7 @@ Recompute = Literal["none", "selective", "operators", "full"]
 
 
 class Model(Spec):
-    """A decoder-style transformer, as the ``model`` section of a scenario describes it.
+    """A decoder-only transformer, as described by the ``model`` section of a scenario.
 
     A plain MLP means the GPT family by default: ``ffn_hidden_size`` is 4 x hidden_size, LayerNorm, learned positions,
     biases, and tied embeddings. A gated MLP (SwiGLU) means the Llama family: RMSNorm, rotary positions, no biases,
@@ -83,17 +83,17 @@ class Model(Spec):
     attention_sinks: Literal[True] | None = None
     """Whether every head has a learned attention sink (GPT-OSS); simulated as parameters that take no time."""
     clamped_activation: Literal[True] | None = None
-    """Whether both inputs of the experts' activation function are clamped (GPT-OSS: to at most 7 and to -7 to 7)."""
+    """Whether both inputs of the experts' activation function are clamped (GPT-OSS: gate at most 7, other -7 to 7)."""
     mtp_layers: Count | None = None
     """Number of multi-token prediction layers on the last stage, each with a projection, a layer like the model's last,
     and a pass of the LM head (DeepSeek-V3, arXiv:2412.19437 section 2.2); not included in layers."""
     mixer: str | None = None
-    """Block that mixes tokens in every layer, by its name in LAYER_KINDS; default: attention."""
+    """Name of the layer kind that mixes tokens in every layer, one of LAYER_KINDS; default: attention."""
 
     _fill_defaults = model_validator(mode="before")(add_derived_fields)
 
     @model_validator(mode="after")
-    def _check(self) -> Self:
+    def _check_fields(self) -> Self:
         if self.heads % self.kv_heads:
             fitting = join_numbers(number for number in range(1, min(self.heads, 1024) + 1) if self.heads % number == 0)
             raise InputError(
@@ -103,15 +103,15 @@ class Model(Spec):
         if self.position_rows is not None and (self.position != "learned" or self.position_rows < self.sequence_length):
             raise InputError(
                 f"position_rows {self.position_rows} needs position: learned, and at least sequence_length "
-                f"{self.sequence_length} rows; remove it, or set position to learned"
+                f"{self.sequence_length} rows; remove position_rows, or set both"
             )
         if self.attention_window is not None and not self.causal:
-            raise InputError("attention_window needs a causal mask, but causal is false; remove one of them")
+            raise InputError("attention_window needs a causal mask, but 'causal' is false; remove one of the two keys")
         if self.full_attention_every is not None and self.attention_window is None:
-            raise InputError("full_attention_every selects layers without a window; set attention_window, too")
+            raise InputError("full_attention_every selects layers without a window; also set attention_window")
         if self.parallel_residual and (self.moe or self.layer_norms == 4):
             what = "moe" if self.moe else "layer_norms 4"
-            raise InputError(f"parallel_residual is not supported with {what}; remove one of them")
+            raise InputError(f"parallel_residual is not supported with {what}; remove one of the two")
         if self.moe and not self.moe.count_moe_layers(self.layers):
             raise InputError(
                 f"none of the {self.layers} layers has experts: first_dense_layers {self.moe.first_dense_layers}, "
@@ -119,12 +119,12 @@ class Model(Spec):
             )
         if self.mla and self.head_dim != self.mla.qk_head_dim:
             raise InputError(
-                f"head_dim {self.head_dim} is not mla's qk_nope_head_dim + qk_rope_head_dim = "
+                f"head_dim {self.head_dim} does not equal mla's qk_nope_head_dim + qk_rope_head_dim = "
                 f"{self.mla.qk_head_dim}; remove head_dim"
             )
         if self.mla and (self.kv_heads != self.heads or self.qk_norm or self.bias is not False):
             raise InputError(
-                f"mla makes keys for each of the {self.heads} heads, without biases, and norms only narrow vectors; "
+                f"mla has keys for each of the {self.heads} heads, no biases, and norms on latent vectors only; "
                 "remove kv_heads, qk_norm and bias (or set bias: false)"
             )
         return self
@@ -136,31 +136,31 @@ class Model(Spec):
 
     @property
     def query_size(self) -> int:
-        """Width of all query heads together (heads x head_dim; it need not equal hidden_size)."""
+        """Width of all query heads together: heads x head_dim, which may differ from hidden_size."""
         return self.heads * self.head_dim
 
     @property
     def kv_size(self) -> int:
-        """Width of all key heads together, which is also that of all value heads."""
+        """Width of all key heads together, equal to that of all value heads."""
         return self.kv_heads * self.head_dim
 
     @property
     def value_dim(self) -> int:
-        """Width of a head's value and output; latent attention sets it separately."""
+        """Width of a head's value vector, which latent attention sets separately."""
         return self.mla.v_head_dim if self.mla else self.head_dim
 
     @property
-    def mlp_matrices(self) -> int:
-        """Number of hidden_size x ffn_hidden_size matrices in an MLP: 3 with a gate, otherwise 2."""
+    def num_mlp_matrices(self) -> int:
+        """Number of weight matrices of an MLP: 3 with a gate, otherwise 2."""
         return 3 if self.gated_mlp else 2
 
     @property
     def norm_parameters(self) -> int:
-        """Number of parameters of one norm: scale and shift of a LayerNorm, scale of an RMSNorm."""
+        """Number of parameters of one norm: LayerNorm has scale and shift, RMSNorm only scale."""
         return self.hidden_size * {"layernorm": 2, "rmsnorm": 1}[self.norm]
 
     @property
-    def moe_layers(self) -> int:
+    def num_moe_layers(self) -> int:
         """Number of layers that have a mixture of experts."""
         return self.moe.count_moe_layers(self.layers) if self.moe else 0
 
@@ -170,24 +170,24 @@ class Model(Spec):
         return range(self.layers, self.layers + (self.mtp_layers or 0))
 
     def has_experts(self, layer: int) -> bool:
-        """Return whether the layer with this number (from 0) has a mixture of experts."""
+        """Return whether layer number ``layer`` (from 0) has a mixture of experts."""
         return self.moe is not None and self.moe.is_moe_layer(layer)
 
-    def kinds(self, layer: int) -> tuple[str, str]:
-        """Return the names of a layer's two kinds (attention, then MLP or mixture), by its number from 0."""
+    def layer_kind_names(self, layer: int) -> tuple[str, str]:
+        """Return the names of a layer's two kinds: attention, then MLP or mixture of experts."""
         mixer = self.mixer or "attention"
         mixer = "latent_attention" if self.mla and mixer == "attention" else mixer
         return mixer, "mixture" if self.has_experts(layer) else "mlp"
 
     @property
-    def kinds_of_layers(self) -> dict[tuple[str, str], int]:
-        """First layer of each distinct pair of layer kinds, with multi-token prediction layers included."""
-        all_sorts = self.moe.first_dense_layers + self.moe.every + 1 if self.moe else 1  # the first layers have them
-        return {self.kinds(layer): layer for layer in reversed(range(min(all_sorts, self.prediction_layers.stop)))}
+    def first_layer_of_kinds(self) -> dict[tuple[str, str], int]:
+        """First layer of each distinct pair of layer kinds; multi-token prediction layers count too."""
+        sorts = self.moe.first_dense_layers + self.moe.every + 1 if self.moe else 1  # the first layers have them
+        return {self.layer_kind_names(each): each for each in reversed(range(min(sorts, self.prediction_layers.stop)))}
 
     @property
     def causal_factor(self) -> float:
-        """Share of the attention square that counts as work: 1/2 under a causal mask, otherwise 1.
+        """Share of the full attention score matrix that counts as work: 1/2 if causal, otherwise 1.
 
         1/2 is the usual approximation of (s + 1) / (2 s); Megatron-LM, ``num_floating_point_operations``. In a window
         of w it is in the same way (w / s) (1 - w / (2 s)), and here the mean over the layers.
@@ -201,7 +201,7 @@ class Model(Spec):
 
     @property
     def mask_edges(self) -> float:
-        """Mean number of edges of the attention mask per query: 1 if causal, 2 in a window."""
+        """Mean number of mask boundaries per query: 1 if causal (the diagonal), 2 in a sliding window (both ends)."""
         return (self.layers + self._num_windowed_layers) / self.layers
 
     @property
@@ -213,7 +213,7 @@ class Model(Spec):
 
     @property
     def layer_norm_parameters(self) -> int:
-        """Number of parameters of all norms of a layer; every tensor-parallel rank holds them whole."""
+        """Number of parameters in a layer's norms, which tensor parallelism does not split."""
         found = (self.layer_norms or 2) * self.norm_parameters
         if self.qk_norm is None:
             return found
@@ -222,8 +222,8 @@ class Model(Spec):
 
 
 @dataclass(frozen=True, slots=True)
-class TensorShard:
-    """Widths on one tensor-parallel rank: heads, key-value heads, MLP columns, padded vocabulary rows."""
+class ShardWidths:
+    """Widths on one tensor-parallel rank: heads, key-value heads, MLP columns, padded vocabulary."""
 
     heads: int
     kv_heads: int
@@ -231,39 +231,39 @@ class TensorShard:
     vocab: int
 
 
-def tensor_shard(model: Model, tp: int) -> TensorShard:
+def shard_widths(model: Model, tp: int) -> ShardWidths:
     """Return the widths of a layer and the vocabulary on each of ``tp`` ranks.
 
     With more ranks than key-value heads each rank keeps a copy of one of them, as Megatron-LM does. Raises InputError
     where heads, key-value heads or MLP columns do not divide.
     """
-    if not _can_split(model, tp):
-        fitting = join_numbers(number for number in range(1, min(model.heads, 1024) + 1) if _can_split(model, number))
-        widths = {"heads": model.heads, "kv_heads": model.kv_heads} | split_widths(model)
+    if not _tp_divides_widths(model, tp):
+        fitting = join_numbers(each for each in range(1, min(model.heads, 1024) + 1) if _tp_divides_widths(model, each))
+        widths = {"heads": model.heads, "kv_heads": model.kv_heads} | mlp_widths_split_by_tp(model)
         *most, last = (f"{name} {width}" for name, width in widths.items())
         raise InputError(f"tp {tp} does not split {', '.join(most)} and {last} evenly; use one of {fitting}")
-    return TensorShard(
+    return ShardWidths(
         heads=model.heads // tp,
         kv_heads=max(model.kv_heads // tp, 1),
         ffn=model.ffn_hidden_size // tp,
-        vocab=padded_vocab(model, tp) // tp,
+        vocab=padded_vocab_size(model, tp) // tp,
     )
 
 
-def split_widths(model: Model) -> dict[str, int]:
-    """Return the MLP widths that tp must divide, by their keys: dense MLPs, and shared experts."""
+def mlp_widths_split_by_tp(model: Model) -> dict[str, int]:
+    """Return the MLP widths that tp must divide (dense MLPs, shared experts), by scenario key."""
     moe = model.moe
-    found = {} if model.moe_layers == model.layers else {"ffn_hidden_size": model.ffn_hidden_size}
+    found = {} if model.num_moe_layers == model.layers else {"ffn_hidden_size": model.ffn_hidden_size}
     return found | ({"moe.shared_ffn_hidden_size": moe.shared_width} if moe and moe.shared_width else {})
 
 
-def _can_split(model: Model, tp: int) -> bool:
-    if tp < 1 or any(width % tp for width in (model.heads, *split_widths(model).values())):
+def _tp_divides_widths(model: Model, tp: int) -> bool:
+    if tp < 1 or any(width % tp for width in (model.heads, *mlp_widths_split_by_tp(model).values())):
         return False
     return model.kv_heads % tp == 0 or tp % model.kv_heads == 0
 
 
-def padded_vocab(model: Model, tp: int) -> int:
+def padded_vocab_size(model: Model, tp: int) -> int:
     """Return the vocabulary size rounded up to a multiple of ``vocab_multiple`` x tp.
 
     Every rank's share is then equal. Megatron-LM's ``--make-vocab-size-divisible-by``, 128 by default.

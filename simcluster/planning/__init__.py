@@ -1,1 +1,1 @@
-"""Planning: from model, rank grid and pipeline schedule to the ops of every stage, with their memory. Pure."""
+"""Planning: converts model, rank grid and pipeline schedule to each stage's ops and memory. No side effects."""

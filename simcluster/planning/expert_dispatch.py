@@ -1,4 +1,4 @@
-"""Dispatch of tokens to experts and back: the collectives, their bytes, and the SMs that they occupy.
+"""Dispatch of tokens to experts, and combine of expert outputs: collectives, bytes and SMs of both.
 
 Pure.
 """
@@ -9,13 +9,13 @@ from typing import Annotated, Literal, NamedTuple, assert_never
 
 from pydantic import Field
 
-from simcluster.collectives.relayed import COMBINE, DISPATCH
-from simcluster.documents.spec import Spec
+from simcluster.collectives.token_relay import COMBINE, DISPATCH
+from simcluster.documents.base_spec import Spec
 from simcluster.model.mixture import RoutedRows
 
 REACH = 0.9
-"""What DeepEP reaches of the rate of the links that hold it back, as the topologies here have it: the middle of 16
-figures of deepseek-ai/DeepEP@0297fc8, docs/legacy.md and README.md (0.85 to 0.96 where NICs hold it back, 0.75 to 0.90
+"""Share that DeepEP reaches of the rate of its slowest links, as the topologies here define it: the middle of 16
+figures of deepseek-ai/DeepEP@0297fc8, docs/legacy.md and README.md (0.85 to 0.96 where NICs limit it, 0.75 to 0.90
 where NVLink does; tests/test_dispatch.py)."""
 _DEFAULT_SMS = {"alltoall": 0, "allgather": 0, "deepep": 20, "hybridep": 16}  # Megatron-LM, transformer_config.py
 _BLOCK = 128  # elements that have one fp32 scale (DeepSeek-V3; arXiv:2412.19437 section 3.3.2)
@@ -25,7 +25,7 @@ TokenFormat = Literal["activations", "fp8"]
 
 
 class TokenTransfer(NamedTuple):
-    """Collective over ep that carries tokens: its kind and the bytes of its buffer."""
+    """Collective over the ep axis that carries tokens: its kind and the bytes of its buffer."""
 
     kind: str
     size: float
@@ -50,8 +50,8 @@ class ExpertDispatch(Spec):
     """Share of the links' rates that the dispatch kernels (deepep, hybridep) reach."""
 
     @property
-    def relays(self) -> bool:
-        """Whether each node receives one copy of a token and relays it to its GPUs over NVLink."""
+    def relays_tokens(self) -> bool:
+        """Whether each node receives one copy of a token and relays the copy to its GPUs over NVLink."""
         match self.kind:
             case "deepep" | "hybridep":
                 return True
@@ -60,33 +60,33 @@ class ExpertDispatch(Spec):
         assert_never(self.kind)
 
     @property
-    def multiprocessors(self) -> int:
-        """Number of SMs that a dispatch occupies; those of NCCL are modelled as interference."""
+    def dispatch_sms(self) -> int:
+        """Number of SMs that dispatch kernels occupy; 0 for NCCL kernels, which are modelled as interference."""
         return _DEFAULT_SMS[self.kind] if self.sms is None else self.sms
 
-    def dispatch_transfer(self, there: RoutedRows, ranks: int, element_bytes: float) -> TokenTransfer:
-        """Return the collective that brings tokens, or gradients of expert outputs, to the ``ranks`` of an ep group."""
-        return self._transfer(there, ranks, _element_bytes(self.dtype, element_bytes), ("all_gather", DISPATCH))
+    def dispatch_transfer(self, rows: RoutedRows, ranks: int, element_bytes: float) -> TokenTransfer:
+        """Return the collective that sends tokens (or gradients of expert outputs) to the ranks of an ep group."""
+        sent = _sent_element_bytes(self.dtype, element_bytes)
+        return self._make_transfer(rows, ranks, sent, ("all_gather", DISPATCH))
 
-    def combine_transfer(self, there: RoutedRows, ranks: int, element_bytes: float) -> TokenTransfer:
-        """Return the collective that brings expert outputs, or gradients of tokens, back."""
-        return self._transfer(
-            there, ranks, _element_bytes(self.combine_dtype, element_bytes), ("reduce_scatter", COMBINE)
-        )
+    def combine_transfer(self, rows: RoutedRows, ranks: int, element_bytes: float) -> TokenTransfer:
+        """Return the collective that returns expert outputs (or gradients of tokens) to the ranks of the tokens."""
+        sent = _sent_element_bytes(self.combine_dtype, element_bytes)
+        return self._make_transfer(rows, ranks, sent, ("reduce_scatter", COMBINE))
 
-    def _transfer(self, there: RoutedRows, ranks: int, element_bytes: float, kinds: tuple[str, str]) -> TokenTransfer:
-        row = there.hidden * element_bytes
+    def _make_transfer(self, rows: RoutedRows, ranks: int, item_bytes: float, kinds: tuple[str, str]) -> TokenTransfer:
+        row = rows.hidden * item_bytes
         match self.kind:
             case "allgather":
-                return TokenTransfer(kinds[0], row * there.tokens * ranks)
+                return TokenTransfer(kinds[0], row * rows.tokens * ranks)
             case "alltoall":
-                return TokenTransfer("all_to_all", row * there.sent)
+                return TokenTransfer("all_to_all", row * rows.sent)
             case "deepep" | "hybridep":
-                return TokenTransfer(kinds[1], row * there.sent)
+                return TokenTransfer(kinds[1], row * rows.sent)
         assert_never(self.kind)
 
 
-def _element_bytes(dtype: TokenFormat, element_bytes: float) -> float:
+def _sent_element_bytes(dtype: TokenFormat, element_bytes: float) -> float:
     match dtype:
         case "fp8":
             return 1.0 + 4.0 / _BLOCK

@@ -1,4 +1,4 @@
-"""Planning job: model, slices, rank grid, schedule, parallelism and offloading, which decide the ops of a step.
+"""The training job to plan: model, slices, rank grid, schedule, parallelism and offloading.
 
 Pure data.
 """
@@ -11,38 +11,38 @@ from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import Literal, Protocol, assert_never
 
+from simcluster.base.display import Displayable
 from simcluster.base.errors import InputError
-from simcluster.base.shown import Displayable
 from simcluster.model.transformer import Model
-from simcluster.planning.checkpoint import SavedParts
+from simcluster.planning.checkpoint import SimulatedCheckpoint
 from simcluster.planning.ops import Segment
-from simcluster.planning.optimizer import Optimizer, OuterUpdate
-from simcluster.planning.parallel import Plan
-from simcluster.planning.segments import Pass
+from simcluster.planning.optimizer import Optimizer, OuterOptimizerStep
+from simcluster.planning.pass_segments import PassLayers
+from simcluster.planning.rank_grid import ParallelPlan
 from simcluster.schedules import Action, Schedule
 
 
 @dataclass(frozen=True, slots=True)
-class Slices:
-    """Partition of the model's layers into slices (virtual stages): ``counts[s]`` layers in slice s, in order."""
+class ModelSlices:
+    """Partition of the model's layers into consecutive slices (virtual stages), as layer counts in model order."""
 
     counts: tuple[int, ...]
 
     @classmethod
-    def even(cls, layers: int, slices: int) -> Slices:
-        """Return slices with equal numbers of layers; raise InputError if the layers do not divide."""
+    def split_evenly(cls, layers: int, slices: int) -> ModelSlices:
+        """Split the layers into slices of equal length; raise InputError if they do not divide evenly."""
         if layers % slices:
             raise InputError(f"{layers} layers do not divide evenly over {slices} slices; use a multiple of {slices}")
         return cls((layers // slices,) * slices)
 
     @classmethod
-    def nearly_even(cls, layers: int, slices: int) -> Slices:
-        """Return slices as even as possible, the longer ones first."""
+    def split_nearly_evenly(cls, layers: int, slices: int) -> ModelSlices:
+        """Split the layers into slices that differ by at most one layer; longer slices come first."""
         return cls(tuple(layers // slices + (number < layers % slices) for number in range(slices)))
 
     @classmethod
-    def of_stages(cls, layers: Sequence[int], schedule: Schedule) -> Slices:
-        """Return slices with ``layers[stage]`` layers per stage, spread evenly over its chunks.
+    def from_stage_layers(cls, layers: Sequence[int], schedule: Schedule) -> ModelSlices:
+        """Split the model so that each stage has ``layers[stage]`` layers, spread evenly over the stage's chunks.
 
         The schedule has one copy of the model. As evenly as possible: where layers do not divide, chunks that are first
         in the model's order have one more, but those with the embedding or the LM head last, as they have more work.
@@ -57,58 +57,58 @@ class Slices:
         return cls(tuple(counts))
 
     @property
-    def layers(self) -> int:
+    def num_layers(self) -> int:
         """Number of layers of the model."""
         return sum(self.counts)
 
-    def layers_of(self, number: int) -> tuple[int, ...]:
-        """Return the layer numbers of one slice of the model."""
+    def layers_of_slice(self, number: int) -> tuple[int, ...]:
+        """Return the numbers of the layers in one slice of the model."""
         first = sum(self.counts[:number])
         return tuple(range(first, first + self.counts[number]))
 
-    def whole(self, number: int) -> Pass:
-        """Return all layers of one slice, with embedding and LM head if it has them, as one pass."""
-        return Pass(self.layers_of(number), number == 0, number == len(self.counts) - 1)
+    def pass_over_slice(self, number: int) -> PassLayers:
+        """Return the layers of a slice as one pass, including embedding and LM head if the slice has them."""
+        return PassLayers(self.layers_of_slice(number), number == 0, number == len(self.counts) - 1)
 
-    def slice_of(self, layer: int) -> int:
-        """Return the number of the slice that holds a layer."""
+    def slice_of_layer(self, layer: int) -> int:
+        """Return the number of the slice that contains a layer."""
         return next(number for number, end in enumerate(accumulate(self.counts)) if layer < end)
 
 
 @dataclass(frozen=True, slots=True)
-class Sharding:
-    """Options of ZeRO 3 (FSDP): units of ``unit_layers`` layers, gathered ``prefetch`` units ahead of their use.
+class FsdpOptions:
+    """Options of ZeRO 3 (FSDP): layers per unit, number of units gathered ahead of use, and resharding.
 
-    ``reshard``: a unit is freed after its forward and gathered again for its backward. ``two_lanes``: gathers and
-    reductions do not wait for each other. ``every_microbatch``: gradients are reduced in each microbatch's backward
-    (also under ZeRO 2), not only in the last one's. ``by_matrix``: each matrix of a unit separately, as a list of one
-    piece per rank, which cost the host ``piece`` seconds each; ``again``: all but the last are gathered twice for a
-    backward.
+    ``reshard_after_forward``: a unit is freed after its forward and gathered again for its backward. With
+    ``uses_two_lanes`` gathers and reductions do not wait for each other. ``reduce_every_microbatch``: gradients are
+    reduced in each microbatch's backward (also under ZeRO 2), not only in the last one's. ``gather_by_matrix``: each
+    matrix of a unit separately, as a list of one piece per rank, which cost the host ``piece_seconds`` each;
+    ``gathers_twice``: all but the last are gathered twice for a backward.
     """
 
     unit_layers: int = 1
     prefetch: int = 1
-    reshard: bool = True
-    two_lanes: bool = False
-    every_microbatch: bool = True
-    by_matrix: bool = False
-    piece: float = 0.0
-    again: bool = False
+    reshard_after_forward: bool = True
+    uses_two_lanes: bool = False
+    reduce_every_microbatch: bool = True
+    gather_by_matrix: bool = False
+    piece_seconds: float = 0.0
+    gathers_twice: bool = False
 
 
 ZeroStage = Literal[0, 1, 2, 3]
 
 
 @dataclass(frozen=True, slots=True)
-class DataParallel:
-    """Options of data-parallel communication and the optimizer: ZeRO stage, overlap, bytes and times.
+class DataParallelOptions:
+    """Options of data-parallel communication and of the optimizer: ZeRO stage, overlap, bytes and times.
 
     ``gradient_bytes`` and ``parameter_bytes`` are per element on the wire; ``bucket_bytes`` is the size from which on a
     bucket of gradients is sent. ``optimizer_seconds``, ``norm_seconds`` and ``zero_seconds`` (zeroing the gradients,
     which the optimizer's include) are functions of the parameters they touch; ``buffer_seconds`` are what passes over
     all the gradients that a rank accumulates take before their reduction, and ``copy_seconds`` what ZeRO 3 copies on
     the GPU for each reduction, functions of parameters too. ``optimizer`` is None only where times are given.
-    ``outer``: what workers that train separately sum periodically.
+    ``outer_step``: what workers that train separately sum periodically.
     """
 
     zero: ZeroStage
@@ -119,28 +119,28 @@ class DataParallel:
     bucket_bytes: float
     optimizer_seconds: Callable[[float], float]
     norm_seconds: Callable[[float], float]
-    sharding: Sharding = Sharding()
+    fsdp: FsdpOptions = FsdpOptions()
     zero_seconds: Callable[[float], float] = lambda parameters: 0.0
     buffer_seconds: Callable[[float], float] = lambda whole: 0.0
     copy_seconds: Callable[[float], float] = lambda parameters: 0.0
     optimizer: Optimizer | None = None
-    outer: OuterUpdate | None = None
+    outer_step: OuterOptimizerStep | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Offload:
-    """Activations and optimizer state that are kept in host memory, and how they are copied (see ``offload``).
+class OffloadOptions:
+    """Options for offloading activations and optimizer state to host memory.
 
-    ``activations`` is the part of the bytes that F keeps of layers, which ``kept`` returns for their numbers, and
-    ``ahead`` how many actions before their use they may come back. Every parameter has ``state_bytes`` of ``optimizer``
-    state, and copies of its gradient and weight have these bytes; copies go in buckets of ``bucket`` parameters, of
-    which ``buffers`` fit on the GPU, or the host moves ``update_bytes`` per parameter at ``host_rate`` (B/s, the rank's
-    share).
+    ``activations`` is the part of the bytes that F keeps of layers, which ``kept_bytes_of_layers`` returns for their
+    numbers, and ``prefetch_actions`` how many actions before their use they may come back. Every parameter has
+    ``state_bytes`` of ``optimizer`` state, and copies of its gradient and weight have these bytes; copies go in buckets
+    of ``bucket`` parameters, of which ``buffers`` fit on the GPU, or the host moves ``update_bytes`` per parameter at
+    ``host_rate`` (B/s, the rank's share).
     """
 
     activations: float = 0.0
-    ahead: int = 1
-    kept: Callable[[Sequence[int]], float] = lambda layers: 0.0
+    prefetch_actions: int = 1
+    kept_bytes_of_layers: Callable[[Sequence[int]], float] = lambda layers: 0.0
     optimizer: Literal["none", "stream", "host"] = "none"
     state_bytes: float = 0.0
     gradient_bytes: float = 0.0
@@ -150,24 +150,24 @@ class Offload:
     bucket: float = math.inf
     buffers: int = 2
 
-    def buckets(self, parameters: float) -> int:
-        """Return the number of optimizer buckets for this many parameters."""
+    def count_buckets(self, parameters: float) -> int:
+        """Return the number of buckets into which the optimizer state of this many parameters is split."""
         return max(1, math.ceil(parameters / self.bucket))
 
-    def optimizer_on_gpu(self, parameters: float) -> float:
+    def optimizer_bytes_on_gpu(self, parameters: float) -> float:
         """Return the bytes of optimizer state on the GPU for this many parameters."""
         match self.optimizer:
             case "none":
                 return parameters * self.state_bytes
             case "stream":
-                count = self.buckets(parameters)
+                count = self.count_buckets(parameters)
                 return min(self.buffers, count) / count * parameters * self.state_bytes
             case "host":
                 return 0.0
         assert_never(self.optimizer)
 
-    def optimizer_in_host(self, parameters: float) -> float:
-        """Return the bytes of optimizer state, and gradients to update with, in host memory."""
+    def optimizer_bytes_on_host(self, parameters: float) -> float:
+        """Return the host-memory bytes of optimizer state (and of gradients, if the CPU updates) for N parameters."""
         match self.optimizer:
             case "none":
                 return 0.0
@@ -178,70 +178,70 @@ class Offload:
         assert_never(self.optimizer)
 
 
-class PassMaker(Protocol):
-    """Maker of the op segments of a stage's passes; ``segments.Passes`` makes them from a model's kernels.
+class PassSegmentMaker(Protocol):
+    """Interface that makes the ops (a segment) of one pass; ``CachedPassSegmentMaker`` makes them from kernels.
 
-    Given times (``simcluster.studies.bench.given_times``) have none: they make whole programs.
+    Given times (``simcluster.studies.bench.fixed_durations``) have none: they make whole programs.
     """
 
-    def segment(self, kind: str, part: Pass) -> Segment: ...
+    def segment(self, kind: str, part: PassLayers) -> Segment: ...
 
 
 @dataclass(frozen=True, slots=True)
 class Job(Displayable):
-    """Model, rank grid, schedule and options that decide the ops of all stages."""
+    """Training job to plan: model, rank grid, schedule and options, from which the ops of all stages follow."""
 
     model: Model
-    plan: Plan
+    plan: ParallelPlan
     schedule: Schedule
-    slices: Slices
-    passes: PassMaker
-    data_parallel: DataParallel
+    slices: ModelSlices
+    pass_maker: PassSegmentMaker
+    data_parallel: DataParallelOptions
     send_bytes: float  # over a stage boundary, by each rank
     gather_boundary: bool  # is it sent split over tp and gathered on arrival?
     overlap_sends: bool
     steps: int
     rendezvous: bool = False  # do sender and receiver wait for each other, and for the end?
-    offload: Offload = Offload()
+    offload: OffloadOptions = OffloadOptions()
     overlap_pairs: bool = False  # do the halves of a fused pair run beside each other?
-    saved: SavedParts | None = None  # the checkpoint that is taken
+    checkpoint: SimulatedCheckpoint | None = None  # the checkpoint that is taken
     trains: bool = True  # or goes forward only, as a validation does
-    casts: bool = False  # does the first F of a step on a chunk cast its weights?
+    casts_weights: bool = False  # does the first F of a step on a chunk cast its weights?
 
-    def forward_only(self) -> Job:
-        """Return the job of a validation: only the forward passes, without gradients and optimizer."""
+    def forward_only_job(self) -> Job:
+        """Return the job of one validation, which runs only forward passes, without gradients or optimizer."""
         gathers = self.data_parallel.zero == 3 and self.data_parallel.overlap_gather  # else parameters are there
         data = replace(self.data_parallel, overlap_reduce=False, overlap_gather=gathers)
         rows = tuple(tuple(action for action in row if action.kind == "F") for row in self.schedule.rows)
         schedule = replace(self.schedule, rows=rows, fused=())
-        return replace(self, schedule=schedule, data_parallel=data, saved=None, steps=1, trains=False)
+        return replace(self, schedule=schedule, data_parallel=data, checkpoint=None, steps=1, trains=False)
 
     def casting_actions(self, stage: int) -> frozenset[Action]:
-        """Return the actions of a stage that cast weights to low precision: the first F of each chunk."""
+        """Return a stage's actions that also cast weights to low precision: the first forward of each chunk."""
         forwards = [action for action in self.schedule.rows[stage] if action.kind == "F"]
         first = {action.chunk: action for action in reversed(forwards)}
         return frozenset(first.values() if self.trains else ())
 
     @property
     def replicas(self) -> int:
-        """Number of ranks that hold the same parameters: they sum gradients, or share optimizer state."""
+        """Number of ranks that hold the same parameters, over which gradients are reduced."""
         return self.plan.replicas
 
     @property
-    def without_replicas(self) -> bool:
-        """Whether no other rank holds any of a rank's parameters, its experts included."""
+    def has_no_replicas(self) -> bool:
+        """Whether no parameter, expert parameters included, has a copy on another rank."""
         return self.plan.replicas == 1 and self.plan.expert_replicas == 1
 
-    def whole(self, stage: int, chunk: int) -> Pass:
+    def pass_over_chunk(self, stage: int, chunk: int) -> PassLayers:
         """Return all layers of a stage's chunk as one pass."""
-        number = self.schedule.slice_of(stage, chunk)
-        return self.slices.whole(number)
+        number = self.schedule.model_slice(stage, chunk)
+        return self.slices.pass_over_slice(number)
 
 
 def balance_layers(
     seconds: Sequence[float], first: float, last: float, slices: int, *, empty_ends: bool = False
-) -> Slices:
-    """Partition layers with these times (s) into slices whose longest is as short as possible.
+) -> ModelSlices:
+    """Split layers with these times (s) into slices, minimizing the time of the slowest slice.
 
     ``first`` and ``last`` are the extra times of the first slice (embedding) and of the last (LM head, loss); with
     ``empty_ends`` these two may have no layers, every other has at least one. Among equally good cuts the one that is
@@ -253,8 +253,8 @@ def balance_layers(
         least[0] = least[-1] = 0
     if layers < sum(least):
         raise InputError(
-            f"{layers} layers cannot fill {slices} slices of the model: at least one layer each"
-            + (" but for the first and the last" if empty_ends else "")
+            f"{layers} layers are too few for {slices} slices of the model, which need at least one layer each"
+            + (" (except the first and the last); use fewer" if empty_ends else "; use fewer slices")
         )
     sums = [0.0, *accumulate(seconds)]
 
@@ -283,4 +283,4 @@ def balance_layers(
         begin = table[end][2]
         counts.append(end - begin)
         end = begin
-    return Slices(tuple(reversed(counts)))
+    return ModelSlices(tuple(reversed(counts)))

@@ -1,4 +1,4 @@
-"""Ops of a mixture of experts in a pass: router, token dispatch, experts and combine.
+"""Ops of a mixture-of-experts layer in a pass: router, token dispatch, experts and combine.
 
 Forward: norm and router; the shared experts; rows to their experts, by an all-to-all over ep and, where experts are
 split, a gather over the ranks that split one (those of tp, or of etp where it is another number); the experts; the same
@@ -19,18 +19,18 @@ from typing import assert_never
 
 from simcluster.model.kernels import Block, Section
 from simcluster.model.layers import LAYER_KINDS, RankShape
-from simcluster.model.mixture_sections import Mixture, make_mixture, routed_rows
+from simcluster.model.mixture_sections import MixtureSections, make_mixture_sections, routed_rows
 from simcluster.model.transformer import Model
+from simcluster.planning.block_memory import Phase
 from simcluster.planning.expert_dispatch import ExpertDispatch
 from simcluster.planning.ops import EXPERTS
-from simcluster.planning.residency import Phase
-from simcluster.planning.segment_ops import SegmentBuilder
+from simcluster.planning.segment_builder import SegmentBuilder
 
 _OUT, _BACK = ("dispatch", "combine_grad"), ("combine", "dispatch_grad")
 
 
-class MixtureOps:
-    """Builder of the ops of a layer's mixture of experts."""
+class MixtureOpBuilder:
+    """Builder of the ops of a mixture-of-experts layer."""
 
     def __init__(
         self,
@@ -41,15 +41,15 @@ class MixtureOps:
         overlap: bool = False,
         dispatch: ExpertDispatch | None = None,
     ) -> None:
-        """Set the bytes of a hidden state gathered over tp, and the method by which tokens travel (``dispatch``)."""
+        """Set the model, the shapes on a rank, and the method and overlap of the token dispatch."""
         plain = replace(shape, recompute="none")
         self._shape, self._whole, self._overlap = shape, activation_bytes, overlap and shape.ep > 1
         edges = LAYER_KINDS["mixture"].block
-        self._plain = edges(model, plain), make_mixture(model, plain)
-        self._recomputed = edges(model, shape), make_mixture(model, shape)
-        self._visited_again = shape.recompute == "full" or shape.reruns("moe")
+        self._plain = edges(model, plain), make_mixture_sections(model, plain)
+        self._recomputed = edges(model, shape), make_mixture_sections(model, shape)
+        self._visited_again = shape.recompute == "full" or shape.recomputes_module("moe")
         there = routed_rows(model, shape)
-        self._counted = model.moe is not None and model.moe.waits_for_counts and shape.ep * shape.expert_tp > 1
+        self._counted = model.moe is not None and model.moe.waits_for_row_counts and shape.ep * shape.expert_tp > 1
         how = dispatch or ExpertDispatch()
         out, back = (way(there, shape.ep, shape.element_bytes) for way in (how.dispatch_transfer, how.combine_transfer))
         self._travels = dict.fromkeys(_OUT, out) | dict.fromkeys(_BACK, back)
@@ -59,100 +59,99 @@ class MixtureOps:
 
     @property
     def sections(self) -> tuple[Section, ...]:
-        """Kernel sections of the mixture, between the norm and the residual add."""
+        """Kernel sections of the layer between the norm and the residual add."""
         return self._plain[1].sections
 
-    def visit(self, ops: SegmentBuilder, phase: Phase, layer: int) -> None:
-        """Add the ops of the mixture for one phase (forward, recompute, backward, ...) of a pass."""
-        edges, parts = self._recomputed if self._shape.recomputes(layer) else self._plain
+    def add_phase(self, ops: SegmentBuilder, phase: Phase, layer: int) -> None:
+        """Add the ops of a mixture-of-experts layer for one phase (forward, recompute, backward, ...) of a pass."""
+        edges, parts = self._recomputed if self._shape.recomputes_layer(layer) else self._plain
         match phase:
             case "forward" | "recompute":
                 self._add_forward(ops, edges, parts, phase, layer)
             case "weight_grad":
                 sections = (edges.exit, parts.shared, parts.router, edges.entry)
-                ops.compute(parts.experts.weight_grad, phase, EXPERTS, layer)  # as long as the rank has rows
+                ops.add_kernels(parts.experts.weight_grad, phase, EXPERTS, layer)  # as long as the rank has rows
                 kernels = tuple(kernel for section in sections for kernel in section.weight_grad)
-                ops.compute(kernels, phase, "mixture_weight_grad", layer)
+                ops.add_kernels(kernels, phase, "mixture_weight_grad", layer)
             case "backward" | "input_grad":
                 self._add_backward(ops, edges, parts, phase, layer)
             case _:
                 assert_never(phase)
 
-    def _add_forward(self, ops: SegmentBuilder, edges: Block, parts: Mixture, kind: str, layer: int) -> None:
-        def shared() -> None:
+    def _add_forward(self, ops: SegmentBuilder, edges: Block, parts: MixtureSections, kind: str, layer: int) -> None:
+        def add_shared_experts() -> None:
             if parts.shared.forward:
                 self._add_all_gather(ops, "shared", layer)
-                ops.compute(parts.shared.forward_kernels(kind), kind, "shared", layer)
-                self._add_scatter(ops, "shared", layer)
+                ops.add_kernels(parts.shared.forward_kernels(kind), kind, "shared", layer)
+                self._add_reduce_scatter(ops, "shared", layer)
 
-        ops.compute(edges.entry.forward_kernels(kind) + parts.router.forward_kernels(kind), kind, "router", layer)
+        ops.add_kernels(edges.entry.forward_kernels(kind) + parts.router.forward_kernels(kind), kind, "router", layer)
         if not self._overlap:
-            shared()
-        ops.compute(parts.dispatch.forward_kernels(kind), kind, "dispatch", layer)
+            add_shared_experts()
+        ops.add_kernels(parts.dispatch.forward_kernels(kind), kind, "dispatch", layer)
         if self._counted:  # how many rows go to each rank: the sizes of the all-to-all are the host's to give
-            ops.wait_for_counts(layer)
-        self._send_to_experts(ops, "dispatch", layer, shared)
-        ops.compute(parts.experts.forward_kernels(kind), kind, EXPERTS, layer)
-        self._add_return_transfer(ops, "combine", layer)
-        ops.compute(parts.combine.forward_kernels(kind) + edges.exit.forward_kernels(kind), kind, "combine", layer)
+            ops.add_wait_for_counts(layer)
+        self._add_transfer_to_experts(ops, "dispatch", layer, add_shared_experts)
+        ops.add_kernels(parts.experts.forward_kernels(kind), kind, EXPERTS, layer)
+        self._add_transfer_from_experts(ops, "combine", layer)
+        ops.add_kernels(parts.combine.forward_kernels(kind) + edges.exit.forward_kernels(kind), kind, "combine", layer)
 
-    def _add_backward(self, ops: SegmentBuilder, edges: Block, parts: Mixture, kind: str, layer: int) -> None:
-        def shared() -> None:
+    def _add_backward(self, ops: SegmentBuilder, edge: Block, parts: MixtureSections, kind: str, layer: int) -> None:
+        def add_shared_experts() -> None:
             if parts.shared.forward:
                 self._add_all_gather(ops, "shared_grad", layer)
                 self._add_all_gather(ops, "shared_input", layer)
-                ops.compute(parts.shared.backward_kernels(kind), kind, "shared", layer)
-                self._add_scatter(ops, "shared_grad", layer)
+                ops.add_kernels(parts.shared.backward_kernels(kind), kind, "shared", layer)
+                self._add_reduce_scatter(ops, "shared_grad", layer)
 
-        def weights() -> None:
-            ops.compute(parts.experts.weight_grad if kind == "backward" else (), kind, EXPERTS, layer)
+        def add_weight_grads() -> None:
+            ops.add_kernels(parts.experts.weight_grad if kind == "backward" else (), kind, EXPERTS, layer)
 
         if not self._visited_again:
-            self._add_recompute(ops, edges, parts, layer)
-        ops.compute(edges.exit.backward_kernels(kind) + parts.combine.backward_kernels(kind), kind, "combine", layer)
-        self._send_to_experts(ops, "combine_grad", layer, shared)
-        ops.compute(
-            parts.experts.input_grad if self._overlap else parts.experts.backward_kernels(kind), kind, EXPERTS, layer
-        )
-        self._add_return_transfer(ops, "dispatch_grad", layer, weights)
-        ops.compute(parts.dispatch.backward_kernels(kind), kind, "dispatch", layer)
+            self._add_recompute(ops, edge, parts, layer)
+        ops.add_kernels(edge.exit.backward_kernels(kind) + parts.combine.backward_kernels(kind), kind, "combine", layer)
+        self._add_transfer_to_experts(ops, "combine_grad", layer, add_shared_experts)
+        kernels = parts.experts.input_grad if self._overlap else parts.experts.backward_kernels(kind)
+        ops.add_kernels(kernels, kind, EXPERTS, layer)
+        self._add_transfer_from_experts(ops, "dispatch_grad", layer, add_weight_grads)
+        ops.add_kernels(parts.dispatch.backward_kernels(kind), kind, "dispatch", layer)
         if not self._overlap:
-            shared()
-        ops.compute(parts.router.backward_kernels(kind) + edges.entry.backward_kernels(kind), kind, "router", layer)
+            add_shared_experts()
+        ops.add_kernels(parts.router.backward_kernels(kind) + edge.entry.backward_kernels(kind), kind, "router", layer)
 
-    def _add_recompute(self, ops: SegmentBuilder, edges: Block, parts: Mixture, layer: int) -> None:
-        ops.compute(edges.entry.recompute, "recompute", "router", layer)
+    def _add_recompute(self, ops: SegmentBuilder, edges: Block, parts: MixtureSections, layer: int) -> None:
+        ops.add_kernels(edges.entry.recompute, "recompute", "router", layer)
         if parts.shared.recompute:
             self._add_all_gather(ops, "shared_again", layer)
-            ops.compute(parts.shared.recompute, "recompute", "shared", layer)
-            self._add_scatter(ops, "shared_again", layer)
-        ops.compute(parts.experts.recompute, "recompute", EXPERTS, layer)
+            ops.add_kernels(parts.shared.recompute, "recompute", "shared", layer)
+            self._add_reduce_scatter(ops, "shared_again", layer)
+        ops.add_kernels(parts.experts.recompute, "recompute", EXPERTS, layer)
 
-    def _send_to_experts(self, ops: SegmentBuilder, name: str, layer: int, meanwhile: Callable[[], None]) -> None:
-        self._add_transfer(ops, name, layer, meanwhile)
+    def _add_transfer_to_experts(self, ops: SegmentBuilder, name: str, layer: int, beside: Callable[[], None]) -> None:
+        self._add_ep_collective(ops, name, layer, beside)
         if self._shape.expert_tp > 1:
-            ops.collective("all_gather", name, self._there, layer, self._split)
+            ops.add_collective("all_gather", name, self._there, layer, self._split)
 
-    def _add_return_transfer(
-        self, ops: SegmentBuilder, name: str, layer: int, meanwhile: Callable[[], None] | None = None
+    def _add_transfer_from_experts(
+        self, ops: SegmentBuilder, name: str, layer: int, beside: Callable[[], None] | None = None
     ) -> None:  # fmt: skip
         if self._shape.expert_tp > 1:
-            ops.collective("reduce_scatter", name, self._there, layer, self._split)
-        self._add_transfer(ops, name, layer, meanwhile)
+            ops.add_collective("reduce_scatter", name, self._there, layer, self._split)
+        self._add_ep_collective(ops, name, layer, beside)
 
-    def _add_transfer(self, ops: SegmentBuilder, name: str, layer: int, meanwhile: Callable[[], None] | None) -> None:
+    def _add_ep_collective(self, ops: SegmentBuilder, name: str, layer: int, beside: Callable[[], None] | None) -> None:
         travel = self._travels[name]
-        if self._overlap and meanwhile:
-            ops.add_overlapped(travel.kind, name, travel.size, layer, "ep")
-            meanwhile()
-            ops.join()
+        if self._overlap and beside:
+            ops.add_overlapped_collective(travel.kind, name, travel.size, layer, "ep")
+            beside()
+            ops.join_collectives()
         elif self._shape.ep > 1:
-            ops.collective(travel.kind, name, travel.size, layer, "ep")
+            ops.add_collective(travel.kind, name, travel.size, layer, "ep")
 
     def _add_all_gather(self, ops: SegmentBuilder, name: str, layer: int) -> None:
         if self._shape.tp > 1:
-            ops.collective("all_gather", name, self._whole, layer)
+            ops.add_collective("all_gather", name, self._whole, layer)
 
-    def _add_scatter(self, ops: SegmentBuilder, name: str, layer: int) -> None:
+    def _add_reduce_scatter(self, ops: SegmentBuilder, name: str, layer: int) -> None:
         if self._shape.tp > 1:
-            ops.collective("reduce_scatter", name, self._whole, layer)
+            ops.add_collective("reduce_scatter", name, self._whole, layer)

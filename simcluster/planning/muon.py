@@ -2,7 +2,7 @@
 
 An iteration on X, m x n with m the smaller, is A = X X^T, B = b A + c A A, X = a X + B X: 4 m^2 n + 2 m^3 FLOP. The
 passes are those of PyTorch's operations in NVIDIA-NeMo/Emerging-Optimizers (orthogonalized_optimizer.py: weight decay,
-momentum, update; muon_utils.py, ``newton_schulz``: norm, division, cast there and back, scale), with those of
+momentum, update; muon_utils.py, ``newton_schulz_matmuls``: norm, division, cast there and back, scale), with those of
 Megatron-LM's copy of the master weights. Muon: K. Jordan, 2024; arXiv:2502.16982.
 
 Megatron-Core's layer-wise distributed optimizer (``dist_muon``, core/optimizer/layer_wise_optimizer.py) gives each
@@ -21,18 +21,18 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, ClassVar, Literal, Self, assert_never
 
-from simcluster.documents.kinds import AllowedValues
+from simcluster.documents.field_annotations import AllowedValues
 from simcluster.model.kernels import Kernel
 from simcluster.model.layer_kind import WeightMatrix
 from simcluster.model.recipes import Recipe
-from simcluster.planning.optimizer import Optimizer, Update, UpdateJob
+from simcluster.planning.optimizer import Optimizer, UpdateContext, UpdateWork
 
 _FP32, _BF16 = 4.0, 2.0
 
 
 @dataclass(frozen=True)
 class MuonOptimizer(Optimizer):
-    """Muon for the matrices of layers, which keep one moment, and Adam for all other parameters.
+    """Muon optimizer for the matrices of layers (one moment per parameter), with Adam for all other parameters.
 
     ``distribute``: matrices are updated by the ranks that hold them as whole "layers", or gathered from parts
     ("gather") of buckets, or all by each rank ("none"). ``gathered_tp``: they are gathered over the ranks that split
@@ -42,8 +42,8 @@ class MuonOptimizer(Optimizer):
     MODELLED_WITH: ClassVar[Mapping[str, AllowedValues]] = {
         "parallel.zero": AllowedValues(
             (0, 1),
-            "ZeRO {value} cuts gradients into parts, and muon takes whole matrices; use 1 (each matrix on one rank, or "
-            "gathered: training.muon), or 0",
+            "muon updates whole matrices, but ZeRO {value} shards their gradients; use 0, or 1 (each matrix on one "
+            "rank, or gathered: training.muon.distribute)",
         ),
         "training.precision": AllowedValues(
             ("bf16-mixed", "fp8-mixed", "mxfp8-mixed", "nvfp4-mixed", "fp32"),
@@ -58,87 +58,87 @@ class MuonOptimizer(Optimizer):
     iterations: int = 5
 
     @classmethod
-    def of(cls, job: UpdateJob, training: Any) -> Self:
-        """Return the Muon optimizer with the options of ``training.muon``."""
+    def from_training_section(cls, job: UpdateContext, training: Any) -> Self:
+        """Create the Muon optimizer from the options in ``training.muon``."""
         muon = training.muon
         gathered_tp = {"blockwise": False, "duplicated": True}[muon.tp_mode]
         return cls(job, muon.distribute if job.zero else "none", gathered_tp, muon.iterations)
 
     @classmethod
-    def state_in_words(cls, recipe: Recipe) -> str:
-        """Describe how many bytes less per parameter the state of matrices has."""
-        return f"; matrices under Muon {recipe.moment:g} less"
+    def describe_state_difference(cls, recipe: Recipe) -> str:
+        """Describe how many bytes of optimizer state Muon saves per parameter of a matrix."""
+        return f"; matrices under Muon {recipe.moment_bytes:g} less"
 
-    def spared_by(self, matrix: WeightMatrix) -> float:
-        """Return the bytes of Adam's second moment of a matrix, which Muon does not keep."""
-        return self.job.recipe.moment * matrix.elements
+    def saved_bytes_of_matrix(self, matrix: WeightMatrix) -> float:
+        """Return the bytes of Adam's second moment of a matrix, which Muon does not store."""
+        return self.job.recipe.moment_bytes * matrix.elements
 
-    def update(self, layers: Sequence[int]) -> Update:
-        """Return the extra gathers and time of Muon's update on the fullest rank, relative to Adam's."""
+    def update_work(self, layers: Sequence[int]) -> UpdateWork:
+        """Return the gathers and the time (s) that Muon's update takes beyond Adam's, on the fullest rank."""
         seconds, calls = 0.0, list[tuple[str, float]]()
-        orthogonalized = cache(self._orthogonalized_seconds)
-        for mine in self.held(layers):
-            ranks, split, axis, over = self._rank_groups(mine)
-            own, whole = self._own_matrices(mine, ranks), float(_count_elements(mine))
+        orthogonalized = cache(self._orthogonalization_seconds)
+        for mine in self.held_matrices(layers):
+            ranks, split, axis, over = self._replica_and_split_groups(mine)
+            own, whole = self._matrices_of_fullest_rank(mine, ranks), float(_count_elements(mine))
             counted = whole / (1 if self.distribute == "none" else ranks)
             if self.distribute == "gather" and ranks > 1:
                 calls.append((over, _BF16 * whole))
-                seconds += self._passes_seconds(counted)
+                seconds += self._elementwise_seconds(counted)
             else:
-                seconds += sum(each.count * self._passes_seconds(float(each.elements)) for each in own)
+                seconds += sum(each.count * self._elementwise_seconds(float(each.elements)) for each in own)
             if self.gathered_tp and split > 1:
                 size = _FP32 * split * _count_elements(each for each in own if each.split != "none")
                 calls += [(axis, size)] if size else []
-                own = [each.whole(split) for each in own]
+                own = [each.gather_whole(split) for each in own]
             seconds += sum(each.count * orthogonalized(each.rows, each.columns) for each in own)
             seconds -= self.job.adam_seconds(counted)
-        return Update(max(0.0, seconds), "orthogonalize", tuple(calls), called="momentum")
+        return UpdateWork(max(0.0, seconds), "orthogonalize", tuple(calls), collective_name="momentum")
 
-    def spared(self, layers: Sequence[int]) -> float:
-        """Return the bytes of moments that Muon saves on a rank, less what whole matrices exceed an even share."""
-        found, moment = 0.0, self.job.recipe.moment
-        for mine in self.held(layers):
-            ranks = self._rank_groups(mine)[0]
+    def saved_state_bytes(self, layers: Sequence[int]) -> float:
+        """Return the bytes of optimizer state that Muon saves on the fullest rank, minus that rank's excess share."""
+        found, moment = 0.0, self.job.recipe.moment_bytes
+        for mine in self.held_matrices(layers):
+            ranks = self._replica_and_split_groups(mine)[0]
             even = _count_elements(mine) / (1 if self.distribute == "none" else ranks)
-            kept = _count_elements(self._own_matrices(mine, ranks)) if self.distribute == "layers" else even
+            kept = _count_elements(self._matrices_of_fullest_rank(mine, ranks)) if self.distribute == "layers" else even
             found += even * moment - (kept - even) * (moment + _FP32)
         return found
 
-    def _orthogonalized_seconds(self, rows: int, columns: int) -> float:
+    def _orthogonalization_seconds(self, rows: int, columns: int) -> float:
         passes = (_FP32, 2 * _FP32, _FP32 + _BF16, _BF16 + _FP32, 2 * _FP32)  # norm, division, cast, cast back, scale
         around = math.fsum(self.job.pass_seconds(float(rows * columns) * size) for size in passes)
-        return self.job.matmul_seconds(newton_schulz(rows, columns, self.iterations)) + around
+        return self.job.matmul_seconds(newton_schulz_matmuls(rows, columns, self.iterations)) + around
 
-    def _passes_seconds(self, elements: float) -> float:
+    def _elementwise_seconds(self, elements: float) -> float:
         recipe = self.job.recipe
         weight = _FP32 if recipe.master else recipe.weight
-        passes = [2 * weight, 2 * recipe.moment + recipe.gradient, 2 * weight + _FP32]
+        passes = [2 * weight, 2 * recipe.moment_bytes + recipe.gradient, 2 * weight + _FP32]
         passes += [weight + recipe.weight] if recipe.master else []
         return math.fsum(self.job.pass_seconds(elements * size) for size in passes)
 
-    def _rank_groups(self, mine: Sequence[WeightMatrix]) -> tuple[int, int, str, str]:
-        """Return the numbers of ranks that hold matrices and that split one, and the axes of the latter and former."""
+    def _replica_and_split_groups(self, mine: Sequence[WeightMatrix]) -> tuple[int, int, str, str]:
+        """Return the numbers of replicas and of splits of these matrices, then the split axis and the replica axis."""
         plan = self.job.plan
-        if mine[0].experts and plan.experts_apart:
+        if mine[0].experts and plan.has_separate_expert_groups:
             axis = "tp" if plan.expert_tp == plan.tp else "etp"
             return plan.expert_replicas, plan.expert_tp, axis, "edp"
         return plan.replicas, plan.tp, "tp", "dp"
 
-    def _own_matrices(self, held: Sequence[WeightMatrix], ranks: int) -> list[WeightMatrix]:
+    def _matrices_of_fullest_rank(self, held: Sequence[WeightMatrix], ranks: int) -> list[WeightMatrix]:
         if self.distribute == "none" or ranks == 1:
             return list(held)
         if self.distribute == "layers":
-            given = _assign_matrices(held, ranks)
+            given = _assign_whole_matrices(held, ranks)
         elif self.distribute == "gather":
-            given = _matrices_in_buckets(held, ranks, self.job.bucket)
+            given = _assign_by_buckets(held, ranks, self.job.bucket_elements)
         else:
             assert_never(self.distribute)
         fullest = max(given, key=lambda own: sum(each.elements * many for each, many in own.items()))
         return [replace(each, count=many) for each, many in fullest.items()]
 
 
-def newton_schulz(rows: int, columns: int, iterations: int) -> tuple[Kernel, ...]:
-    """Return the matmuls that make a matrix nearly orthogonal; each moves operands and addend once."""
+def newton_schulz_matmuls(rows: int, columns: int, iterations: int) -> tuple[Kernel, ...]:
+    """Return the matmuls of the Newton-Schulz iterations, which make a matrix nearly orthogonal."""
     m, n = min(rows, columns), max(rows, columns)
 
     def matmul(name: str, columns: int, depth: int, *, added: bool) -> Kernel:
@@ -157,7 +157,7 @@ def _count_elements(matrices: Iterable[WeightMatrix]) -> int:
     return sum(each.elements * each.count for each in matrices)
 
 
-def _assign_matrices(held: Sequence[WeightMatrix], ranks: int) -> list[Counter[WeightMatrix]]:
+def _assign_whole_matrices(held: Sequence[WeightMatrix], ranks: int) -> list[Counter[WeightMatrix]]:
     loads = [(0, rank) for rank in range(ranks)]
     given: list[Counter[WeightMatrix]] = [Counter() for _ in range(ranks)]
     for each in sorted(held, key=lambda each: -each.elements):
@@ -168,7 +168,7 @@ def _assign_matrices(held: Sequence[WeightMatrix], ranks: int) -> list[Counter[W
     return given
 
 
-def _matrices_in_buckets(held: Sequence[WeightMatrix], ranks: int, bucket: float) -> list[Counter[WeightMatrix]]:
+def _assign_by_buckets(held: Sequence[WeightMatrix], ranks: int, bucket: float) -> list[Counter[WeightMatrix]]:
     given: list[Counter[WeightMatrix]] = [Counter() for _ in range(ranks)]
     inside: list[WeightMatrix] = []
     size = 0

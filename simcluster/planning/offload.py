@@ -21,32 +21,32 @@ from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
 
-from simcluster.planning.boundaries import BoundaryBuilder
 from simcluster.planning.job import Job
-from simcluster.planning.ops import MAIN, Direction, Item, MemoryChange, Need, Op, Segment
+from simcluster.planning.ops import MAIN, Dependency, Direction, MemoryChange, Op, Segment, WorkItem
 from simcluster.planning.program_builder import ProgramBuilder
-from simcluster.planning.works import Compute, Copy, HostWork
+from simcluster.planning.stage_boundaries import SendReceiveBuilder
+from simcluster.planning.work_kinds import Compute, Copy, HostWork
 from simcluster.schedules import Action
 
 HOST = "host"
-"""The lane of what the host's processors do for the rank."""
+"""Lane of the work that the host's CPUs do for the rank."""
 
 
 class ActivationOffload(NamedTuple):
-    """Offloading of a microbatch's activations on a chunk, as positions in the stage's row of actions.
+    """Offload of one microbatch's activations in one chunk, as four positions in the stage's list of actions.
 
-    They are made by ``out`` and read by ``use``, and away from the end of the action at ``gone`` (of a pair its second)
-    to the end of that at ``call``.
+    They are made by ``producer`` and read by ``consumer``, and away from the end of the action at ``copied_out_after``
+    (of a pair its second) to the end of that at ``copied_back_after``.
     """
 
-    out: int
-    gone: int
-    call: int
-    use: int
+    producer: int
+    copied_out_after: int
+    copied_back_after: int
+    consumer: int
 
 
-def plan_offloads(row: Sequence[Action], halves: Sequence[int], ahead: int) -> list[ActivationOffload]:
-    """Return the offloads of a stage's row in the order of their return; fused pairs begin at ``halves``."""
+def plan_activation_offloads(row: Sequence[Action], halves: Sequence[int], ahead: int) -> list[ActivationOffload]:
+    """Plan the activation offloads of a stage's actions, in the order in which backwards read the activations."""
     made: dict[tuple[int, int], int] = {}
     found = []
     for place, action in enumerate(row):
@@ -62,52 +62,52 @@ def plan_offloads(row: Sequence[Action], halves: Sequence[int], ahead: int) -> l
     return found
 
 
-class OffloadedActivations:
-    """Builder of the copies of one stage's activations to the host and back."""
+class ActivationCopyBuilder:
+    """Builder of the copies of one stage's activations to host memory and back."""
 
     def __init__(self, job: Job, lanes: ProgramBuilder) -> None:
         self._job = job
         self._lanes = lanes
-        self._key = BoundaryBuilder(job, lanes).key
+        self._key = SendReceiveBuilder(job, lanes).output_key
         self._row = row = job.schedule.rows[lanes.stage]
-        self._leaves: dict[Action, ActivationOffload] = {}
-        self._returns: dict[Action, ActivationOffload] = {}
-        self._used: dict[Action, ActivationOffload] = {}
-        for trip in plan_offloads(row, job.schedule.fused_at(lanes.stage), job.offload.ahead):
-            if self._kept_bytes(row[trip.out]):
-                self._leaves[row[trip.out]] = self._returns[row[trip.call]] = self._used[row[trip.use]] = trip
+        halves = job.schedule.fused_positions(lanes.stage)
+        planned = plan_activation_offloads(row, halves, job.offload.prefetch_actions)
+        trips = [trip for trip in planned if self._offloaded_bytes(row[trip.producer])]
+        self._leaves = {row[trip.producer]: trip for trip in trips}
+        self._returns = {row[trip.copied_back_after]: trip for trip in trips}
+        self._used = {row[trip.consumer]: trip for trip in trips}
 
-    def needs(self, action: Action, step: int) -> tuple[Need, ...]:
-        """Return the copies from the host that an action waits for."""
+    def awaited_copies(self, action: Action, step: int) -> tuple[Dependency, ...]:
+        """Return dependencies on the copies from host memory that an action waits for."""
         trip = self._used.get(action)
-        return () if trip is None else (self._need_copy("back", self._row[trip.out], step),)
+        return () if trip is None else (self._copy_dependency("back", self._row[trip.producer], step),)
 
     def add_copies_after(self, action: Action, step: int) -> None:
-        """Add the copies that begin when an action ends: its activations to the host, earlier ones back."""
+        """Add the copies that start when an action ends: out its own activations, and back earlier ones."""
         stage = self._lanes.stage
         if action in self._leaves:
             self._add_copy(
-                "d2h", action, ("away", *self._key(action, step)), (Need(stage, self._key(action, step)),), step
+                "d2h", action, ("away", *self._key(action, step)), (Dependency(stage, self._key(action, step)),), step
             )
         if action in self._returns:
-            made = self._row[self._returns[action].out]
-            needs = self._need_copy("away", made, step), Need(stage, self._key(action, step))
+            made = self._row[self._returns[action].producer]
+            needs = self._copy_dependency("away", made, step), Dependency(stage, self._key(action, step))
             self._add_copy("h2d", made, ("back", *self._key(made, step)), needs, step)
 
-    def _need_copy(self, what: str, made: Action, step: int) -> Need:
-        return Need(self._lanes.stage, (what, *self._key(made, step)))
+    def _copy_dependency(self, what: str, made: Action, step: int) -> Dependency:
+        return Dependency(self._lanes.stage, (what, *self._key(made, step)))
 
     def _add_copy(
-        self, way: Direction, made: Action, key: tuple[object, ...], needs: tuple[Need, ...], step: int
+        self, way: Direction, made: Action, key: tuple[object, ...], needs: tuple[Dependency, ...], step: int
     ) -> None:
-        size = self._kept_bytes(made)
+        size = self._offloaded_bytes(made)
         memory = MemoryChange("activations", 0.0, -size) if way == "d2h" else MemoryChange("activations", size, 0.0)
-        segment = make_copy(self._lanes, way, "activations", size, (memory,))
-        self._lanes.append_item(way, Item(segment, key, needs, step, made.chunk, made.microbatch))
+        segment = make_copy_segment(self._lanes, way, "activations", size, (memory,))
+        self._lanes.append_item(way, WorkItem(segment, key, needs, step, made.chunk, made.microbatch))
 
-    def _kept_bytes(self, made: Action) -> float:
-        offload = self._job.offload
-        return offload.activations * offload.kept(self._job.whole(self._lanes.stage, made.chunk).layers)
+    def _offloaded_bytes(self, made: Action) -> float:
+        offload, layers = self._job.offload, self._job.pass_over_chunk(self._lanes.stage, made.chunk).layers
+        return offload.activations * offload.kept_bytes_of_layers(layers)
 
 
 # --- optimizer ------------------------------------------------------------------------------------------------------
@@ -115,78 +115,80 @@ class OffloadedActivations:
 
 @dataclass(frozen=True, slots=True)
 class ReducedGradients:
-    """Gradients of N ``parameters`` on a rank, which are complete once ``needs`` have ended.
+    """Reduced gradients on a rank: the number of parameters, and the ops that complete the reduction.
 
     ``tied``: of a tied embedding, complete only when they have been summed between first and last stage.
     """
 
     parameters: float
-    needs: tuple[Need, ...]
+    needs: tuple[Dependency, ...]
     tied: bool = False
 
 
-def add_stream_update(job: Job, lanes: ProgramBuilder, step: int, parameters: float) -> None:
-    """Add an optimizer update whose state passes through the GPU in buckets: copied in, updated, copied out.
+def add_streamed_update(job: Job, lanes: ProgramBuilder, step: int, parameters: float) -> None:
+    """Add an optimizer update on the GPU whose state is in host memory: copy in, update, copy out, in buckets.
 
     The first bucket may come in when the last backward of the step is over.
     """
     offload, stage = job.offload, lanes.stage
-    count = offload.buckets(parameters)
+    count = offload.count_buckets(parameters)
     size = parameters / count * offload.state_bytes
     compute = Compute(job.data_parallel.optimizer_seconds(parameters / count))
-    update = lanes.segment("update", lambda: Segment((Op(compute, "compute", "optimizer", "optimizer"),)))
-    begin = Need(stage, BoundaryBuilder(job, lanes).key(job.schedule.rows[stage][-1], step))
+    update = lanes.cached_segment("update", lambda: Segment((Op(compute, "compute", "optimizer", "optimizer"),)))
+    begin = Dependency(stage, SendReceiveBuilder(job, lanes).output_key(job.schedule.rows[stage][-1], step))
     for index in range(count):
         number = step * count + index
-        free = (Need(stage, ("state out", number - offload.buffers)),) if number >= offload.buffers else ()
+        free = (Dependency(stage, ("state out", number - offload.buffers)),) if number >= offload.buffers else ()
         done = ("optimizer", step) if index == count - 1 else ("update", step, index)
-        inside = make_copy(lanes, "h2d", "optimizer_state", size)
-        lanes.append_item("h2d", Item(inside, ("state in", number), (begin, *free), step))
-        lanes.append_item(MAIN, Item(update, done, (Need(stage, ("state in", number)),), step))
-        outside = make_copy(lanes, "d2h", "optimizer_state", size)
-        lanes.append_item("d2h", Item(outside, ("state out", number), (Need(stage, done),), step))
+        inside = make_copy_segment(lanes, "h2d", "optimizer_state", size)
+        lanes.append_item("h2d", WorkItem(inside, ("state in", number), (begin, *free), step))
+        lanes.append_item(MAIN, WorkItem(update, done, (Dependency(stage, ("state in", number)),), step))
+        outside = make_copy_segment(lanes, "d2h", "optimizer_state", size)
+        lanes.append_item("d2h", WorkItem(outside, ("state out", number), (Dependency(stage, done),), step))
 
 
 def add_host_update(
-    job: Job, lanes: ProgramBuilder, step: int, reduced: Sequence[ReducedGradients], ready: tuple[Need, ...],
+    job: Job, lanes: ProgramBuilder, step: int, reduced: Sequence[ReducedGradients], ready: tuple[Dependency, ...],
     zeroed: float,
 ) -> None:  # fmt: skip
-    """Add an optimizer update on the host: gradients are copied down, updated, and new weights copied up.
+    """Add an optimizer update on the host's CPUs: copies of gradients to the host, and of new weights back.
 
     The update begins when the gradient norm is known (``ready``). The GPU then sets its gradients to zero, in
     ``zeroed`` seconds.
     """
     offload, stage = job.offload, lanes.stage
-    last: tuple[Need, ...] = ()
+    last: tuple[Dependency, ...] = ()
     for index, part in enumerate(_split_into_buckets(job, reduced)):
         key = (step, index)
-        down = make_copy(lanes, "d2h", "gradients", part.parameters * offload.gradient_bytes)
-        lanes.append_item("d2h", Item(down, ("gradients down", *key), part.needs, step))
+        down = make_copy_segment(lanes, "d2h", "gradients", part.parameters * offload.gradient_bytes)
+        lanes.append_item("d2h", WorkItem(down, ("gradients down", *key), part.needs, step))
         seconds = part.parameters * offload.update_bytes / offload.host_rate
-        segment = lanes.segment((HOST, seconds), partial(_host_segment, seconds))
-        lanes.append_item(HOST, Item(segment, ("updated", *key), (Need(stage, ("gradients down", *key)), *ready), step))
-        up = make_copy(lanes, "h2d", "parameters", part.parameters * offload.weight_bytes)
-        lanes.append_item("h2d", Item(up, ("weights up", *key), (Need(stage, ("updated", *key)),), step))
-        last = (Need(stage, ("weights up", *key)),)
-    zero = lanes.segment("zero", lambda: Segment((Op(Compute(zeroed), "compute", "optimizer", "zero_gradients"),)))
-    lanes.append_item(MAIN, Item(zero, ("optimizer", step), last, step))
+        segment = lanes.cached_segment((HOST, seconds), partial(_make_host_update, seconds))
+        needs = (Dependency(stage, ("gradients down", *key)), *ready)
+        lanes.append_item(HOST, WorkItem(segment, ("updated", *key), needs, step))
+        up = make_copy_segment(lanes, "h2d", "parameters", part.parameters * offload.weight_bytes)
+        lanes.append_item("h2d", WorkItem(up, ("weights up", *key), (Dependency(stage, ("updated", *key)),), step))
+        last = (Dependency(stage, ("weights up", *key)),)
+    zero = Op(Compute(zeroed), "compute", "optimizer", "zero_gradients")
+    segment = lanes.cached_segment("zero", lambda: Segment((zero,)))
+    lanes.append_item(MAIN, WorkItem(segment, ("optimizer", step), last, step))
 
 
 def _split_into_buckets(job: Job, reduced: Sequence[ReducedGradients]) -> list[ReducedGradients]:
     found = []
     for part in reduced:
-        count = job.offload.buckets(part.parameters)
+        count = job.offload.count_buckets(part.parameters)
         found += [ReducedGradients(part.parameters / count, part.needs, part.tied)] * count
     return found
 
 
-def _host_segment(seconds: float) -> Segment:
+def _make_host_update(seconds: float) -> Segment:
     return Segment((Op(HostWork(seconds), HOST, "optimizer", "host_update", lane=HOST),))
 
 
-def make_copy(
+def make_copy_segment(
     lanes: ProgramBuilder, way: Direction, name: str, size: float, memory: tuple[MemoryChange, ...] = ()
 ) -> Segment:
-    """Return the segment that copies ``size`` bytes to the host or back."""
+    """Return the segment that copies ``size`` bytes from GPU to host memory or back."""
     op = Op(Copy(way, size), way, "copy", name, lane=way, memory=memory)
-    return lanes.segment((way, name, size, memory), lambda: Segment((op,)))
+    return lanes.cached_segment((way, name, size, memory), lambda: Segment((op,)))

@@ -17,60 +17,60 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import NamedTuple
 
-from simcluster.planning.boundaries import BoundaryBuilder
-from simcluster.planning.job import Job, Offload
-from simcluster.planning.offload import make_copy, plan_offloads
-from simcluster.planning.ops import Direction, Item, MemoryChange, Need
+from simcluster.planning.fsdp_builder import FsdpBuilder
+from simcluster.planning.job import Job, OffloadOptions
+from simcluster.planning.offload import make_copy_segment, plan_activation_offloads
+from simcluster.planning.ops import Dependency, Direction, MemoryChange, WorkItem
+from simcluster.planning.pass_segments import PassLayers
 from simcluster.planning.program_builder import ProgramBuilder
-from simcluster.planning.replicas import ActionPart, ReplicaBuilder
-from simcluster.planning.segments import Pass
-from simcluster.planning.sharded import FsdpBuilder
+from simcluster.planning.replicas import ActionPart, DataParallelBuilder
+from simcluster.planning.stage_boundaries import SendReceiveBuilder
 from simcluster.schedules import Action
 
 
-class LayerWindows(NamedTuple):
-    """Layers of a chunk after which a copy to the host begins (``marks``), and the bytes of each copy."""
+class LayerCopyWindows(NamedTuple):
+    """Copy plan of a chunk: the layers after which a copy to host memory begins, and the bytes of each copy."""
 
     marks: tuple[int, ...]
     sizes: tuple[float, ...]
 
     @classmethod
-    def of(cls, layers: Sequence[int], offload: Offload) -> LayerWindows:
-        """Return the copy windows of a chunk with these layers; none if nothing can be offloaded."""
+    def for_layers(cls, layers: Sequence[int], offload: OffloadOptions) -> LayerCopyWindows:
+        """Return the copy plan of a chunk with these layers; the plan is empty if nothing can be offloaded."""
         share = offload.activations * len(layers)
         count = min(math.ceil(share - 1e-9), len(layers) - 1)
         if count < 1:
             return cls((), ())
         each, longer = divmod(len(layers), count)
         ends = [each * (number + 1) - 1 + min(number + 1, longer) for number in range(count)]
-        sizes = tuple(min(1.0, share / count) * offload.kept([layer]) for layer in layers[:count])
+        sizes = tuple(min(1.0, share / count) * offload.kept_bytes_of_layers([layer]) for layer in layers[:count])
         return cls((layers[0], *(layers[end] for end in ends)), sizes if all(sizes) else ())
 
-    def cut(self, work: Pass) -> list[Pass]:
-        """Cut a pass after the marks into pieces, with the LM head separate, in the model's order."""
+    def split_pass(self, work: PassLayers) -> list[PassLayers]:
+        """Split a pass into pieces, one up to each layer that starts a copy; the LM head is a separate piece."""
         pieces: list[list[int]] = [[]]
         for layer in work.layers:
             pieces[-1].append(layer)
             if layer in self.marks:
                 pieces.append([])
-        found = [Pass(tuple(layers)) for layers in pieces if layers]
+        found = [PassLayers(tuple(layers)) for layers in pieces if layers]
         if work.lm_head or not found:
-            found.append(Pass((), lm_head=work.lm_head))
+            found.append(PassLayers((), lm_head=work.lm_head))
         found[0] = replace(found[0], embedding=work.embedding)
         return found
 
     def mark_index(self, layer: int) -> int:
-        """Return the number of the mark at a layer; -1 if the layer has none."""
+        """Return the index of the copy mark at a layer; -1 if no copy begins after the layer."""
         return self.marks.index(layer) if layer in self.marks else -1
 
-    def copy_before(self, piece: Pass, last: int) -> int:
-        """Return the copy that must end before a forward piece begins, -1 for none; ``last`` is the last layer."""
+    def copy_awaited_by(self, piece: PassLayers, last: int) -> int:
+        """Return the index of the copy that a piece of a forward waits for; -1 if the piece waits for none."""
         if not piece.layers and not piece.lm_head:
             return -1
         return max(self.mark_index(piece.layers[0] - 1 if piece.layers else last) - 1, -1)
 
 
-def find_adjacent(row: Sequence[Action], halves: Sequence[int]) -> set[tuple[int, int]]:
+def find_adjacent_backwards(row: Sequence[Action], halves: Sequence[int]) -> set[tuple[int, int]]:
     """Return (microbatch, chunk) of each backward that directly follows its forward, outside fused pairs."""
     return {
         (one.microbatch, one.chunk)
@@ -81,64 +81,65 @@ def find_adjacent(row: Sequence[Action], halves: Sequence[int]) -> set[tuple[int
 
 
 @dataclass(frozen=True, slots=True)
-class _Piece:
-    """Piece of an action between copies, with the action part that ends with it, if any.
+class _ActionPiece:
+    """Piece of an action between two activation copies, and the action part that is complete after the piece.
 
-    ``away`` is the copy that begins after it, ``brings`` the copy back that begins before it; -1 for none.
+    ``copy_out_after`` is the copy that begins after it, ``copy_back_before`` the one that begins before it; -1: none.
     """
 
     part: ActionPart
-    whole: ActionPart | None
-    away: int = -1
-    brings: int = -1
+    completed_part: ActionPart | None
+    copy_out_after: int = -1
+    copy_back_before: int = -1
 
 
-class LayerOffload:
-    """Data-parallel replicas of a stage whose actions are cut where activations are offloaded layer by layer."""
+class LayerOffloadBuilder:
+    """Builder of a stage's data-parallel communication that also offloads activations layer by layer."""
 
-    def __init__(self, job: Job, lanes: ProgramBuilder, replicas: ReplicaBuilder | FsdpBuilder) -> None:
+    def __init__(self, job: Job, lanes: ProgramBuilder, replicas: DataParallelBuilder | FsdpBuilder) -> None:
         self._job, self._lanes, self._replicas = job, lanes, replicas
-        self._key = BoundaryBuilder(job, lanes).key
-        self._left: list[_Piece] = []
+        self._key = SendReceiveBuilder(job, lanes).output_key
+        self._left: list[_ActionPiece] = []
         stage, offload = lanes.stage, job.offload
-        found = find_adjacent(job.schedule.rows[stage], job.schedule.fused_at(stage)) if offload.activations else set()
-        wholes = self._wholes = [job.whole(stage, chunk) for chunk in range(job.schedule.num_chunks)]
+        row, halves = job.schedule.rows[stage], job.schedule.fused_positions(stage)
+        found = find_adjacent_backwards(row, halves) if offload.activations else set()
+        wholes = self._wholes = [job.pass_over_chunk(stage, chunk) for chunk in range(job.schedule.num_chunks)]
         self._windows = {
             (microbatch, chunk): windows
             for microbatch, chunk in sorted(found)
-            if (windows := LayerWindows.of(wholes[chunk].layers, offload)).sizes
+            if (windows := LayerCopyWindows.for_layers(wholes[chunk].layers, offload)).sizes
         }
-        self.before, self.finish = replicas.before, replicas.finish
+        self.add_first_gathers, self.finish_step = replicas.add_first_gathers, replicas.finish_step
 
-    def parts(self, action: Action, step: int) -> list[ActionPart]:
-        """Return the parts of an action, cut where copies of activations begin or must have ended."""
-        parts = self._replicas.parts(action, step)
+    def split_action(self, action: Action, step: int) -> list[ActionPart]:
+        """Split an action into parts at the points where copies of activations start or must have ended."""
+        parts = self._replicas.split_action(action, step)
         windows = self._windows.get(action[1:]) if action.kind != "W" else None
-        self._left = [] if windows is None else self._pieces_of_action(action, step, parts, windows)
+        self._left = [] if windows is None else self._split_parts(action, step, parts, windows)
         if not self._left:
             return parts
-        self._add_copy_to_device(action, step, self._lanes.last_end())
+        self._add_copy_to_device(action, step, self._lanes.main_lane_end())
         return [piece.part for piece in self._left]
 
-    def after(self, action: Action, step: int, part: ActionPart, made: tuple[object, ...]) -> None:
-        """Start the copies that begin at the end of a part, whose key is ``made``."""
+    def add_after_part(self, action: Action, step: int, part: ActionPart, part_end: tuple[object, ...]) -> None:
+        """Add the activation copies that begin when an action part ends, and its data-parallel communication."""
         if not self._left:
-            return self._replicas.after(action, step, part, made)
-        piece, needs = self._left.pop(0), (Need(self._lanes.stage, made),)
-        if piece.away >= 0:
-            self._add_copy("d2h", action, step, piece.away, needs)
+            return self._replicas.add_after_part(action, step, part, part_end)
+        piece, needs = self._left.pop(0), (Dependency(self._lanes.stage, part_end),)
+        if piece.copy_out_after >= 0:
+            self._add_copy("d2h", action, step, piece.copy_out_after, needs)
         if self._left:
             self._add_copy_to_device(action, step, needs)
-        if piece.whole:
-            self._replicas.after(action, step, piece.whole, made)
+        if piece.completed_part:
+            self._replicas.add_after_part(action, step, piece.completed_part, part_end)
         return None
 
-    def _pieces_of_action(
-        self, action: Action, step: int, parts: Sequence[ActionPart], windows: LayerWindows
-    ) -> list[_Piece]:  # fmt: skip
-        found: list[_Piece] = []
+    def _split_parts(
+        self, action: Action, step: int, parts: Sequence[ActionPart], windows: LayerCopyWindows
+    ) -> list[_ActionPiece]:  # fmt: skip
+        found: list[_ActionPiece] = []
         for part in parts:
-            works = windows.cut(part.work)
+            works = windows.split_pass(part.work)
             works = works if action.kind == "F" else works[::-1]
             for index, work in enumerate(works):
                 first, last = index == 0, index == len(works) - 1
@@ -146,69 +147,70 @@ class LayerOffload:
                 own = ActionPart(work, part.needs if first else (), part.bucket, memory)
                 whole = part if last else None
                 if action.kind == "F":
-                    found.append(self._forward_piece(action, step, own, windows, whole))
+                    found.append(self._make_forward_piece(action, step, own, windows, whole))
                 else:
-                    found.append(self._backward_piece(action, step, own, windows, whole, begins=not found))
+                    found.append(self._make_backward_piece(action, step, own, windows, whole, begins=not found))
         return found
 
-    def _forward_piece(
-        self, action: Action, step: int, part: ActionPart, windows: LayerWindows, whole: ActionPart | None
-    ) -> _Piece:
+    def _make_forward_piece(
+        self, action: Action, step: int, part: ActionPart, windows: LayerCopyWindows, whole: ActionPart | None
+    ) -> _ActionPiece:
         chunk = self._wholes[action.chunk]
-        over = windows.copy_before(part.work, chunk.layers[-1])
+        over = windows.copy_awaited_by(part.work, chunk.layers[-1])
         end = windows.mark_index(part.work.layers[-1]) if part.work.layers else -1
         away = end if end < len(windows.sizes) else -1
-        return _Piece(self._wait_for_copy(action, step, part, windows, over), whole, away=away)
+        return _ActionPiece(self._with_copy_wait(action, step, part, windows, over), whole, copy_out_after=away)
 
-    def _backward_piece(
-        self, action: Action, step: int, part: ActionPart, windows: LayerWindows, whole: ActionPart | None,
+    def _make_backward_piece(
+        self, action: Action, step: int, part: ActionPart, windows: LayerCopyWindows, whole: ActionPart | None,
         *, begins: bool,
-    ) -> _Piece:  # fmt: skip
-        """Return a piece of B or I, which waits for its activations to be copied back."""
+    ) -> _ActionPiece:  # fmt: skip
+        """Return a piece of a backward that waits until the activations of its layers are copied back."""
         count = len(windows.sizes)
         top = windows.mark_index(part.work.layers[-1]) if part.work.layers else -1
         if begins and not part.work.lm_head:  # F has no piece that waits for the last copy
-            part = self._wait_for_copy(action, step, part, windows, count - 1)
+            part = self._with_copy_wait(action, step, part, windows, count - 1)
         back = top if 0 <= top < count else -1
         if back >= 0:
-            part = replace(part, needs=(*part.needs, self._need_copy("back", action, step, back)))
-        return _Piece(part, whole, brings=top - 1 if top >= 1 else -1)
+            part = replace(part, needs=(*part.needs, self._copy_dependency("back", action, step, back)))
+        return _ActionPiece(part, whole, copy_back_before=top - 1 if top >= 1 else -1)
 
-    def _wait_for_copy(
-        self, action: Action, step: int, part: ActionPart, windows: LayerWindows, over: int
+    def _with_copy_wait(
+        self, action: Action, step: int, part: ActionPart, windows: LayerCopyWindows, over: int
     ) -> ActionPart:
         if over < 0:
             return part
         freed = MemoryChange("activations", -windows.sizes[over], 0.0)
-        needs = (*part.needs, self._need_copy("away", action, step, over))
+        needs = (*part.needs, self._copy_dependency("away", action, step, over))
         return replace(part, needs=needs, memory=(*part.memory, freed))
 
-    def _add_copy_to_device(self, action: Action, step: int, needs: tuple[Need, ...]) -> None:
-        number = self._left[0].brings
+    def _add_copy_to_device(self, action: Action, step: int, needs: tuple[Dependency, ...]) -> None:
+        number = self._left[0].copy_back_before
         if number >= 0:
-            self._add_copy("h2d", action, step, number, (*needs, self._need_copy("away", action, step, number)))
+            self._add_copy("h2d", action, step, number, (*needs, self._copy_dependency("away", action, step, number)))
 
-    def _need_copy(self, what: str, action: Action, step: int, number: int) -> Need:
+    def _copy_dependency(self, what: str, action: Action, step: int, number: int) -> Dependency:
         forward = action._replace(kind="F")
-        return Need(self._lanes.stage, (what, *self._key(forward, step), number))
+        return Dependency(self._lanes.stage, (what, *self._key(forward, step), number))
 
-    def _add_copy(self, way: Direction, action: Action, step: int, number: int, needs: tuple[Need, ...]) -> None:
+    def _add_copy(self, way: Direction, action: Action, step: int, number: int, needs: tuple[Dependency, ...]) -> None:
         windows = self._windows[action.microbatch, action.chunk]
         size = windows.sizes[number]
         memory = (MemoryChange("activations", size, 0.0),) if way == "h2d" else ()
-        segment = make_copy(self._lanes, way, "activations", size, memory)
-        key = self._need_copy("away" if way == "d2h" else "back", action, step, number).key
-        self._lanes.append_item(way, Item(segment, key, needs, step, action.chunk, action.microbatch))
+        segment = make_copy_segment(self._lanes, way, "activations", size, memory)
+        key = self._copy_dependency("away" if way == "d2h" else "back", action, step, number).key
+        self._lanes.append_item(way, WorkItem(segment, key, needs, step, action.chunk, action.microbatch))
 
 
-def moves_activations(job: Job) -> bool:
+def offloads_activations(job: Job) -> bool:
     """Return whether activations of any microbatch are offloaded on any stage."""
-    for stage, row in enumerate(job.schedule.rows):
-        halves = job.schedule.fused_at(stage)
-        chunks = {row[trip.out].chunk for trip in plan_offloads(row, halves, job.offload.ahead)}
-        if any(job.whole(stage, chunk).layers for chunk in sorted(chunks)):
+    schedule, offload = job.schedule, job.offload
+    for stage, row in enumerate(schedule.rows):
+        halves = schedule.fused_positions(stage)
+        chunks = {row[trip.producer].chunk for trip in plan_activation_offloads(row, halves, offload.prefetch_actions)}
+        if any(job.pass_over_chunk(stage, chunk).layers for chunk in sorted(chunks)):
             return True
-        adjacents = sorted({chunk for _, chunk in find_adjacent(row, halves)})
-        if any(LayerWindows.of(job.whole(stage, chunk).layers, job.offload).sizes for chunk in adjacents):
+        found = sorted({chunk for _, chunk in find_adjacent_backwards(row, halves)})
+        if any(LayerCopyWindows.for_layers(job.pass_over_chunk(stage, chunk).layers, offload).sizes for chunk in found):
             return True
     return False

@@ -1,4 +1,4 @@
-"""Output of planning: the ops of each stage's ranks, in order, on lanes such as compute and communication.
+"""Output of planning: ops of each stage's ranks, in order, on lanes (serial queues such as "main" or "dp").
 
 All ranks of a stage run the same ops; only their groups differ. A *segment* is a sequence of ops that follow each other
 without waiting for anything outside; an *item* is one run of a segment. A *lane* is an in-order queue of a rank: "main"
@@ -14,19 +14,19 @@ from typing import Literal, NamedTuple
 
 MAIN = "main"
 EXPERTS = "experts"
-"""The name of the ops that multiply tokens with the weights of routed experts."""
+"""Name of the ops that multiply tokens with the weights of routed experts."""
 Direction = Literal["d2h", "h2d", "storage", "peers"]
-"""Which way a copy goes: from device to host, back, or from the host on to storage or to another machine's memory."""
+"""Direction of a copy: from device to host, back, or from the host to storage or to another node's memory."""
 
 Group = str | tuple[Literal["send"], int, int] | tuple[Literal["copy"], Direction]
-"""An axis; "send" with the stage of the sender and the receiver's; "copy", to or from the host's memory."""
+"""Group of an op: an axis; "send" with the stages of sender and receiver; or "copy", to or from host memory."""
 
 
-class Work:
-    """Work of an op: its group, bytes, duration and slowdown, with defaults for work of one rank alone.
+class OpWork:
+    """Base class of the work of an op (compute, collective, copy, ...); the defaults are for work of a single rank.
 
-    A new kind (``works``) is a frozen class that overrides what differs. A field with the name of a default is written
-    ``size: float = field()``: else the value here would be its default.
+    A new kind (``work_kinds``) is a frozen class that overrides what differs. A field with the name of a default is
+    written ``size: float = field()``: else the value here would be its default.
     """
 
     __slots__ = ()
@@ -41,41 +41,41 @@ class Work:
 
     @property
     def seconds(self) -> float:
-        """Known duration (s) at full speed; -1 if links or other ranks decide it."""
+        """Duration (s) at full speed if known in advance; -1 if links or other ranks decide it."""
         return -1.0
 
     @property
     def traffic_kind(self) -> str:
-        """Kind of traffic that the work puts on links; "" for none."""
+        """Kind of traffic that the work sends over links; "" if there is no traffic."""
         return self.kind if self.seconds < 0 else ""
 
     def group(self, stage: int) -> Group | None:
-        """Return the group of ranks that does the work together; None if a rank of the stage does it alone."""
+        """Return the group of ranks that share the work; None for work of a single rank."""
         return self.axis or None
 
-    def parties(self, members: int) -> int:
-        """Return how many of a group's ops must have arrived before the work begins."""
+    def arrivals_needed(self, members: int) -> int:
+        """Return how many ranks of a group must have arrived before the work begins."""
         return members
 
     def slows_compute(self, lane: str) -> bool:
-        """Return whether the work, on this lane, slows down concurrent computation."""
+        """Return whether work on this lane slows down concurrent compute."""
         return self.axis != "" and lane != MAIN
 
-    def slowed(self, factor: float, added: float = 0.0, load: float = 1.0) -> Work:
-        """Return the work under faults: ``factor`` times as long, plus ``added`` s, with ``load`` times attention."""
+    def with_slowdown(self, factor: float, added: float = 0.0, load: float = 1.0) -> OpWork:
+        """Return the work slowed down by faults: time x ``factor``, plus ``added`` seconds; attention x ``load``."""
         return self
 
-    def shifted(self, stages: int) -> Work:
-        """Return the work with stage numbers increased by ``stages``."""
+    def with_stage_offset(self, stages: int) -> OpWork:
+        """Return the work with all its stage numbers increased by ``stages``."""
         return self
 
-    def free(self) -> Work:
-        """Return the work (of a kind with ``seconds``) without duration and traffic, so that only waiting remains."""
-        return replace(self.slowed(0.0), seconds=0.0)  # type: ignore[type-var]
+    def without_duration(self) -> OpWork:
+        """Return the work with neither duration nor traffic: the rank still waits for the other ranks."""
+        return replace(self.with_slowdown(0.0), seconds=0.0)  # type: ignore[type-var]
 
 
 class MemoryChange(NamedTuple):
-    """Memory (bytes) that an op allocates or frees on its rank: ``start`` as it starts, ``end`` as it ends.
+    """Memory (bytes) that an op allocates (or frees, if negative) on its rank at its start and at its end.
 
     Positive allocates, negative frees. ``pool`` is what the memory is for: "activations", "parameters" (gathered for
     use), "gradients" (unsharded, come and go) or "other" (working sets, logits, buffers that come and go).
@@ -88,7 +88,7 @@ class MemoryChange(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Op:
-    """Op of a segment: one kernel sequence, collective, send, copy or host task on one lane.
+    """Operation on one lane of a rank: a sequence of kernels, a collective, a send, a copy or a host task.
 
     ``stream``, ``kind``, ``name`` and ``layer`` go to the timeline as they are (layer -1: none). The op follows the one
     before it on its lane; ``after`` lists further ops of the segment (by index) that it waits for. The ``routed`` part
@@ -96,7 +96,7 @@ class Op:
     share.
     """
 
-    work: Work
+    work: OpWork
     stream: str
     kind: str
     name: str
@@ -109,7 +109,7 @@ class Op:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Segment:
-    """Ops in order that wait for nothing outside the segment once the first has begun.
+    """Sequence of ops in which only the first op waits for ops outside the segment.
 
     An op on another lane than the first op's waits for an earlier op, and is joined before the last one (checked here):
     a segment begins with its first op and is over with its last.
@@ -125,14 +125,14 @@ class Segment:
             assert op.lane == lane or (op.after and index in joined), op
         assert self.ops[-1].lane == lane, self.ops[-1]
 
-    def with_works(self, change: Callable[[Op], Work]) -> Segment:
-        """Return the segment with the work of each op replaced by ``change(op)``."""
+    def with_replaced_works(self, change: Callable[[Op], OpWork]) -> Segment:
+        """Return the segment after replacing the work of each op by ``change(op)``."""
         ops = zip(self.ops, map(change, self.ops), strict=True)
         return Segment(tuple([op if op.work is work else replace(op, work=work) for op, work in ops]))
 
 
-class Need(NamedTuple):
-    """Dependency of an item on the end ``key`` of another, on the matching rank of ``stage``.
+class Dependency(NamedTuple):
+    """Dependency of a work item on the end of another item, on the rank's counterpart in stage ``stage``.
 
     The rank has the same coordinates on the other axes. From another stage only a Transfer to this one can be awaited:
     folding knows ranks that depend on each other by what they send and by their groups.
@@ -142,15 +142,15 @@ class Need(NamedTuple):
     key: Hashable
 
 
-class Item(NamedTuple):
-    """One run of a segment on a lane, with what it waits for (``needs``).
+class WorkItem(NamedTuple):
+    """Work item: one run of a segment on a lane, which begins when all of the item's dependencies have ended.
 
     ``key`` names its end for others, and so does all in ``also``.
     """
 
     segment: Segment
     key: Hashable
-    needs: tuple[Need, ...] = ()
+    needs: tuple[Dependency, ...] = ()
     step: int = 0
     chunk: int = -1
     microbatch: int = -1
@@ -159,11 +159,11 @@ class Item(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class StageProgram:
-    """Items that every rank of a stage runs, lane by lane, each lane in order."""
+    """Work items that every rank of a stage runs, as one ordered list per lane."""
 
     stage: int
-    lanes: dict[str, list[Item]]
+    lanes: dict[str, list[WorkItem]]
 
-    def with_items(self, change: Callable[[Item], Item]) -> StageProgram:
-        """Return the stage program with every item replaced by ``change(item)``."""
+    def with_replaced_items(self, change: Callable[[WorkItem], WorkItem]) -> StageProgram:
+        """Return the stage program after replacing every work item by ``change(item)``."""
         return StageProgram(self.stage, {lane: list(map(change, items)) for lane, items in self.lanes.items()})

@@ -1,11 +1,11 @@
-"""Number of parameters that a rank holds: common ones shared over dp, experts over edp.
+"""Number of parameters on a rank: expert parameters (replicated over edp), and all others (over dp).
 
 Parameters that all ranks of dp x cp share are summed over the axis "dp". An expert is only on one rank of each ep
 group, and its gradients are summed over "edp", the ranks that hold the same experts (MODELLING.md B.1; Megatron-LM
 ``expert_data_parallel``); where those are the same ranks, experts count as common.
 
-``Overheads`` is memory that libraries keep for themselves: NCCL's channels, workspaces, Megatron's and TE's buffers.
-Pure.
+``MemoryOverheads`` is memory that libraries keep for themselves: NCCL's channels, workspaces, Megatron's and TE's
+buffers. Pure.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from dataclasses import dataclass
 from simcluster.model.layers import (
     RankShape,
     expert_parameters_per_rank,
-    kinds_of_layer,
+    layer_kinds,
     layer_parameters_per_tp_rank,
     lm_head_parameters_per_tp_rank,
-    prediction_parameters,
+    mtp_layer_parameters,
     stage_parameters_per_tp_rank,
 )
-from simcluster.model.transformer import Model, tensor_shard
-from simcluster.planning.parallel import Plan
+from simcluster.model.transformer import Model, shard_widths
+from simcluster.planning.rank_grid import ParallelPlan
 from simcluster.traffic.nccl.constants import BUFFER
 from simcluster.traffic.nccl.platforms import Platform
 
@@ -31,12 +31,12 @@ _CHANNELS = 16  # where NCCL's platform is not known: half of the most that it m
 
 
 @dataclass(frozen=True, slots=True)
-class Overheads:
-    """Memory of a rank in addition to model state and tensors: fragmentation and library buffers.
+class MemoryOverheads:
+    """Memory of a rank beyond model state and tensors: fragmentation and library buffers.
 
     ``fragmentation`` multiplies what comes and goes (activations, working sets, gathered parameters), since that is
     what an allocator can fail to pack; 1 is none. ``communication`` and ``workspace`` are bytes per rank.
-    ``megatron_te``: count what Megatron-Core with Transformer Engine keeps (``megatron_te_bytes``).
+    ``megatron_te``: count what Megatron-Core with Transformer Engine keeps (``megatron_te_buffer_bytes``).
     """
 
     fragmentation: float = 1.0
@@ -44,26 +44,26 @@ class Overheads:
     workspace: float = 0.0
     megatron_te: bool = False
 
-    def buffers(self, model: Model, shape: RankShape, layers: Sequence[int], *, last: bool) -> float:
-        """Return the bytes of library buffers on a rank of a stage with these layers (``last``: and the LM head)."""
-        kept = megatron_te_bytes(model, shape, layers, last=last) if self.megatron_te else 0.0
+    def buffer_bytes(self, model: Model, shape: RankShape, layers: Sequence[int], *, last: bool) -> float:
+        """Return the bytes of library buffers on a rank with these layers and, if ``last``, the LM head."""
+        kept = megatron_te_buffer_bytes(model, shape, layers, last=last) if self.megatron_te else 0.0
         return self.communication + self.workspace + kept
 
 
-def nccl_buffer_bytes(plan: Plan, platform: Platform | None, *, machines: int) -> float:
+def nccl_buffer_bytes(plan: ParallelPlan, platform: Platform | None, *, machines: int) -> float:
     """Return the bytes of NCCL's buffers on one rank, over all its communicators.
 
     A group costs channels x (4 MiB Simple + 4.7 MiB LL128 + 0.5 MiB LL) for each of two directions, what arrives and
     what leaves (NVIDIA/nccl 5067397, src/init.cc and src/transport; trees use the buffers of some more peers, NVLS
     separate ones). The pipeline counts as one group. Channels are the platform's rings; 16 where none is known.
     """
-    channels = platform.graphs(machines).ring.channels if platform else _CHANNELS
+    channels = platform.channel_graphs(machines).ring.channels if platform else _CHANNELS
     groups = sum(size > 1 for size in (plan.tp, plan.cp, plan.dp, plan.pp))
     return groups * 2 * channels * sum(BUFFER.values())
 
 
-def megatron_te_bytes(model: Model, shape: RankShape, layers: Sequence[int], *, last: bool) -> float:
-    """Return the bytes that Megatron-Core with Transformer Engine keeps from the first backward on.
+def megatron_te_buffer_bytes(model: Model, shape: RankShape, layers: Sequence[int], *, last: bool) -> float:
+    """Return the bytes that Megatron-Core with Transformer Engine keeps allocated after the first backward.
 
     * A gradient that is never written, for each distinct shape of weight of the stage's ``layers``: wgrad kernels add
       into the fp32 main gradient, and autograd still wants a tensor (TransformerEngine, ``module/base.py``,
@@ -73,72 +73,74 @@ def megatron_te_bytes(model: Model, shape: RankShape, layers: Sequence[int], *, 
     """
     shapes = {
         (each.rows, each.columns)
-        for kinds in {model.kinds(layer): kinds_of_layer(model, layer) for layer in layers}.values()
+        for kinds in {model.layer_kind_names(layer): layer_kinds(model, layer) for layer in layers}.values()
         for kind in kinds
-        for each in kind.products(model, shape.tp, shape.expert_tp)
+        for each in kind.matmul_matrices(model, shape.tp, shape.expert_tp)
     }
     kept = float(sum(rows * columns for rows, columns in shapes))
     hidden, e = model.hidden_size, shape.element_bytes
     if not last:
         return e * kept
     gathered = shape.micro_batch * model.sequence_length / shape.cp if shape.sequence_parallel and shape.tp > 1 else 0.0
-    return e * (kept + hidden * (tensor_shard(model, shape.tp).vocab + gathered))
+    return e * (kept + hidden * (shard_widths(model, shape.tp).vocab + gathered))
 
 
 @dataclass(frozen=True, slots=True)
 class OwnedParameters:
-    """Numbers of parameters on one rank: the ``common`` ones that all of dp x cp hold, and its ``experts``."""
+    """Numbers of parameters on one rank: ``common`` (the same on all dp x cp ranks), and ``experts``."""
 
     common: float = 0.0
     experts: float = 0.0
 
     @property
     def total(self) -> float:
-        """Number of common and expert parameters together."""
+        """Number of parameters on the rank, common and expert parameters together."""
         return self.common + self.experts
 
     def __add__(self, other: OwnedParameters) -> OwnedParameters:
         return OwnedParameters(self.common + other.common, self.experts + other.experts)
 
-    def per_replica(self, plan: Plan) -> float:
-        """Return the rank's share if each kind of parameters is split over all ranks that hold it."""
+    def sharded_count(self, plan: ParallelPlan) -> float:
+        """Return a rank's number of parameters if the ranks of each replica group shared them evenly."""
         return self.common / plan.replicas + self.experts / plan.expert_replicas
 
-    def calls(self, plan: Plan, element_bytes: float) -> list[tuple[str, float]]:
-        """Return (axis, bytes) of each collective over all ranks that hold the parameters."""
+    def collective_calls(self, plan: ParallelPlan, element_bytes: float) -> list[tuple[str, float]]:
+        """Return (axis, bytes) of each collective over the replicas of these parameters."""
         found = [("dp", self.common)] if plan.replicas > 1 and self.common else []
         found += [("edp", self.experts)] if plan.expert_replicas > 1 and self.experts else []
         return [(axis, element_bytes * parameters) for axis, parameters in found]
 
 
-def parameters_of_layers(model: Model, plan: Plan, layers: Iterable[int]) -> OwnedParameters:
-    """Return the numbers of parameters that a rank holds of these layers."""
+def parameters_of_layers(model: Model, plan: ParallelPlan, layers: Iterable[int]) -> OwnedParameters:
+    """Return the number of parameters of these layers on a rank."""
     found = OwnedParameters()
     known: dict[tuple[str, ...], OwnedParameters] = {}
     for layer in layers:
-        kind = model.kinds(layer)
+        kind = model.layer_kind_names(layer)
         if kind not in known:
             known[kind] = OwnedParameters(layer_parameters_per_tp_rank(model, plan.tp, layer))
             if model.has_experts(layer):
-                experts = expert_parameters_per_rank(model, layer, ep=plan.ep, etp=plan.expert_tp)
-                known[kind] += OwnedParameters(0.0, experts) if plan.experts_apart else OwnedParameters(experts)
+                held = expert_parameters_per_rank(model, layer, ep=plan.ep, etp=plan.expert_tp)
+                known[kind] += OwnedParameters(0.0, held) if plan.has_separate_expert_groups else OwnedParameters(held)
         found += known[kind]
     return found
 
 
-def parameters_of_stage(model: Model, plan: Plan, layers: Iterable[int], *, first: bool, last: bool) -> OwnedParameters:
-    """Return a rank's parameters of these layers, the embedding (``first``) and the LM head (``last``)."""
+def parameters_of_stage(
+    model: Model, plan: ParallelPlan, layers: Iterable[int], *, first: bool, last: bool
+) -> OwnedParameters:
+    """Return the number of parameters of a stage on a rank, with embedding (``first``) and LM head (``last``)."""
     ends = OwnedParameters(stage_parameters_per_tp_rank(model, plan.tp, layers=0, first=first, last=last))
     held = parameters_of_layers(model, plan, layers) + ends
     return held + parameters_of_prediction(model, plan, first=first) if last and model.mtp_layers else held
 
 
-def parameters_of_prediction(model: Model, plan: Plan, *, first: bool) -> OwnedParameters:
-    """Return the numbers of multi-token prediction parameters of a rank with the LM head.
+def parameters_of_prediction(model: Model, plan: ParallelPlan, *, first: bool) -> OwnedParameters:
+    """Return the number of multi-token-prediction parameters on a rank that has the LM head.
 
     These are its layers, their projections and norms, and a copy of the embedding unless the rank has it (``first``,
     tied).
     """
     table = 0 if first or model.tied_embeddings else lm_head_parameters_per_tp_rank(model, plan.tp)
-    own = table + len(model.prediction_layers) * prediction_parameters(model, plan.tp)
+    own = table + len(model.prediction_layers) * mtp_layer_parameters(model, plan.tp)
     return parameters_of_layers(model, plan, model.prediction_layers) + OwnedParameters(own)

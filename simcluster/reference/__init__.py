@@ -1,1 +1,1 @@
-"""Reference simulator of a step in plain SimPy, with which the fast engines are compared to the bit."""
+"""Reference simulator of a step in plain SimPy; the fast engines must reproduce its times bit for bit."""

@@ -1,4 +1,4 @@
-"""FLOP/s that fused attention reaches in a job, including the passes around its kernels."""
+"""FLOP/s that fused attention achieves, if the small kernels around the attention kernel are included in its time."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING
 
-from simcluster.devices.device import kernels_seconds
-from simcluster.model.context import context_of
+from simcluster.devices.device import kernel_sequence_seconds
+from simcluster.model.context_parallel import make_cp_exchange
 from simcluster.model.kernels import Kernel
-from simcluster.model.layers import kinds_of_layer
+from simcluster.model.layers import layer_kinds
 from simcluster.scenario.memory_plan import shape_of
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ _AROUND = ("attention", "attention_row_sums", "attention_query_grad")
 
 @dataclass(frozen=True, slots=True)
 class AttentionRates:
-    """FLOP/s that one layer's core attention reaches on a GPU, and the ``peak`` at its precision.
+    """FLOP/s that one layer's core attention achieves on a GPU, and the peak FLOP/s at its precision.
 
     FLOP under a causal mask are those of one half of the square; backward counts five matmuls, as a flash kernel does.
     """
@@ -33,12 +33,12 @@ class AttentionRates:
 
 
 def attention_rates(scenario: Scenario) -> AttentionRates | None:
-    """Return the attention FLOP/s of a scenario; None if its attention block has no fused kernel."""
+    """Return the FLOP/s that a scenario's attention achieves; None if its attention kernel is not fused."""
     shape, device = shape_of(scenario), scenario.cluster.device
     if shape.attention != "fused":
         return None
-    body = kinds_of_layer(scenario.model, 0)[0].block(scenario.model, shape).body
-    context = context_of(scenario.model, shape) if shape.cp > 1 else None
+    body = layer_kinds(scenario.model, 0)[0].block(scenario.model, shape).body
+    context = make_cp_exchange(scenario.model, shape) if shape.cp > 1 else None
     precision = scenario.training.precision.removesuffix("-mixed")
     precision = "bf16" if precision == "fp8" else precision
 
@@ -48,8 +48,8 @@ def attention_rates(scenario: Scenario) -> AttentionRates | None:
     def rate(kernels: Sequence[Kernel]) -> float:
         core = next(each for each in kernels if each.kind == "attention")
         found = [kernel for kernel in kernels if kernel is not core and kernel.name in _AROUND]
-        pieces = context.pieces(core) if context else [(core,)]
-        return core.flops / kernels_seconds(device, [*found, *chain.from_iterable(pieces)], precision=precision)
+        pieces = context.split_kernel(core) if context else [(core,)]
+        return core.flops / kernel_sequence_seconds(device, [*found, *chain.from_iterable(pieces)], precision=precision)
 
     forward, backward = rate(body.forward), rate(body.input_grad)
     return AttentionRates(device.attention.kernel, forward, backward, device.peak_flops(precision))

@@ -1,4 +1,4 @@
-"""Communication calls of a run, and the time that they lose by sharing links and GPUs.
+"""Communication calls of a run, and the time they lose because they share links and GPUs with other work.
 
 Calls share links with other calls, and GPUs with kernels that overlap with them. A call's links are free if its group
 alone uses them: no other group of the same kind, no other axis, no other job.
@@ -15,16 +15,16 @@ import numpy as np
 
 from simcluster.base.arrays import Floats, Ints, run_starts
 from simcluster.base.clock import Profile, round_all_to_tick, round_to_tick, slowed_duration
-from simcluster.reference.record import Ops, OpTimes
+from simcluster.reference.step_record import OpTable, OpTimes
 from simcluster.results.timeline import Spans
 from simcluster.symmetry.communicators import Communicators
-from simcluster.symmetry.folding import Folding
+from simcluster.symmetry.folding import FoldedJob
 from simcluster.traffic.fairness import Usage
 from simcluster.traffic.traffic import Traffic
 
 
 class CallKey(NamedTuple):
-    """What equal communication calls have in common: axis, communicator, kind and size.
+    """Axis, communicator, kind and size of a communication call; calls with equal keys are identical.
 
     The axis is a group's, pp for a send, and d2h, h2d or storage for a copy, also to the memory of peers.
     """
@@ -36,8 +36,8 @@ class CallKey(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
-    """All calls of equal kind and size by one communicator, with their total time and traffic.
+class EqualCalls:
+    """Identical communication calls: the total time of all calls, and the link traffic of one call.
 
     ``axis`` is as in ``CallKey``; ``seconds`` are those of their spans, over all ranks that the simulated ones
     represent; ``traffics`` their bytes over the cluster's links (by the numbers of links).
@@ -49,32 +49,32 @@ class Call:
 
 
 def list_link_calls(
-    communicators: Communicators, called: tuple[Ints, list[CallKey]], spans: Spans, weights: Mapping[int, int]
-) -> Iterator[Call]:
-    """Yield each distinct communication call over links once, with its total seconds.
+    communicators: Communicators, span_calls: tuple[Ints, list[CallKey]], spans: Spans, weights: Mapping[int, int]
+) -> Iterator[EqualCalls]:
+    """Yield each distinct communication call that uses links, with the total time of all its repetitions.
 
-    ``weights[rank]`` is how many ranks a simulated one represents; ``called`` is what ``call_ids`` returns.
+    ``weights[rank]`` is how many ranks a simulated one represents; ``span_calls`` is what ``identify_calls`` returns.
     """
-    call, keys = called
+    call, keys = span_calls
     there = np.flatnonzero(call >= 0)
     represented = np.array([weights.get(rank, 0) for rank in range(max(weights) + 1)])
     took = (spans.end - spans.start)[there] * represented[spans.rank[there]]
     for key, seconds in zip(keys, np.bincount(call[there], took, len(keys)).tolist(), strict=True):
         size = communicators.planned_size(key.communicator, key.kind, key.size)
         if size is not None:
-            usages = communicators.usages(key.communicator)
-            yield Call(key.axis, seconds, communicators.traffics(key.communicator, key.kind, size, usages))
+            usages = communicators.link_usages(key.communicator)
+            yield EqualCalls(key.axis, seconds, communicators.traffic_of_call(key.communicator, key.kind, size, usages))
 
 
-def call_ids(communicators: Communicators, ops: Ops, spans: Spans, first_rank: int = 0) -> tuple[Ints, list[CallKey]]:
-    """Return for every span the index of its call (-1: none, or the receiver of a send), and the distinct calls."""
+def identify_calls(communicators: Communicators, ops: OpTable, spans: Spans, first: int) -> tuple[Ints, list[CallKey]]:
+    """Return each span's position in the list of distinct communication calls (-1: no call), and that list."""
     words = spans.words
     to_stage = np.full(len(ops), -1, dtype=np.int64)
     sends, receivers = ops.receives
     to_stage[sends] = ops.lane_stage[ops.lane[receivers]]
-    sent = (spans.kind == spans.code("send")) & (to_stage[spans.op] >= 0)
-    copied = np.isin(spans.stream, [spans.code(way) for way in ("d2h", "h2d", "storage") if way in words])
-    sorts = [spans.group != spans.code(""), sent, copied]
+    sent = (spans.kind == spans.word_code("send")) & (to_stage[spans.op] >= 0)
+    copied = np.isin(spans.stream, [spans.word_code(way) for way in ("d2h", "h2d", "storage") if way in words])
+    sorts = [spans.group != spans.word_code(""), sent, copied]
     sort = np.select(sorts, [0, 1, 2], -1)
     there = np.flatnonzero(sort >= 0)
     sizes, size = np.unique(spans.bytes[there], return_inverse=True)
@@ -86,11 +86,11 @@ def call_ids(communicators: Communicators, ops: Ops, spans: Spans, first_rank: i
     keys: dict[CallKey, int] = {}
     places = np.zeros(len(distinct), dtype=np.int64)
     for place, (of_sort, own, number, target, kind) in enumerate(zip(*np.unravel_index(distinct, shape), strict=True)):
-        rank = first_rank + int(own)
+        rank = first + int(own)
         axis = "pp" if of_sort == 1 else words[target].rstrip("0123456789") if of_sort == 0 else words[target]
         way = "peers" if to_peers and axis == "storage" else axis
         called = ("send", int(communicators.stage_of[rank]), int(target)) if of_sort == 1 else ("copy", way)
-        communicator = communicators.number(called if of_sort else axis, rank)
+        communicator = communicators.find_communicator(called if of_sort else axis, rank)
         key = CallKey(axis, communicator, "copy" if of_sort == 2 else words[kind], float(sizes[number]))
         places[place] = keys.setdefault(key, len(keys))
     call = np.full(len(spans), -1, dtype=np.int64)
@@ -98,61 +98,61 @@ def call_ids(communicators: Communicators, ops: Ops, spans: Spans, first_rank: i
     return call, list(keys)
 
 
-class FreeCalls:
-    """Cache of the durations (s) that communication calls would have on free links.
+class UncontendedDurations:
+    """Cache of how long (s) each communication call would take if nothing else used its links.
 
     NaN for calls of given duration, such as copies. ``capacity`` is B/s per class of links.
     """
 
-    def __init__(self, folding: Folding, capacity: Sequence[float]) -> None:
+    def __init__(self, folding: FoldedJob, capacity: Sequence[float]) -> None:
         self._folding, self._of_class = folding, capacity
         self._known: dict[CallKey, float] = {}
         self._usages: tuple[int, Sequence[Usage]] = (-1, ())  # of the communicator that was asked for last
 
-    def seconds(self, key: CallKey) -> float:
-        """Return the seconds that a communication call would take on free links."""
+    def call_seconds(self, key: CallKey) -> float:
+        """Return how long (s) a communication call would take if nothing else used its links."""
         if key not in self._known:
             self._known[key] = self._seconds_alone(key)
         return self._known[key]
 
-    def of_spans(self, spans: Spans, ops: Ops, called: tuple[Ints, list[CallKey]]) -> Floats:
-        """Return the seconds of every span on free links: its given duration, or at most its simulated one.
+    def span_seconds(self, spans: Spans, ops: OpTable, span_calls: tuple[Ints, list[CallKey]]) -> Floats:
+        """Return the duration (s) of each span if it had its links to itself, at most the simulated duration.
 
-        ``called`` is what ``call_ids`` returns for the spans.
+        ``span_calls`` is what ``identify_calls`` returns for the spans.
         """
-        call, keys = called
-        free = np.array([*map(self.seconds, keys), np.nan])[call]
-        sends = np.flatnonzero((call >= 0) & (spans.kind == spans.code("send")))
+        call, keys = span_calls
+        free = np.array([*map(self.call_seconds, keys), np.nan])[call]
+        sends = np.flatnonzero((call >= 0) & (spans.kind == spans.word_code("send")))
         of_send, of_receiver = np.full((2, len(ops)), np.nan)
         of_send[spans.op[sends]] = free[sends]
         sending, receiving = ops.receives
         np.fmax.at(of_receiver, receiving, of_send[sending])  # of several the longest
-        received = spans.kind == spans.code("recv")
+        received = spans.kind == spans.word_code("recv")
         free[received] = of_receiver[spans.op[received]]
         return np.asarray(np.fmin(free, spans.end - spans.start))
 
     def _seconds_alone(self, key: CallKey) -> float:
         if key.communicator != self._usages[0]:
-            self._usages = key.communicator, self._on_classes(key.communicator)
+            self._usages = key.communicator, self._usages_by_link_class(key.communicator)
         try:
-            traffics = self._folding.communicators.traffics(key.communicator, key.kind, key.size, self._usages[1])
+            found = self._folding.communicators.traffic_of_call(key.communicator, key.kind, key.size, self._usages[1])
         except KeyError:
             return math.nan
-        return math.nan if key.kind == "copy" else sum(traffic.alone_seconds(self._of_class) for traffic in traffics)
+        return math.nan if key.kind == "copy" else sum(each.solo_seconds(self._of_class) for each in found)
 
-    def _on_classes(self, number: int) -> Sequence[Usage]:
+    def _usages_by_link_class(self, number: int) -> Sequence[Usage]:
         communicators, classes = self._folding
         if communicators.seen.of_group[number] in communicators.seen.apart:
             return classes.quotient[classes.of_communicator[number]]
         found: list[Usage] = []
-        for usage in communicators.usages(number):
+        for usage in communicators.link_usages(number):
             links, flows = zip(*usage, strict=True) if usage else ((), ())
-            found.append(tuple(zip(classes.of(np.array(links, dtype=np.int64)).tolist(), flows, strict=True)))
+            found.append(tuple(zip(classes.classes_of_links(np.array(links, np.int64)).tolist(), flows, strict=True)))
         return found
 
 
-def interference_seconds(ops: Ops, times: OpTimes, weights: Mapping[int, int], first_rank: int = 0) -> dict[str, float]:
-    """Return by how many seconds overlapping communication lengthens computation of each kind.
+def interference_seconds(ops: OpTable, times: OpTimes, weights: Mapping[int, int], first_rank: int) -> dict[str, float]:
+    """Return how many seconds concurrent communication adds to the computations of each kind.
 
     Over the whole run, the mean over ranks; ``weights[rank]`` is how many ranks a simulated rank represents. Changes of
     a rank's speed are not counted.
@@ -160,7 +160,7 @@ def interference_seconds(ops: Ops, times: OpTimes, weights: Mapping[int, int], f
     computes = np.array([*(label.sensitivity is not None for label in ops.labels), False])
     op = np.flatnonzero(computes[ops.label])
     rank = ops.lane_rank[ops.lane[op]]
-    longer = np.maximum(times.end[op] - times.start[op] - alone_seconds(ops, times, op), 0.0)  # rounding may leave less
+    longer = np.maximum(times.end[op] - times.start[op] - undisturbed_seconds(ops, times, op), 0.0)  # despite rounding
     kinds = list(dict.fromkeys(label.kind for label in ops.labels))
     kind = np.array([kinds.index(label.kind) for label in ops.labels], dtype=np.int64)[ops.label[op]]
     own = np.array(list(weights), dtype=np.int64)
@@ -172,8 +172,8 @@ def interference_seconds(ops: Ops, times: OpTimes, weights: Mapping[int, int], f
     return {kinds[number]: float(means[number]) for number in np.unique(kind).tolist()}
 
 
-def alone_seconds(ops: Ops, times: OpTimes, op: Ints) -> Floats:
-    """Return the seconds of computations without concurrent communication, at their rank's speed at that time."""
+def undisturbed_seconds(ops: OpTable, times: OpTimes, op: Ints) -> Floats:
+    """Return the durations (s) that computations would have without concurrent communication."""
     seconds = ops.seconds[op]
     if not ops.speeds:
         return seconds

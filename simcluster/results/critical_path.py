@@ -1,4 +1,4 @@
-"""Critical path of a run: the chain of ops without a gap that decides how long it takes.
+"""Critical path of a run: the chain of ops without gaps that determines the run's duration.
 
 Walked back from the op that ends last: the cause of an op's start is whichever ends last of the previous op on its
 lane, the ops that it depends on and, in a group, those of the member that arrived last.
@@ -11,17 +11,17 @@ from dataclasses import dataclass
 import numpy as np
 
 from simcluster.base.arrays import Floats, Ints
-from simcluster.base.shown import Displayable
-from simcluster.reference.record import Ops, OpTimes
+from simcluster.base.display import Displayable
+from simcluster.reference.step_record import OpTable, OpTimes
 from simcluster.results.timeline import Spans
 
 PathOp = tuple[int, float, float]
-"""An op on the path with the first and last instant that it is what everything waits for."""
+"""An op on the critical path, with the start and end (s) of its part of the path."""
 
 
 @dataclass(frozen=True)
 class CriticalPath(Displayable):
-    """Spans of the critical path in time order; ``start`` and ``end`` are in seconds, without gaps.
+    """Critical path of a run: its spans in time order, and when (s) the path enters and leaves each span.
 
     ``number`` is the place of each in ``spans``. Where it waits for a late member of its group the path continues
     through that member, so a collective counts from its last arrival on.
@@ -35,7 +35,7 @@ class CriticalPath(Displayable):
 
     @property
     def seconds(self) -> float:
-        """Length of the critical path in seconds per step, which is the step time."""
+        """Length of the critical path in seconds per step, equal to the step time."""
         return float((self.end - self.start).sum()) / self.steps
 
     def by_kind(self) -> dict[str, float]:
@@ -48,11 +48,11 @@ class CriticalPath(Displayable):
         return dict(sorted(found.items(), key=lambda item: (-item[1], item[0])))
 
     def by_rank(self) -> dict[int, float]:
-        """Return the path's seconds per step on each rank; a collective counts on the member where it continues."""
+        """Return seconds per step on each rank; a collective counts for the rank through which the path continues."""
         return {rank: seconds for (rank,), seconds in self._seconds_by_columns(self.spans.rank)}
 
     def rows(self) -> list[dict[str, str | int | float]]:
-        """Return each span of the path as a row: rank, stage, kind, name, layer, microbatch, start and end."""
+        """Return a row for each span of the path: rank, stage, kind, name, layer, microbatch, start and end."""
         spans, words = self.spans, self.spans.words
         return [
             {
@@ -76,21 +76,21 @@ class CriticalPath(Displayable):
 
 
 def op_kind_name(stream: str, kind: str) -> str:
-    """Return the name of a kind of op, with its parallel axis for communication: "forward", "tp all_gather"."""
+    """Return the name of a kind of op in outputs: "forward", or for communication with its axis, "tp all_gather"."""
     return kind if stream == "compute" else f"{stream} {kind}"
 
 
-def critical_path(ops: Ops, times: OpTimes, spans: Spans, ranks: range, *, steps: int) -> CriticalPath:
-    """Return the critical path that ends with the last op of ``ranks``; ``spans`` are those of these ranks."""
-    op, start, end = zip(*_walk_back(ops, times, ranks), strict=True)
-    own = np.flatnonzero(spans.kind != spans.code("recv"))  # a receiver's span has the op that waits for it
+def critical_path(ops: OpTable, times: OpTimes, spans: Spans, ranks: range, *, steps: int) -> CriticalPath:
+    """Find the critical path of a job: the chain of ops that ends with the last op of its ranks."""
+    op, start, end = zip(*_trace_critical_ops(ops, times, ranks), strict=True)
+    own = np.flatnonzero(spans.kind != spans.word_code("recv"))  # a receiver's span has the op that waits for it
     of_op = np.full(len(ops), -1)
     of_op[spans.op[own]] = own
     return CriticalPath(spans, of_op[_replace_receives(ops, np.array(op))], np.array(start), np.array(end), steps)
 
 
-def _walk_back(ops: Ops, times: OpTimes, ranks: range) -> list[PathOp]:
-    ready, end, last, before, waits = times.ready, times.end, times.last, ops.before, ops.waits
+def _trace_critical_ops(ops: OpTable, times: OpTimes, ranks: range) -> list[PathOp]:
+    ready, end, last, before, waits = times.ready, times.end, times.last_arrival, ops.previous_ops, ops.dependencies
     final = np.ones(len(ops), dtype=bool)
     final[before[before >= 0]] = False
     rank = ops.lane_rank[ops.lane]
@@ -103,13 +103,13 @@ def _walk_back(ops: Ops, times: OpTimes, ranks: range) -> list[PathOp]:
             cause = op
         links.append((op, float(ready[cause]), float(end[op])))
         causes = [int(before[cause])] * bool(before[cause] >= 0)
-        causes += waits.op[waits.first[cause] : waits.first[cause + 1]].tolist()
+        causes += waits.op[waits.offsets[cause] : waits.offsets[cause + 1]].tolist()
         if not causes:
             return links[::-1]
         op = max(causes, key=lambda other: float(end[other]))  # of equals the one before it on the lane
 
 
-def _replace_receives(ops: Ops, path: Ints) -> Ints:
+def _replace_receives(ops: OpTable, path: Ints) -> Ints:
     receives = ops.label[path] < 0
     if not receives.any():
         return path

@@ -1,4 +1,4 @@
-"""Step times of many replicas: mean with confidence interval, quantiles, and the difference of two jobs."""
+"""Step times of many replicas: mean with confidence interval, quantiles, and the difference between two scenarios."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from simcluster.base.arrays import Floats
-from simcluster.base.shown import Displayable
+from simcluster.base.display import Displayable
 from simcluster.base.tables import rows_to_frame
-from simcluster.documents.argument_types import checked
+from simcluster.documents.argument_types import check_arguments
 
 if TYPE_CHECKING:
     from simcluster.base.tables import DataFrame
@@ -22,7 +22,7 @@ _STUDENT = (12.706, 4.303, 3.182, 2.776)  # 97.5 % quantiles of Student's t, 1 t
 
 @dataclass(frozen=True)
 class Distribution(Displayable):
-    """Step times in seconds of many replicas, which are simulations with different random seeds.
+    """Step times (s) of replicas, which are simulations that differ only in the random seed.
 
     ``planned`` is the step time without randomness (with all deterministic faults); ``method`` is how the replicas were
     simulated: "sweep" or "events".
@@ -43,7 +43,7 @@ class Distribution(Displayable):
     @property
     def interval(self) -> tuple[float, float]:
         """95 % confidence interval of the mean step time (s), by Student's t distribution."""
-        half = half_width(self.step_times)
+        half = confidence_half_width(self.step_times)
         return self.mean - half, self.mean + half
 
     def quantile(self, part: float) -> float:
@@ -76,7 +76,7 @@ class Distribution(Displayable):
 
 @dataclass(frozen=True, slots=True)
 class MeanDifference(Displayable):
-    """Mean difference (s) of the step times of two scenarios, with its 95 % confidence interval.
+    """Difference (s) between the mean step times of two scenarios, with its 95 % confidence interval.
 
     ``noise_saved`` is how many times narrower that is than without common random numbers.
     """
@@ -86,17 +86,17 @@ class MeanDifference(Displayable):
     noise_saved: float
 
 
-@checked
+@check_arguments
 def compare_replicas(one: Distribution, other: Distribution) -> MeanDifference:
-    """Return the mean of ``other`` - ``one``, replica by replica; equal random numbers cancel most of the noise."""
+    """Return by how much the mean step time of the second distribution exceeds the first, comparing equal seeds."""
     count = min(len(one), len(other))
     pairs = other.step_times[:count] - one.step_times[:count]
-    mean, half = float(pairs.mean()), half_width(pairs)
-    apart = math.hypot(half_width(one.step_times[:count]), half_width(other.step_times[:count]))
+    mean, half = float(pairs.mean()), confidence_half_width(pairs)
+    apart = math.hypot(confidence_half_width(one.step_times[:count]), confidence_half_width(other.step_times[:count]))
     return MeanDifference(mean, (mean - half, mean + half), apart / half if half else math.inf)
 
 
-def half_width(values: Floats) -> float:
+def confidence_half_width(values: Floats) -> float:
     """Return half the width of the 95 % confidence interval of a mean; infinite for a single value."""
     freedom = len(values) - 1
     if not freedom:

@@ -1,4 +1,4 @@
-"""Memory held by a rank over time, summed from its changes; compiled, see ``base.pointers``."""
+"""Memory that a rank holds over time, summed from allocations and frees; a compiled module."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ if not cython.compiled:
 
 
 class HeldMemory:
-    """Memory changes of a rank, frees first, then by op: ``source`` indexes times, ``delta`` is in bytes."""
+    """Memory changes (bytes) of one rank in time order, each with the number of the op time at which it happens."""
 
     def __init__(self, source: Any, pool: Any, delta: Any, pools: int) -> None:
         self.buffers = buffers = Buffers()
         self._count = len(source)
         self._pools = pools
-        self._source = buffers.given_ints("source", source)
-        self._pool = buffers.given_ints("pool", pool)
-        self._delta = buffers.given_doubles("delta", delta)
+        self._source = buffers.view_ints("source", source)
+        self._pool = buffers.view_ints("pool", pool)
+        self._delta = buffers.view_doubles("delta", delta)
         self._held = buffers.doubles("held", pools)
         self._sort = MergeSort()
         self._sort.make_room(self._count)
 
     def peak(self, times: Any) -> list[Any]:
-        """Return the last allocation before the first peak (-1 for none), and the bytes of each pool at the peak.
+        """Return which allocation reaches the memory peak (-1: none), and the bytes of each memory pool at that peak.
 
         ``times`` are in seconds. Changes at the same instant count together.
         """

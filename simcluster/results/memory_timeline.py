@@ -1,4 +1,4 @@
-"""Memory over time: allocations and frees of ops on every simulated rank, pool by pool.
+"""Memory over time: allocations and frees by the ops of every simulated rank, by memory pool.
 
 An op's memory is allocated when the op is issued on its rank and freed when it ends. The tensor at a stage boundary is
 in a buffer of the receiver from the start of its transfer until the first op that uses it has ended: pool "other".
@@ -15,21 +15,21 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from simcluster.base.arrays import Floats, Ints
-from simcluster.base.shown import Displayable
-from simcluster.reference.record import RankOps, RankRecord
+from simcluster.base.display import Displayable
+from simcluster.reference.step_record import RankOpTable, RankRecord
 from simcluster.results.held_memory import HeldMemory
 
 if TYPE_CHECKING:
     import pandas as pd
 
 POOLS = ("activations", "parameters", "gradients", "other")
-Row = tuple[str, str, int]
+OpDescription = tuple[str, str, int]
 """Kind, name and layer of an op."""
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryPeak:
-    """Peak memory of a rank without model state, and the last op that allocated before it.
+    """Highest memory use of a rank apart from its model state, and the op that allocated last before it.
 
     ``time`` in seconds, ``pools`` in bytes. ``kind`` is "" where nothing is ever allocated, "recv" for a tensor that
     arrives; layer, chunk and microbatch are -1 where the op has none.
@@ -48,16 +48,16 @@ class MemoryPeak:
 
     @property
     def total(self) -> float:
-        """Sum of the bytes in all pools."""
+        """Bytes of all memory pools together at the peak."""
         return sum(self.pools.values())
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the peak's entry for the result JSON: rank, stage, seconds, and the op."""
+        """Return the peak's section of the result JSON: rank, stage, seconds, and the op."""
         op = {name: getattr(self, name) for name in ("kind", "name", "layer", "step", "chunk", "microbatch")}
         return {"rank": self.rank, "stage": self.stage, "time_s": self.time, "op": op}
 
     def describe(self) -> str:
-        """Describe the op at the peak: 'forward mlp, layer 3, microbatch 7'; "" if nothing is ever allocated."""
+        """Describe the op at the peak: "forward mlp, layer 3, microbatch 7"; "" if nothing is allocated."""
         if not self.kind:
             return ""
         layer = f", layer {self.layer}" if self.layer >= 0 else ""
@@ -66,12 +66,12 @@ class MemoryPeak:
 
 @dataclass(frozen=True, eq=False)
 class MemoryChanges:
-    """Columns of a rank's memory changes: frees first, then by op.
+    """Allocations and frees by a rank's ops, stored as columns, without the times at which they happen.
 
     ``source`` is the index of a change's time in the rank's times; other columns are as in ``MemoryTimeline``.
     """
 
-    rows: Sequence[Row]
+    rows: Sequence[OpDescription]
     step: Ints
     chunk: Ints
     microbatch: Ints
@@ -85,7 +85,7 @@ class MemoryChanges:
         return HeldMemory(self.source, self.pool, self.delta, len(POOLS))
 
     def peak(self, times: Floats, rank: int, stage: int) -> MemoryPeak:
-        """Return the first memory peak of a rank of ``stage`` with these changes, given its times (s)."""
+        """Return a rank's first memory peak, given the start and end times (s) of its ops."""
         at, *held = self._held_memory.peak(times)
         if at < 0:
             return MemoryPeak(rank, stage, 0.0, dict.fromkeys(POOLS, 0.0))
@@ -104,12 +104,12 @@ class MemoryChanges:
         )
 
 
-def memory_changes(ops: RankOps) -> MemoryChanges:
-    """Return the allocations and frees of ranks that run these ops.
+def list_memory_changes(ops: RankOpTable) -> MemoryChanges:
+    """Return all allocations and frees by the ops of a rank.
 
     ``source`` indexes the ready, start and end times of ops and messages, concatenated.
     """
-    rows: dict[Row, int] = {}
+    rows: dict[OpDescription, int] = {}
     many = len(ops) + len(ops.receiver)
     found: list[tuple[int, int, int, int, float]] = []  # frees or allocates, op, row, pool, bytes
     source: list[int] = []
@@ -142,13 +142,13 @@ _INTEGERS = ("step", "rank", "stage", "chunk", "microbatch", "layer")
 
 @dataclass(frozen=True)
 class MemoryTimeline(Displayable):
-    """Columns of the memory changes of all simulated ranks, sorted by rank, then time, frees first.
+    """Allocations and frees by all simulated ranks, stored as columns in the order of rank and time.
 
     ``delta`` in bytes, negative where memory is freed; ``row`` is the place in ``rows`` of (kind, name, layer) of the
     op; ``pool`` a place in POOLS.
     """
 
-    rows: tuple[Row, ...]
+    rows: tuple[OpDescription, ...]
     time: Floats
     rank: Ints
     stage: Ints
@@ -162,8 +162,8 @@ class MemoryTimeline(Displayable):
     def __len__(self) -> int:
         return len(self.delta)
 
-    def only(self, ranks: range) -> MemoryTimeline:
-        """Return the changes on the ranks of one job, with ranks and stages renumbered from 0."""
+    def select_job(self, ranks: range) -> MemoryTimeline:
+        """Return one job's allocations and frees, with ranks renumbered from 0, if jobs were simulated together."""
         own = self._slice_of_ranks(ranks.start, ranks.stop)
         columns = {name: getattr(self, name)[own] for name in _COLUMNS}
         columns["rank"] = columns["rank"] - ranks.start
@@ -172,24 +172,24 @@ class MemoryTimeline(Displayable):
         return MemoryTimeline(self.rows, **columns)
 
     def curve(self, rank: int) -> tuple[Floats, dict[str, Floats]]:
-        """Return times, and by pool the bytes that a simulated rank holds from time[i] (s) until time[i + 1]."""
+        """Return times (s), and the bytes that a rank holds in each memory pool from each time until the next."""
         own = self._slice_of_ranks(rank, rank + 1)
-        time, last = _first_of_instants(self.time[own])
+        time, last = _group_equal_times(self.time[own])
         return time, {
             name: np.cumsum(np.where(self.pool[own] == number, self.delta[own], 0.0))[last]
             for number, name in enumerate(POOLS)
         }
 
     def peak(self, rank: int, stage: int) -> MemoryPeak:
-        """Return the first memory peak of a simulated rank of this stage."""
+        """Return the first memory peak of a simulated rank, which belongs to the pipeline stage ``stage``."""
         own = self._slice_of_ranks(rank, rank + 1)
         columns = {name: getattr(self, name)[own] for name in ("row", *_OF_CHANGES)}
         changes = MemoryChanges(self.rows, source=np.arange(own.stop - own.start), **columns)
         return changes.peak(self.time[own], rank, stage)
 
     @cached_property
-    def held(self) -> Floats:
-        """Bytes that a rank holds in the pool of a change, after the change."""
+    def pool_bytes(self) -> Floats:
+        """Bytes in the affected memory pool right after each allocation or free."""
         found = np.zeros(len(self))
         for rank in np.unique(self.rank).tolist():
             own = self._slice_of_ranks(rank, rank + 1)
@@ -199,13 +199,13 @@ class MemoryTimeline(Displayable):
         return found
 
     def frame(self) -> pd.DataFrame:
-        """Return a DataFrame with a row per change: ``bytes`` (negative: freed), and ``held`` after it."""
+        """Return a DataFrame with a row per allocation or free: bytes (negative: freed), and bytes held afterwards."""
         import pandas as pd
 
         rows = np.array([*self.rows, ("", "", -1)], dtype=object)[self.row]
         columns: dict[str, object] = {name: getattr(self, name) for name in _INTEGERS if name != "layer"}
         columns |= {"time": self.time, "kind": rows[:, 0], "name": rows[:, 1], "layer": rows[:, 2].astype(np.int64)}
-        columns |= {"pool": np.array(POOLS, dtype=object)[self.pool], "bytes": self.delta, "held": self.held}
+        columns |= {"pool": np.array(POOLS, dtype=object)[self.pool], "bytes": self.delta, "held": self.pool_bytes}
         return pd.DataFrame({name: columns[name] for name in COLUMNS})
 
     def _slice_of_ranks(self, first: int, stop: int) -> slice:
@@ -218,9 +218,9 @@ _COLUMNS = ("time", "rank", "stage", "step", "chunk", "microbatch", "row", "pool
 
 
 def memory_timeline(ranks: Iterable[RankRecord]) -> MemoryTimeline:
-    """Return all memory changes of these ranks."""
-    rows: dict[Row, int] = {}
-    changes_of, parts = cache(memory_changes), []
+    """Return the allocations and frees of these ranks, with times."""
+    rows: dict[OpDescription, int] = {}
+    changes_of, parts = cache(list_memory_changes), []
     for each in ranks:
         changes = changes_of(each.ops)
         time = np.concatenate(each.times[:3])[changes.source]
@@ -235,10 +235,10 @@ def memory_timeline(ranks: Iterable[RankRecord]) -> MemoryTimeline:
 
 def memory_peaks(ranks: Iterable[RankRecord]) -> list[MemoryPeak]:
     """Return the first memory peak of each of these ranks."""
-    changes_of = cache(memory_changes)
+    changes_of = cache(list_memory_changes)
     return [changes_of(each.ops).peak(np.concatenate(each.times[:3]), each.rank, each.stage) for each in ranks]
 
 
-def _first_of_instants(time: Floats) -> tuple[Floats, Ints]:
+def _group_equal_times(time: Floats) -> tuple[Floats, Ints]:
     last = np.flatnonzero(np.append(time[1:] != time[:-1], [True] * bool(len(time))))
     return time[last], last

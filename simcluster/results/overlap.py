@@ -13,16 +13,16 @@ from dataclasses import asdict, dataclass
 import numpy as np
 
 from simcluster.base.arrays import Bools, Floats, Ints, concat_ranges
-from simcluster.base.shown import Displayable
-from simcluster.results.span_states import EXPOSED, find_covered, find_inside, span_entry_bits
+from simcluster.base.display import Displayable
+from simcluster.results.span_states import EXPOSED, covered_mask, intervals_inside, span_entry_bits
 from simcluster.results.timeline import Spans
 
 _COUNTED = [5, 8]  # places of ``counted`` and ``counted_contention`` among the numbers
 
 
 @dataclass(frozen=True, slots=True)
-class CommKey:
-    """Key of a collective (axis, kind, name), of a whole axis (axis alone), or of all communication (empty)."""
+class CommunicationKey:
+    """Key of a sum over communication: over one collective, over one parallel axis, or over everything (all empty)."""
 
     axis: str = ""
     kind: str = ""
@@ -31,7 +31,7 @@ class CommKey:
 
 @dataclass(frozen=True, slots=True)
 class OverlapSeconds:
-    """Communication time of one rank or of the mean rank, split into overlapped and exposed, in seconds per step.
+    """Communication time per step of one rank, or averaged over ranks, divided into overlapped and exposed time.
 
     ``wire`` = ``hidden`` + ``exposed`` is the time with any of these calls between its last arrival and its end.
     ``counted`` is what the breakdown of the step counts under this axis: exposed, and no axis before it (tp, cp, ep,
@@ -53,26 +53,26 @@ class OverlapSeconds:
 
 @dataclass(frozen=True)
 class Overlaps(Displayable):
-    """Overlap of all communication with compute: of every simulated rank, and the mean over all ranks.
+    """Overlap of communication with compute: for each simulated rank, and the mean over all ranks.
 
     Keys are in order: all communication, then each axis and its collectives.
     """
 
-    of_rank: Mapping[int, Mapping[CommKey, OverlapSeconds]]
-    mean: Mapping[CommKey, OverlapSeconds]
+    of_rank: Mapping[int, Mapping[CommunicationKey, OverlapSeconds]]
+    mean: Mapping[CommunicationKey, OverlapSeconds]
 
     @property
     def fraction(self) -> float:
-        """Share of the communication time that overlaps with compute, as in HolisticTraceAnalysis."""
-        total = self.mean[CommKey()]
+        """Share of the communication time that overlaps with compute, as HolisticTraceAnalysis defines it."""
+        total = self.mean[CommunicationKey()]
         return total.hidden / total.wire if total.wire else 0.0
 
     def rows(self) -> list[dict[str, str | float]]:
-        """Return the means over ranks as rows for the result JSON: per step, in seconds and bytes."""
+        """Return the mean over ranks as rows of the result JSON: all communication, each axis, and each collective."""
         return [_overlap_row(key, value) for key, value in self.mean.items()]
 
 
-def _overlap_row(key: CommKey, value: OverlapSeconds) -> dict[str, str | float]:
+def _overlap_row(key: CommunicationKey, value: OverlapSeconds) -> dict[str, str | float]:
     numbers = {name if name in ("calls", "bytes") else f"{name}_s": part for name, part in asdict(value).items()}
     return {"axis": key.axis, "kind": key.kind, "name": key.name, **numbers}
 
@@ -80,9 +80,9 @@ def _overlap_row(key: CommKey, value: OverlapSeconds) -> dict[str, str | float]:
 def measure_overlaps(
     spans: Spans, weights: Mapping[int, int], free: Floats, *, steps: int
 ) -> Overlaps:  # fmt: skip
-    """Measure the overlap of communication with compute; ``free`` has each span's seconds on free links.
+    """Measure how much communication overlaps with compute, on each simulated rank and averaged over all ranks.
 
-    ``weights[rank]`` is how many ranks a simulated rank represents.
+    ``weights[rank]`` is how many ranks a simulated rank represents; ``free`` has each span's seconds on free links.
     """
     for stream, kind in dict.fromkeys(zip(spans.stream.tolist(), spans.kind.tolist(), strict=True)):
         span_entry_bits(spans.words[stream], spans.words[kind])  # raises if the breakdown does not know it
@@ -102,66 +102,64 @@ def measure_overlaps(
     return Overlaps(found, mean)
 
 
-def _sort_keys(keys: Iterable[CommKey]) -> list[CommKey]:
+def _sort_keys(keys: Iterable[CommunicationKey]) -> list[CommunicationKey]:
     place = {axis: number for number, axis in enumerate(("", *EXPOSED))}
     return sorted(dict.fromkeys(keys), key=lambda key: (place[key.axis], key.kind, key.name))
 
 
-def _measure_rank(spans: Spans, free: Floats, steps: int) -> dict[CommKey, OverlapSeconds]:
-    rank = CommunicationTime(spans, free)
+def _measure_rank(spans: Spans, free: Floats, steps: int) -> dict[CommunicationKey, OverlapSeconds]:
+    rank = RankIntervals(spans, free)
     every = np.zeros(len(spans), dtype=bool)
-    found: dict[CommKey, Floats] = {}
+    found: dict[CommunicationKey, Floats] = {}
     for axis in EXPOSED:
-        on_axis = spans.stream == spans.code(axis)
+        on_axis = spans.stream == spans.word_code(axis)
         if not on_axis.any():
             continue
         every |= on_axis
-        found[CommKey(axis)] = rank.measure(on_axis)
+        found[CommunicationKey(axis)] = rank.measure_overlap(on_axis)
         names = spans.kind[on_axis] * len(spans.words) + spans.name[on_axis]
         pairs = [divmod(pair, len(spans.words)) for pair in np.unique(names).tolist()]
-        keys = {CommKey(axis, spans.words[kind], spans.words[name]): (kind, name) for kind, name in pairs}
+        keys = {CommunicationKey(axis, spans.words[kind], spans.words[name]): (kind, name) for kind, name in pairs}
         for key in _sort_keys(keys):
             kind, name = keys[key]
-            found[key] = rank.measure(on_axis & (spans.kind == kind) & (spans.name == name), counts=True)
-            found[CommKey(axis)][_COUNTED] += found[key][_COUNTED]
-    total = rank.measure(every)
+            found[key] = rank.measure_overlap(on_axis & (spans.kind == kind) & (spans.name == name), count_exposed=True)
+            found[CommunicationKey(axis)][_COUNTED] += found[key][_COUNTED]
+    total = rank.measure_overlap(every)
     for whole in (key for key in found if not key.kind):
         total[_COUNTED] += found[whole][_COUNTED]
-    return {key: OverlapSeconds(*(numbers / steps).tolist()) for key, numbers in {CommKey(): total, **found}.items()}
+    return {key: OverlapSeconds(*(each / steps).tolist()) for key, each in {CommunicationKey(): total, **found}.items()}
 
 
-class CommunicationTime:
-    """Time of one rank, cut at every start and end of a span, so that every state is a mask over the pieces."""
+class RankIntervals:
+    """One rank's time, divided at every start and end of a span, to measure communication between these times."""
 
     def __init__(self, spans: Spans, free: Floats) -> None:
         self._spans = spans
         self._edges = np.unique(np.concatenate([spans.ready, spans.start, spans.end]))
         self._length = np.diff(self._edges)
         self._start, self._end = (np.searchsorted(self._edges, times) for times in (spans.start, spans.end))
-        compute = spans.stream == spans.code("compute")
-        self._computing = find_covered(len(self._edges), self._start[compute], self._end[compute])
+        compute = spans.stream == spans.word_code("compute")
+        self._computing = covered_mask(len(self._edges), self._start[compute], self._end[compute])
         self._uncounted = ~self._computing
         took = spans.end - spans.start
         self._contended = np.divide(took - free, took, out=np.zeros(len(spans)), where=took > 0)
 
-    def measure(self, which: Bools, *, counts: bool = False) -> Floats:
-        """Return ``OverlapSeconds`` of some spans; with ``counts``, also count their exposed time, once per instant."""
-        spans, chosen = self._spans, np.flatnonzero(which)
-        place, depth, contended = self._on_wire(chosen)
+    def measure_overlap(self, mask: Bools, *, count_exposed: bool = False) -> Floats:
+        """Measure how much the spans selected by a boolean mask overlap with compute, over the whole run."""
+        spans, chosen = self._spans, np.flatnonzero(mask)
+        place, depth, contended = self._find_wire_intervals(chosen)
         length, computing = self._length[place], self._computing[place]
         lost = length * np.clip(contended / depth, 0.0, 1.0)
-        own = self._uncounted[place] if counts else np.zeros(len(place), dtype=bool)
+        own = self._uncounted[place] if count_exposed else np.zeros(len(place), dtype=bool)
         self._uncounted[place[own]] = False
         late = chosen[spans.ready[chosen] < spans.start[chosen]]
-        waiting = (
-            find_inside(self._edges, spans.ready[late], spans.start[late]) if len(late) else np.zeros(0, dtype=np.int64)
-        )
+        waiting = intervals_inside(self._edges, spans.ready[late], spans.start[late]) if len(late) else np.arange(0)
         return np.array([
             len(chosen), spans.bytes[chosen].sum(), length.sum(), length[computing].sum(), length[~computing].sum(),
             length[own].sum(), self._length[waiting].sum(), lost.sum(), lost[own].sum(),
         ])  # fmt: skip
 
-    def _on_wire(self, chosen: Ints) -> tuple[Ints, Floats, Floats]:
+    def _find_wire_intervals(self, chosen: Ints) -> tuple[Ints, Floats, Floats]:
         first, last, part = self._start[chosen], self._end[chosen], self._contended[chosen]
         if not part.any() and (last[:-1] <= first[1:]).all():  # one after the other
             place = np.repeat(first, last - first) + concat_ranges(last - first)

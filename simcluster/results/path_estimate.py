@@ -1,4 +1,4 @@
-"""First-order estimate of the step time under other op durations, from the critical path of a run.
+"""First-order estimate of the step time with other op durations, from the critical path of one run.
 
 Ops keep their order; another path that becomes the longest is not considered.
 """
@@ -8,33 +8,33 @@ from __future__ import annotations
 import numpy as np
 
 from simcluster.base.arrays import Bools, Floats, Ints
-from simcluster.reference.record import Ops
-from simcluster.results.contention import alone_seconds, call_ids
+from simcluster.reference.step_record import OpTable
+from simcluster.results.contention import identify_calls, undisturbed_seconds
 from simcluster.results.critical_path import CriticalPath
-from simcluster.results.played import Run
+from simcluster.results.simulated_run import Run
 from simcluster.results.timeline import Spans
 
 
-def path_seconds_under(path: CriticalPath, run: Run, other: Run) -> float | None:
-    """Return the critical path's seconds per step if its spans had the durations planned in ``other``.
+def estimate_path_seconds(path: CriticalPath, run: Run, other: Run) -> float | None:
+    """Estimate the length (s per step) of a run's critical path if the ops had another run's planned durations.
 
     None if that run has other ops or other representatives. Contention changes in proportion to the communication that
     it adds to, and interference with a computation in proportion to the communication concurrent with it.
     """
     ops, spans, number = run.record.ops, path.spans, path.number
-    if not _equal_ops(ops, other.record.ops):
+    if not _have_equal_ops(ops, other.record.ops):
         return None
     before, after = _planned_seconds(run, spans), _planned_seconds(other, spans)
     ratio = np.divide(after, before, out=np.ones(len(before)), where=before > 0)
     seconds = (path.end - path.start) * ratio[number]
-    computes = (spans.kind != spans.code("recv")) & (ops.seconds[spans.op] > 0)
+    computes = (spans.kind != spans.word_code("recv")) & (ops.seconds[spans.op] > 0)
     there = np.flatnonzero(computes[number])
     own = number[there]
     op = spans.op[own]
-    alone = alone_seconds(ops, run.record.times, op)
+    alone = undisturbed_seconds(ops, run.record.times, op)
     added = spans.end[own] - spans.start[own] - alone
     seconds[there] = alone * ratio[own] + added * _concurrent_ratio(
-        spans, ratio, spans.stream != spans.code("compute"), own
+        spans, ratio, spans.stream != spans.word_code("compute"), own
     )
     return float(seconds.sum()) / path.steps
 
@@ -58,7 +58,7 @@ def _concurrent_ratio(spans: Spans, ratio: Floats, communicates: Bools, number: 
     return found
 
 
-def _equal_ops(one: Ops, two: Ops) -> bool:
+def _have_equal_ops(one: OpTable, two: OpTable) -> bool:
     if len(one) != len(two) or not np.array_equal(one.lane_rank, two.lane_rank):
         return False
     codes: dict[object, int] = {}
@@ -73,8 +73,8 @@ def _planned_seconds(run: Run, spans: Spans) -> Floats:
     ops = run.record.ops
     found = spans.end - spans.start
     if not run.hop_by_hop:
-        called = call_ids(run.folding.communicators, ops, spans, run.ranks.start)
-        found = run.free_calls.of_spans(spans, ops, called)
-    own = np.flatnonzero((spans.kind != spans.code("recv")) & (ops.seconds[spans.op] > 0))
+        called = identify_calls(run.folding.communicators, ops, spans, run.ranks.start)
+        found = run.uncontended_durations.span_seconds(spans, ops, called)
+    own = np.flatnonzero((spans.kind != spans.word_code("recv")) & (ops.seconds[spans.op] > 0))
     found[own] = ops.seconds[spans.op[own]]
     return found

@@ -27,8 +27,8 @@ cdef class RankStates:
     cpdef tuple ends(self, object end)
     cpdef list measure(self, object ready, object start, object end, double total, double stage_done, double worked, bint alone)
     cpdef tuple pipeline(self)
-    cdef void _put(self, double time, int change) noexcept
-    cdef double _cut(self, double* ready, double* start, double* end) noexcept
+    cdef void _add_change(self, double time, int change) noexcept
+    cdef double _cut_time(self, double* ready, double* start, double* end) noexcept
     cdef void _find_active(self) noexcept
     cdef bint _is_idle(self, int edge, double worked) noexcept
     cdef void _find_held_up(self, double worked) noexcept

@@ -1,6 +1,6 @@
-"""Time of a rank, cut where its spans begin and end, with the breakdown entry of each interval; compiled.
+"""Division of a rank's time at span starts and ends, and the activity of each interval; a compiled module.
 
-``metrics`` defines the entries, ``span_states`` the bits of spans.
+``rank_time`` defines the entries, ``span_states`` the bits of spans.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ _BUBBLE = cython.declare(cython.int, len(span_states.ENTRIES) - 1)
 
 
 class RankStates:
-    """Measures the time breakdown of ranks with equal spans; compute lasts from ``begin`` to ``end`` of each step."""
+    """Measurement of the time breakdown of ranks that execute the same spans."""
 
     def __init__(self, spans: SpanBits, steps: int) -> None:
         self.buffers = buffers = Buffers()
         self._count = len(spans.source)
-        self._source = buffers.given_ints("source", spans.source)
-        self._bits = buffers.given_ints("bits", spans.bits)
-        self._late = buffers.given_ints("late", spans.late)
-        self._pipeline = buffers.given_ints("pipeline", spans.pipeline)
-        self._checkpoint = buffers.given_ints("checkpoint", spans.checkpoint)
-        self._barriers = buffers.given_ints("barriers", spans.barriers)
+        self._source = buffers.view_ints("source", spans.source)
+        self._bits = buffers.view_ints("bits", spans.bits)
+        self._late = buffers.view_ints("late", spans.late)
+        self._pipeline = buffers.view_ints("pipeline", spans.pipeline)
+        self._checkpoint = buffers.view_ints("checkpoint", spans.checkpoint)
+        self._barriers = buffers.view_ints("barriers", spans.barriers)
         self._barrier_count = len(spans.barriers)
         self._begin = buffers.doubles("begin", steps)
         self._over = buffers.doubles("end", steps)
@@ -61,7 +61,7 @@ class RankStates:
         self._seconds = buffers.doubles("seconds", _BUBBLE + 3)
 
     def ends(self, end: Any) -> tuple[float, float]:
-        """Return when all spans of a rank have ended, and when all but writes to storage have (s); -1 without spans."""
+        """Return when a rank's last span ends, and its last span that does not write to storage (s); -1 if none."""
         seconds: cython.p_double = doubles(end)
         last: cython.double = -1.0
         done: cython.double = -1.0
@@ -82,32 +82,32 @@ class RankStates:
         worked: cython.double,
         alone: cython.bint,
     ) -> list[float]:
-        """Return the seconds from 0 to ``total`` of each breakdown entry, of communication, and of its overlap.
+        """Return the seconds that a rank spends on each activity, those of its communication, and those of overlap.
 
         The last rank of the stage finishes at ``stage_done``; after ``worked``, only writes of a checkpoint are under
         way; ``alone`` means that there is no other stage.
         """
-        done: cython.double = self._cut(doubles(ready), doubles(start), doubles(end))
-        self._put(0.0, 0)
-        self._put(stage_done, 0)
-        self._put(worked, 0)
-        self._put(total, 0)
+        done: cython.double = self._cut_time(doubles(ready), doubles(start), doubles(end))
+        self._add_change(0.0, 0)
+        self._add_change(stage_done, 0)
+        self._add_change(worked, 0)
+        self._add_change(total, 0)
         self._find_active()
         self._find_held_up(worked)
         self._sum(done, stage_done, worked, alone)
         return [self._seconds[entry] for entry in range(_BUBBLE + 3)]
 
     def pipeline(self) -> tuple[Floats, Floats]:
-        """Return per step when computation of microbatches begins and ends (s) on the measured ranks."""
-        return np.array(self.buffers.read("begin")), np.array(self.buffers.read("end"))
+        """Return when (s) the microbatches' computation begins and ends in each step on the measured ranks."""
+        return np.array(self.buffers.contents("begin")), np.array(self.buffers.contents("end"))
 
-    def _put(self, time: cython.double, change: cython.int) -> cython.void:
+    def _add_change(self, time: cython.double, change: cython.int) -> cython.void:
         self._sort.keys[self._events] = time
         self._change[self._events] = change
         self._events += 1
 
-    def _cut(self, ready: cython.p_double, start: cython.p_double, end: cython.p_double) -> cython.double:
-        """Add the start and end of all spans, and return when all but writes to storage are over (s)."""
+    def _cut_time(self, ready: cython.p_double, start: cython.p_double, end: cython.p_double) -> cython.double:
+        """Divide time at the start and end of all spans; return the last end except of writes to storage (s)."""
         done: cython.double = 0.0
         begun: cython.double
         span: cython.int
@@ -119,10 +119,10 @@ class RankStates:
             at = self._source[span]
             step = self._pipeline[span]
             if self._late[span] and ready[at] < start[at]:
-                self._put(ready[at], 1 << _LATE)
-                self._put(start[at], -(1 << _LATE))
-            self._put(start[at], self._bits[span])
-            self._put(end[at], -self._bits[span])
+                self._add_change(ready[at], 1 << _LATE)
+                self._add_change(start[at], -(1 << _LATE))
+            self._add_change(start[at], self._bits[span])
+            self._add_change(end[at], -self._bits[span])
             if end[at] > done and not self._bits[span] & 1 << _STORAGE:
                 done = end[at]
             if step >= 0:
@@ -134,8 +134,8 @@ class RankStates:
             for span in range(self._count):
                 if self._checkpoint[span] == step:
                     begun = min(begun, start[self._source[span]])
-            self._put(begun, 1 << _STANDING)
-            self._put(start[self._source[self._barriers[barrier]]], -(1 << _STANDING))
+            self._add_change(begun, 1 << _STANDING)
+            self._add_change(start[self._source[self._barriers[barrier]]], -(1 << _STANDING))
         return done
 
     def _find_active(self) -> cython.void:
@@ -170,7 +170,7 @@ class RankStates:
         return self._edge[edge] < worked and self._active[edge] & ((1 << _LATE) - 1 | 15 << _STANDING) == 0
 
     def _find_held_up(self, worked: cython.double) -> cython.void:
-        """Find the intervals in which the rank waits for its host: idle time that ends with a copy or host work."""
+        """Find the intervals in which a rank waits for its host: idle until a copy or host work ends."""
         edge: cython.int
         place: cython.int
         for edge in range(self._edges):

@@ -1,4 +1,4 @@
-"""Seconds that a rank waits for each other rank; compiled, see ``base.pointers``."""
+"""Measurement of how long a rank waits for each other rank; a compiled module."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 import cython
 import numpy as np
 
-from simcluster.reference.record import RankOps
+from simcluster.reference.step_record import RankOpTable
 
 if not cython.compiled:
     from simcluster.base.merge_sort import MergeSort
@@ -15,22 +15,22 @@ if not cython.compiled:
 
 
 class RankWaits:
-    """Measures the waits of ranks that run the same ops; ``waits.list_waits`` defines a wait."""
+    """Measurement of how long ranks that execute the same ops wait for other ranks."""
 
-    def __init__(self, ops: RankOps) -> None:
+    def __init__(self, ops: RankOpTable) -> None:
         self.buffers = buffers = Buffers()
         self._count = len(ops)
-        self._on_main = buffers.given_ints("on_main", ops.on_main)
-        self._pair = buffers.given_ints("pair", ops.pair)
+        self._on_main = buffers.view_ints("on_main", ops.on_main)
+        self._pair = buffers.view_ints("pair", ops.pair)
         main = ops.ops_by_lane[ops.on_main[ops.ops_by_lane]]
-        self._main = buffers.given_ints("main", main)
+        self._main = buffers.view_ints("main", main)
         self._main_count = len(main)
         self._busy = buffers.doubles("busy", len(main) + 1)
         sent = np.flatnonzero(~ops.meets)
         self._messages = len(sent)
-        self._message = buffers.given_ints("message", sent + len(ops))
-        self._receiver = buffers.given_ints("receiver", ops.receiver[sent])
-        self._before = buffers.given_ints("before", ops.before[ops.receiver[sent]])
+        self._message = buffers.view_ints("message", sent + len(ops))
+        self._receiver = buffers.view_ints("receiver", ops.receiver[sent])
+        self._before = buffers.view_ints("before", ops.previous_ops[ops.receiver[sent]])
         self._sort = MergeSort()
         self._sort.make_room(len(ops))
         self._pairs = buffers.ints("pairs", len(ops))
@@ -41,7 +41,7 @@ class RankWaits:
         self._until = buffers.doubles("until", room)
 
     def measure(self, ready: Any, start: Any, end: Any, last: Any) -> list[tuple[int, bool, float]]:
-        """Return for each awaited rank: its number, whether in the pipeline (else in a group), and seconds."""
+        """Return each awaited rank, whether a pipeline message (or else a collective) is awaited, and seconds."""
         self._ready, self._start, self._end = doubles(ready), doubles(start), doubles(end)
         self._last = ints(last)
         self._found = 0
@@ -108,7 +108,7 @@ class RankWaits:
             self._busy[i + 1] = self._busy[i] + (self._end[op] - self._start[op])
 
     def _idle(self, op: cython.int, begin: cython.double) -> cython.double:
-        """Return the idle seconds of the main lane from ``begin`` until an op starts; all, for an op on that lane."""
+        """Return how long (s) the main lane of ops is idle from ``begin`` until the op starts."""
         idle: cython.double = self._start[op] - begin
         if not self._on_main[op]:
             idle -= self._busy_until(self._start[op]) - self._busy_until(begin)

@@ -1,4 +1,4 @@
-"""Time intervals of streams, and which breakdown entry a span's time counts for.
+"""Time intervals covered by spans, and the time-breakdown activity for which each span counts.
 
 A computation has its kind, a communication its axis, and host work the host.
 """
@@ -10,21 +10,21 @@ from typing import NamedTuple
 import numpy as np
 
 from simcluster.base.arrays import Bools, Floats, Int32s, Ints
-from simcluster.planning.parallel import STREAMS as COMMUNICATION
-from simcluster.reference.record import RankOps
+from simcluster.planning.rank_grid import STREAMS as COMMUNICATION
+from simcluster.reference.step_record import RankOpTable
 
 HOST_STREAMS = ("d2h", "h2d", "storage", "host")
 """Streams of copies to and from the host and on to storage, which are not communication between ranks, and of the
 host's work."""
 
 
-def find_inside(edges: Floats, start: Floats, end: Floats) -> Bools:
-    """Return the indices of intervals between consecutive ``edges`` that lie inside [start, end] of any span."""
-    return find_covered(len(edges), np.searchsorted(edges, start), np.searchsorted(edges, end))
+def intervals_inside(edges: Floats, start: Floats, end: Floats) -> Bools:
+    """Return a mask of the intervals between ``edges`` that lie inside a span, given spans' starts and ends."""
+    return covered_mask(len(edges), np.searchsorted(edges, start), np.searchsorted(edges, end))
 
 
-def find_covered(size: int, first: Ints, last: Ints) -> Bools:
-    """Return a mask of intervals that lie between edges ``first[i]`` and ``last[i]`` of any span."""
+def covered_mask(size: int, first: Ints, last: Ints) -> Bools:
+    """Return a boolean mask of intervals, true where a span covers the interval; spans are given by edge numbers."""
     depth = np.cumsum(np.bincount(first, minlength=size)[:-1] - np.bincount(last, minlength=size)[:-1])
     return np.asarray(depth > 0)
 
@@ -57,7 +57,7 @@ stream of the host; the stream of writes to storage.  Lower bits are computation
 
 
 class SpanBits(NamedTuple):
-    """Spans of a rank with the breakdown entry of each, lane by lane, followed by the messages that it receives.
+    """Spans of a rank in the order of lanes, and received messages, each with its time-breakdown activity as bits.
 
     ``source`` is the index of a span in the rank's times; ``bits`` select its entry; ``late`` marks spans that wait for
     stragglers before they start. ``pipeline`` is the step of a microbatch's computation, ``checkpoint`` the step of a
@@ -73,10 +73,10 @@ class SpanBits(NamedTuple):
 
 
 def span_entry_bits(stream: str, kind: str) -> int:
-    """Return the bits that select a span's breakdown entry; raise ValueError if no entry counts its time."""
-    _require_known_word(stream, STREAMS, "stream")
+    """Return, as bits, for which activity of the time breakdown a kind of op counts; raise ValueError if for none."""
+    _check_known_word(stream, STREAMS, "stream")
     if stream == "compute":
-        _require_known_word(kind, COMPUTATION, "computation of kind")
+        _check_known_word(kind, COMPUTATION, "computation of kind")
         return 1 << next(state for state, kinds in enumerate(COMPUTE_KINDS.values()) if kind in kinds)
     if stream in EXPOSED:
         found = 1 << len(COMPUTE_KINDS) + EXPOSED.index(stream)
@@ -89,13 +89,13 @@ def span_entry_bits(stream: str, kind: str) -> int:
     return found
 
 
-def _require_known_word(word: str, known: tuple[str, ...], what: str) -> None:
+def _check_known_word(word: str, known: tuple[str, ...], what: str) -> None:
     if word not in known:
-        raise ValueError(f"no entry of the breakdown counts {what} {word!r}; known: {', '.join(known)}")
+        raise ValueError(f"the time breakdown has no entry for {what} {word!r}; known: {', '.join(known)}")
 
 
-def make_span_bits(ops: RankOps) -> SpanBits:
-    """Return the spans, with their breakdown entries, of ranks that run these ops."""
+def make_span_bits(ops: RankOpTable) -> SpanBits:
+    """Return the spans of ranks that execute these ops, each with its time-breakdown activity as bits."""
     own = ops.ops_by_lane[ops.label[ops.ops_by_lane] >= 0]
     used, which = np.unique(ops.label[own], return_inverse=True)
     labels = [ops.labels[label] for label in used.tolist()]

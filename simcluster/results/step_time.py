@@ -14,15 +14,15 @@ from typing import Self
 import numpy as np
 
 from simcluster.base.arrays import Floats
-from simcluster.reference.record import RankOps, RankRecord
-from simcluster.results.metrics import BREAKDOWN, RankTime
+from simcluster.reference.step_record import RankOpTable, RankRecord
 from simcluster.results.rank_states import RankStates
+from simcluster.results.rank_time import BREAKDOWN, RankBreakdown
 from simcluster.results.span_states import make_span_bits
 
 
 @dataclass(frozen=True)
-class StepTime:
-    """Time breakdown of a step, as the mean over all ranks, in seconds per step.
+class StepBreakdown:
+    """How long the ranks spend on each activity in a step, in seconds averaged over all ranks.
 
     Means are weighted by how many ranks each simulated one represents. ``bubble_fraction`` is bubble / step,
     ``bubble_over_ideal`` bubble / (step - bubble). ``pipeline_seconds`` is from the first start to the last end of the
@@ -36,14 +36,14 @@ class StepTime:
     bubble_fraction: float
     bubble_over_ideal: float
     pipeline_seconds: float
-    of_rank: Mapping[int, RankTime] = field(compare=False, repr=False)
+    of_rank: Mapping[int, RankBreakdown] = field(compare=False, repr=False)
 
     @classmethod
-    def of_run(
+    def from_run(
         cls, total: float, steps: int, *, breakdown: dict[str, float], communication: float, overlapped: float,
-        pipeline: Iterable[float], of_rank: Mapping[int, RankTime],
+        pipeline: Iterable[float], of_rank: Mapping[int, RankBreakdown],
     ) -> Self:  # fmt: skip
-        """Return the time breakdown of a run of N ``steps``; all seconds but the breakdown's are of the whole run."""
+        """Build the breakdown from the seconds of a whole run of ``steps`` steps (``breakdown``: already per step)."""
         seconds, bubble = total / steps, breakdown["bubble"]
         return cls(
             step_seconds=seconds,
@@ -57,9 +57,11 @@ class StepTime:
         )
 
 
-def measure_step_time(ranks: Callable[[], Iterable[RankRecord]], weights: dict[int, int], *, steps: int) -> StepTime:
-    """Return the step time and breakdown of a run; a simulated rank represents ``weights[rank]`` ranks."""
-    known: dict[RankOps, RankStates] = {}
+def measure_step_time(
+    ranks: Callable[[], Iterable[RankRecord]], weights: dict[int, int], *, steps: int
+) -> StepBreakdown:
+    """Measure a run's step time and its breakdown by activity, averaged over all ranks."""
+    known: dict[RankOpTable, RankStates] = {}
     states = []
     total = worked = 0.0
     stage_ends: dict[int, float] = {}
@@ -71,30 +73,28 @@ def measure_step_time(ranks: Callable[[], Iterable[RankRecord]], weights: dict[i
         total, worked = max(total, end), max(worked, done)
         if done >= 0:
             stage_ends[each.stage] = max(stage_ends.get(each.stage, 0.0), done)
-    of_rank: dict[int, RankTime] = {}
+    of_rank: dict[int, RankBreakdown] = {}
     for each, own in zip(ranks(), states, strict=True):
-        stage_end = stage_ends.get(each.stage, 0.0)
-        seconds = own.measure(*each.times[:3], total, stage_end, worked, len(stage_ends) == 1)
-        of_rank[each.rank] = RankTime.of_seconds(seconds)
+        seconds = own.measure(*each.times[:3], total, stage_ends.get(each.stage, 0.0), worked, len(stage_ends) == 1)
+        of_rank[each.rank] = RankBreakdown.from_seconds(seconds)
     share = np.array(list(weights.values()), dtype=np.float64) / sum(weights.values())
     begins, ends = (np.array(columns) for columns in zip(*(each.pipeline() for each in known.values()), strict=True))
-    durations = (ends.max(axis=0) - begins.min(axis=0)).tolist()
     of_rank = {rank: of_rank[rank] for rank in weights}
-    return StepTime.of_run(
+    return StepBreakdown.from_run(
         total,
         steps,
         breakdown=mean_breakdown(of_rank, weights, list(weights), steps=steps),
         communication=_weighted_mean([rank.communication for rank in of_rank.values()], share),
         overlapped=_weighted_mean([rank.overlapped for rank in of_rank.values()], share),
-        pipeline=[each if each >= 0 else 0.0 for each in durations],
+        pipeline=[each if each >= 0 else 0.0 for each in (ends.max(axis=0) - begins.min(axis=0)).tolist()],
         of_rank=of_rank,
     )
 
 
 def mean_breakdown(
-    of_rank: Mapping[int, RankTime], weights: Mapping[int, int], ranks: Sequence[int], *, steps: int
+    of_rank: Mapping[int, RankBreakdown], weights: Mapping[int, int], ranks: Sequence[int], *, steps: int
 ) -> dict[str, float]:
-    """Return the mean breakdown (s per step) of ranks, each of which represents ``weights[rank]`` ranks."""
+    """Return the breakdown (s per step) averaged over the job's ranks that these simulated ranks represent."""
     share = np.array([weights[rank] for rank in ranks], dtype=np.float64)
     share /= share.sum()
     return {name: _weighted_mean([of_rank[rank].states[name] for rank in ranks], share) / steps for name in BREAKDOWN}

@@ -1,4 +1,4 @@
-"""Timeline of a run in columns, one row per span, from which every metric is computed."""
+"""Timeline of a run, stored as columns with an entry per span, from which all metrics are computed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from simcluster.base.arrays import Floats, Int32s, Ints, run_starts
-from simcluster.reference.record import Ops, OpTimes
+from simcluster.reference.step_record import OpTable, OpTimes
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -25,7 +25,7 @@ COLUMNS = (
 
 @dataclass(frozen=True)
 class Spans:
-    """Columns of the spans of the simulated ranks, sorted by rank, then start.
+    """Spans of the simulated ranks, stored as columns in the order of rank and start time.
 
     ``stream``, ``kind``, ``name`` and ``group`` are codes into ``words``. ``op`` is the op of the span, or the op that
     waits for the message of a receiver's span. ``ready``, ``start``, ``end`` in seconds: start - ready is waiting for
@@ -52,8 +52,8 @@ class Spans:
     def __len__(self) -> int:
         return len(self.start)
 
-    def code(self, word: str) -> int:
-        """Return the code of a word in ``words``; -1 if no span has it."""
+    def word_code(self, word: str) -> int:
+        """Return the number by which the columns refer to a text such as "send"; -1 if no span has this text."""
         return self.words.index(word) if word in self.words else -1
 
     def of_rank(self, rank: int) -> Spans:
@@ -62,8 +62,8 @@ class Spans:
         part = slice(int(low), int(high))
         return Spans(self.words, *(getattr(self, name)[part] for name in ("op", *COLUMNS)))
 
-    def only(self, ranks: range) -> Spans:
-        """Return the spans of one job, with its ranks and stages renumbered from 0."""
+    def select_job(self, ranks: range) -> Spans:
+        """Return the spans of one job, with ranks and pipeline stages renumbered from 0."""
         low, high = np.searchsorted(self.rank, [ranks.start, ranks.stop])
         if high - low == len(self) and not ranks.start:
             return self
@@ -72,8 +72,8 @@ class Spans:
         columns["stage"] = columns["stage"] - columns["stage"].min()
         return Spans(self.words, *columns.values())
 
-    def frame(self) -> pd.DataFrame:
-        """Return the spans as a DataFrame with the columns of CONTRACT.md, Timeline."""
+    def to_frame(self) -> pd.DataFrame:
+        """Return the spans as a DataFrame with the columns that CONTRACT.md describes (section Timeline)."""
         import pandas as pd
 
         words = pd.Series(
@@ -90,16 +90,16 @@ _TEXT = ("stream", "kind", "name", "group")
 
 
 class _LabelColumns:
-    """Columns of the labels of a run's ops, followed by those of receivers' spans, as codes into ``words``."""
+    """Labels of a run's ops and received messages, stored as columns of numbers that refer to a list of texts."""
 
-    def __init__(self, ops: Ops) -> None:
+    def __init__(self, ops: OpTable) -> None:
         labels = ops.labels
         self.words: dict[str, int] = {}
         self.axes = list(dict.fromkeys(["", *(label.axis for label in labels)]))
         place = {axis: number for number, axis in enumerate(self.axes)}
-        rows = [(*map(self._code, label[:3]), label.layer, place[label.axis]) for label in labels]
+        rows = [(*map(self._word_code, label[:3]), label.layer, place[label.axis]) for label in labels]
         sent = np.unique(ops.label[ops.receives[0]]).tolist()
-        rows += [(self._code("pp"), self._code("recv"), self._code(labels[one].name), -1, 0) for one in sent]
+        rows += [(*map(self._word_code, ("pp", "recv", labels[one].name)), -1, 0) for one in sent]
         sizes = [labels[one].bytes for one in [*range(len(labels)), *sent]]
         numbers = np.array(rows, dtype=np.int64).reshape(-1, 5)
         self.stream, self.kind, self.name, self.layer, self.axis = numbers.T.copy()
@@ -107,18 +107,18 @@ class _LabelColumns:
         self.received = np.full(len(labels), -1)  # by the label of a send that of its receiver's span
         self.received[sent] = np.arange(len(labels), len(rows))
 
-    def groups(self, ranks: list[int], group_name: Callable[[str, int], str]) -> Ints:
-        """Return codes of the names of ranks' groups as [rank index, axis index]."""
+    def group_codes(self, ranks: list[int], group_name: Callable[[str, int], str]) -> Ints:
+        """Return the number of the group's name for each rank and parallel axis, as an array [rank, axis]."""
         names = [[group_name(axis, rank) if axis else "" for axis in self.axes] for rank in ranks]
-        codes = [self._code(name) for own in names for name in own]
+        codes = [self._word_code(name) for own in names for name in own]
         return np.array(codes, dtype=np.int64).reshape(-1, len(self.axes))
 
-    def _code(self, word: str) -> int:
+    def _word_code(self, word: str) -> int:
         return self.words.setdefault(word, len(self.words))
 
 
-def make_spans(ops: Ops, times: OpTimes, group_name: Callable[[str, int], str]) -> Spans:
-    """Return a span for every op that has a label, and one for the receiver of every message."""
+def make_spans(ops: OpTable, times: OpTimes, group_name: Callable[[str, int], str]) -> Spans:
+    """Return a span for each labelled op, and a span on the receiver for each message."""
     labels = _LabelColumns(ops)
     own, (sends, receivers) = np.flatnonzero(ops.label >= 0), ops.receives
     op, source = np.concatenate([own, receivers]), np.concatenate([own, sends])
@@ -129,7 +129,7 @@ def make_spans(ops: Ops, times: OpTimes, group_name: Callable[[str, int], str]) 
     op, label = op[order], label[order]
     lane = ops.lane[op]
     ranks, place = np.unique(ops.lane_rank, return_inverse=True)
-    codes = labels.groups(ranks.tolist(), group_name)
+    codes = labels.group_codes(ranks.tolist(), group_name)
     return Spans(
         tuple(labels.words),
         op=op,
@@ -155,7 +155,7 @@ def _to_int64(column: Int32s) -> Ints:
 
 
 def _span_order(rank: Int32s, start: Floats, end: Floats, op: Ints) -> Ints:
-    """Return the order of spans by rank, start, end and op; sorted rank by rank, which fits in the cache."""
+    """Return the order that sorts spans by rank, start, end and op; ranks are sorted separately to stay in cache."""
     order = np.argsort(narrow_integers(rank), kind="stable")
     begin = start[order]
     for low, high in pairwise([*run_starts(rank[order]).tolist(), len(order)]):
@@ -168,18 +168,18 @@ def _span_order(rank: Int32s, start: Floats, end: Floats, op: Ints) -> Ints:
 
 
 def narrow_integers(numbers: npt.NDArray[np.signedinteger[Any]]) -> npt.NDArray[np.signedinteger[Any]]:
-    """Return integers as 16 bits if they fit, because those are sorted in a tenth of the time."""
+    """Convert integers to 16 bits if they fit, because 16-bit integers sort ten times faster."""
     fit = len(numbers) > 0 and numbers.min() >= 0 and numbers.max() < 2**15
     return numbers.astype(np.int16, copy=False) if fit else numbers
 
 
 def step_end_times(spans: Spans, steps: int) -> Floats:
-    """Return the time (s) at which the last op of each step ends on any rank."""
+    """Return when (s) each step ends, which is the end of its last op on any rank."""
     found = np.full(steps, -np.inf)
     np.maximum.at(found, spans.step, spans.end)
     return found
 
 
 def mean_step_time(ends: Floats, count: int) -> float:
-    """Return the mean seconds of ``count`` steps after the first, from step end to step end."""
+    """Return the mean duration (s) of ``count`` steps after the first step, given when each step ends."""
     return float(ends[count] - ends[0]) / count

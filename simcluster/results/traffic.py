@@ -1,4 +1,4 @@
-"""Bytes that a GPU sends by axis and collective: in total, between nodes, time on the wire, overlapped time.
+"""Bytes that a GPU sends by parallel axis and collective, in total and between nodes, with wire and overlapped time.
 
 Sizes of buffers are what calls carry (nccl-tests' convention: the full buffer); bytes sent follow from how a collective
 is done: 2 (n - 1) / n of the buffer by a ring's all-reduce, half of it by an all-gather.
@@ -12,10 +12,10 @@ from dataclasses import asdict, dataclass
 import numpy as np
 
 from simcluster.base.arrays import Bools, Floats, Ints
-from simcluster.collectives.description import SWITCH, ColumnHops, Hop, HopList, HopTable, Phase
-from simcluster.collectives.tree import ChainedTrees
+from simcluster.collectives.description import SWITCH, BlockwiseHops, Hop, HopList, LazyHopList, Phase
+from simcluster.collectives.tree import DoubleTreeHops
 from simcluster.results.contention import CallKey
-from simcluster.results.overlap import CommKey, Overlaps
+from simcluster.results.overlap import CommunicationKey, Overlaps
 from simcluster.results.timeline import Spans
 from simcluster.symmetry.communicators import Communicators
 
@@ -24,7 +24,7 @@ _ROOM = 1 << 16  # hops at a time
 
 @dataclass(frozen=True, slots=True)
 class SentFractions:
-    """Fractions of a collective's size that a rank sends, mean over its group: in total, and out of its node.
+    """Bytes that a collective's rank sends on average, relative to the collective's size: in total, and off its node.
 
     Bytes that another GPU's NIC passes on (NCCL's PXN) count for the sender, not for that GPU.
     """
@@ -34,14 +34,14 @@ class SentFractions:
 
 
 def sent_fractions(phases: Sequence[Phase], hosts: Ints) -> SentFractions:
-    """Return the fraction of a collective's size that each member sends; member i is on node ``hosts[i]``."""
+    """Return how much a rank sends on average in a collective, relative to its size, given each member's node."""
     sent, across = 0.0, 0.0
     for phase in phases:
-        if isinstance(phase.hops, ChainedTrees):  # of millions of hops
-            share = np.broadcast_to(phase.hops.share, len(phase.hops))
-            sent, across = sent + float(share.sum()), across + float(share[phase.hops.inside :].sum())
+        if isinstance(phase.hops, DoubleTreeHops):  # of millions of hops
+            share = np.broadcast_to(phase.hops.hop_share, len(phase.hops))
+            sent, across = sent + float(share.sum()), across + float(share[phase.hops.num_hops_inside_nodes :].sum())
             continue
-        for source, target, share in _hop_columns(phase.hops):
+        for source, target, share in _rank_and_fraction_columns(phase.hops):
             own = source != SWITCH
             source, target, share = source[own], target[own], share[own]
             inside = hosts[source] == hosts[np.where(target == SWITCH, source, target)]
@@ -52,11 +52,11 @@ def sent_fractions(phases: Sequence[Phase], hosts: Ints) -> SentFractions:
     return SentFractions(sent / len(hosts), across / len(hosts))
 
 
-def _hop_columns(hops: Sequence[Hop]) -> list[tuple[Ints, Ints, np.ndarray[tuple[int], np.dtype[np.float64]]]]:
-    if isinstance(hops, HopTable):
-        return [(part.source, part.target, part.share) for part in hops.parts(_ROOM)]
-    if isinstance(hops, ColumnHops):
-        hops = hops.listed
+def _rank_and_fraction_columns(hops: Sequence[Hop]) -> list[tuple[Ints, Ints, Floats]]:
+    if isinstance(hops, BlockwiseHops):
+        return [(part.source, part.target, part.share) for part in hops.hop_blocks(_ROOM)]
+    if isinstance(hops, LazyHopList):
+        hops = hops.hop_list
     if isinstance(hops, HopList):
         return [(hops.source, hops.target, hops.share)]
     known = list(hops)
@@ -68,7 +68,7 @@ def _hop_columns(hops: Sequence[Hop]) -> list[tuple[Ints, Ints, np.ndarray[tuple
 
 @dataclass(frozen=True, slots=True)
 class AxisTraffic:
-    """Traffic of the mean rank per step on one axis, of one collective on it, or of all axes together.
+    """Traffic per step, averaged over ranks: of one collective, of a parallel axis, or in total.
 
     ``axis`` is "" for all axes. ``buffer`` are bytes of the buffers of all ``calls``, ``sent`` those that the GPU
     sends, ``across`` the part of them that leaves its node; a transfer between stages counts where it is sent. ``wire``
@@ -86,34 +86,34 @@ class AxisTraffic:
     hidden: float
 
     def to_dict(self) -> dict[str, str | float]:
-        """Return the traffic's entry for the result JSON."""
+        """Return the traffic as one row of the traffic table in the result JSON."""
         named = {"buffer": "buffer_bytes", "sent": "sent_bytes", "across": "across_machines_bytes", "wire": "wire_s",
                  "hidden": "hidden_s"}  # fmt: skip
         return {named.get(key, key): value for key, value in asdict(self).items()}
 
 
 def axis_traffic(
-    communicators: Communicators, spans: Spans, called: tuple[Ints, list[CallKey]], weights: Mapping[int, int],
+    communicators: Communicators, spans: Spans, span_calls: tuple[Ints, list[CallKey]], weights: Mapping[int, int],
     overlap: Overlaps, *, steps: int,
 ) -> list[AxisTraffic]:  # fmt: skip
-    """Return the traffic of all axes, then of each axis and its collectives; empty if durations were given.
+    """Return the total traffic, then the traffic of each parallel axis and of its collectives.
 
-    ``called`` is what ``call_ids`` returns for the spans.
+    ``span_calls`` is what ``identify_calls`` returns for the spans.
     """
-    call, keys = called
+    call, keys = span_calls
     shares = _sent_fractions_by_call(communicators, keys)
     size = np.array([key.size for key in keys] + [0.0])
     each = np.array([[share.sent, share.across] for share in shares] + [[0.0, 0.0]]) * size[:, None]
     part = np.zeros(max(weights) + 1)
     part[list(weights)] = np.array(list(weights.values())) / (sum(weights.values()) * steps)
     moved: Floats = each[call] * part[spans.rank][:, None]
-    sums: dict[CommKey, Floats] = {}  # calls, buffer, sent, across
+    sums: dict[CommunicationKey, Floats] = {}  # calls, buffer, sent, across
     for key, seconds in overlap.mean.items():
         if key.kind and key.kind != "recv":  # the same transfer as its sender's
             found = np.array([seconds.calls, seconds.bytes, *moved[_collective_mask(spans, key)].sum(axis=0).tolist()])
-            for whole in (CommKey(), CommKey(key.axis), key):
+            for whole in (CommunicationKey(), CommunicationKey(key.axis), key):
                 sums[whole] = sums.get(whole, 0.0) + found
-    if CommKey() not in sums or not sums[CommKey()][2]:
+    if CommunicationKey() not in sums or not sums[CommunicationKey()][2]:
         return []
     rows = []
     for key, seconds in overlap.mean.items():
@@ -125,11 +125,11 @@ def axis_traffic(
     return rows
 
 
-def _collective_mask(spans: Spans, key: CommKey) -> Bools:
+def _collective_mask(spans: Spans, key: CommunicationKey) -> Bools:
     return np.asarray(
-        (spans.stream == spans.code(key.axis))
-        & (spans.kind == spans.code(key.kind))
-        & (spans.name == spans.code(key.name))
+        (spans.stream == spans.word_code(key.axis))
+        & (spans.kind == spans.word_code(key.kind))
+        & (spans.name == spans.word_code(key.name))
     )
 
 
@@ -141,11 +141,11 @@ def _sent_fractions_by_call(communicators: Communicators, keys: Sequence[CallKey
         if size is None:
             found.append(SentFractions(0.0, 0.0))
             continue
-        method = communicators.method(key.communicator, key.kind, size).algorithm
-        places = np.unique(communicators.hosts(key.communicator), return_inverse=True)[1]
+        method = communicators.method_of_call(key.communicator, key.kind, size).algorithm
+        places = np.unique(communicators.member_nodes(key.communicator), return_inverse=True)[1]
         name = key.kind, method, places.tobytes()
         if name not in known:
-            mean = sent_fractions(communicators.phases(key.communicator, key.kind, size), places)
+            mean = sent_fractions(communicators.phases_of_call(key.communicator, key.kind, size), places)
             senders = len(places) if key.kind == "send" else 1  # of a pair one sends
             known[name] = SentFractions(senders * mean.sent, senders * mean.across)
         found.append(known[name])

@@ -1,4 +1,4 @@
-"""Waits of ranks for other ranks: for the last member of a collective, or for a pipeline's sender or receiver.
+"""Waiting of ranks for other ranks: for the last member of a collective, or for a pipeline message.
 
 A rank that was not simulated waits for the counterpart of whom its representative waits for: the rank of that class
 that shares most axes with it.
@@ -6,7 +6,7 @@ that shares most axes with it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Literal, assert_never
@@ -14,14 +14,14 @@ from typing import Literal, assert_never
 import numpy as np
 
 from simcluster.base.arrays import Floats, Ints
-from simcluster.planning.parallel import Plan
-from simcluster.reference.record import RankRecord
+from simcluster.planning.rank_grid import ParallelPlan
+from simcluster.reference.step_record import RankRecord
 from simcluster.results.rank_waits import RankWaits
 
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Seconds that ``rank`` waits for ``culprit``: at collectives ("group"), or for its tensors ("pipeline")."""
+    """How long (s) one rank waits for another: in a collective ("group"), or for a message ("pipeline")."""
 
     rank: int
     culprit: int
@@ -30,7 +30,7 @@ class Wait:
 
 
 def list_waits(ranks: Iterable[RankRecord]) -> list[Wait]:
-    """Return all waits of these ranks for other ranks, longest first.
+    """Return how long ranks wait for other ranks, longest wait first.
 
     An op outside the main lane (a gradient bucket that waits for the other replicas) counts only while the main lane is
     idle. The wait for a message lasts from the end of the op before its receiver until its send begins. Of sends and
@@ -44,57 +44,57 @@ def list_waits(ranks: Iterable[RankRecord]) -> list[Wait]:
     return sorted(found, key=lambda wait: (-wait.seconds, wait.rank, wait.culprit, wait.where))
 
 
-Unit = Literal["rank", "worker", "machine", "stage"]
+WaitUnit = Literal["rank", "worker", "machine", "stage"]
 
 MAX_READABLE = 256
-"""Rows up to which a matrix is drawn rank by rank, or worker by worker."""
+"""Maximum number of rows of a matrix; a larger job gets rows for workers, nodes or stages."""
 
 
 @dataclass(frozen=True)
 class WaitMatrix:
-    """Seconds per step that ranks, or groups of ranks, wait for each other: ``seconds[waiting, culprit]``.
+    """Matrix ``seconds[waiting, culprit]``: how long ranks, or groups of ranks, wait for each other per step.
 
     Rows and columns are units (ranks, workers, machines or stages) with these ``names``; a row is its ranks' mean.
     """
 
-    unit: Unit
+    unit: WaitUnit
     names: tuple[str, ...]
     seconds: Floats
 
     @property
-    def waited(self) -> Floats:
-        """Seconds that the unit of each row waits for all others."""
+    def waited_seconds(self) -> Floats:
+        """Seconds that each rank (or group of ranks) waits for all others."""
         return np.asarray(self.seconds.sum(axis=1))
 
     @property
-    def awaited(self) -> Floats:
-        """Seconds that all units together wait for the unit of each column."""
+    def awaited_seconds(self) -> Floats:
+        """Seconds that all others wait for each rank (or group of ranks)."""
         return np.asarray(self.seconds.sum(axis=0))
 
 
 def wait_matrix(
     waits: Sequence[Wait],
-    plan: Plan,
+    plan: ParallelPlan,
     *,
     class_of: Sequence[int],
     host_of: Sequence[int],
     steps: int = 1,
-    unit: Unit | None = None,
+    unit: WaitUnit | None = None,
 ) -> WaitMatrix:
-    """Return the matrix of a job's waits, by default for the finest unit that is readable.
+    """Return how long a job's ranks wait for each other as a matrix; in large jobs, workers, nodes or stages.
 
     ``class_of[rank]`` is equal for ranks with one representative; ``host_of[rank]`` is the rank's node.
     """
     chosen = unit or _finest_readable_unit(plan, host_of)
-    numbers, names = _unit_numbers(plan, host_of, chosen)
+    numbers, names = _unit_of_each_rank(plan, host_of, chosen)
     seconds = np.zeros((len(names), len(names)))
-    for rank, culprit, length in _expand_waits(waits, plan, class_of):
+    for rank, culprit, length in _expand_to_all_ranks(waits, plan, class_of):
         np.add.at(seconds, (numbers[rank], numbers[culprit]), length)
     size = np.bincount(numbers, minlength=len(names))
     return WaitMatrix(chosen, names, seconds / size[:, None] / steps)
 
 
-def _finest_readable_unit(plan: Plan, host_of: Sequence[int]) -> Unit:
+def _finest_readable_unit(plan: ParallelPlan, host_of: Sequence[int]) -> WaitUnit:
     if plan.num_ranks <= MAX_READABLE:
         return "rank"
     if plan.dp * plan.pp <= MAX_READABLE:
@@ -102,10 +102,10 @@ def _finest_readable_unit(plan: Plan, host_of: Sequence[int]) -> Unit:
     return "machine" if len(dict.fromkeys(host_of)) <= MAX_READABLE else "stage"
 
 
-def _unit_numbers(plan: Plan, host_of: Sequence[int], unit: Unit) -> tuple[Ints, tuple[str, ...]]:
+def _unit_of_each_rank(plan: ParallelPlan, host_of: Sequence[int], unit: WaitUnit) -> tuple[Ints, tuple[str, ...]]:
     if unit == "rank":
         return np.arange(plan.num_ranks), tuple(str(rank) for rank in range(plan.num_ranks))
-    stages = plan.stages()
+    stages = plan.stage_of_every_rank()
     if unit == "stage":
         return stages, tuple(str(stage) for stage in range(plan.pp))
     if unit == "machine":
@@ -121,7 +121,9 @@ def _unit_numbers(plan: Plan, host_of: Sequence[int], unit: Unit) -> tuple[Ints,
     return stages * plan.dp + replica, names
 
 
-def _expand_waits(waits: Sequence[Wait], plan: Plan, class_of: Sequence[int]) -> list[tuple[Ints, Ints, float]]:
+def _expand_to_all_ranks(
+    waits: Sequence[Wait], plan: ParallelPlan, class_of: Sequence[int]
+) -> Iterator[tuple[Ints, Ints, float]]:
     members: dict[int, list[int]] = {}
     for rank in range(plan.num_ranks):
         members.setdefault(class_of[rank], []).append(rank)
@@ -129,16 +131,14 @@ def _expand_waits(waits: Sequence[Wait], plan: Plan, class_of: Sequence[int]) ->
     for place, number in np.ndenumerate(plan.grid):
         places[number] = place
     known: dict[tuple[int, int], tuple[Ints, Ints]] = {}
-    found = []
     for wait in waits:
         pair = class_of[wait.rank], class_of[wait.culprit]
         if pair not in known:
-            known[pair] = _nearest_ranks(members, places, *pair)
-        found.append((*known[pair], wait.seconds))
-    return found
+            known[pair] = _match_nearest_ranks(members, places, *pair)
+        yield (*known[pair], wait.seconds)
 
 
-def _nearest_ranks(members: Mapping[int, Sequence[int]], places: Ints, waiting: int, culprit: int) -> tuple[Ints, Ints]:
+def _match_nearest_ranks(members: dict[int, list[int]], places: Ints, waiting: int, culprit: int) -> tuple[Ints, Ints]:
     ranks, others = np.array(members[waiting]), np.array(members[culprit])
     common = (places[ranks][:, None, :] == places[others][None, :, :]).sum(axis=2)
     common[ranks[:, None] == others[None, :]] = -1

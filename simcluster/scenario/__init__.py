@@ -1,1 +1,1 @@
-"""The scenario: an immutable, validated document, its rules, and its conversion to planning inputs."""
+"""Scenario: an immutable, validated description of a training job, its rules, and its conversion for planning."""

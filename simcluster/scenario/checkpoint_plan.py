@@ -1,4 +1,4 @@
-"""Size of a job's checkpoint, its times on PCIe, network and storage, and its simulation in a step.
+"""Checkpoint of a job: size, times on PCIe, network and storage, and simulation within a step.
 
 Where the optimizer is sharded (ZeRO 1 and above) each rank writes its shard of weights and optimizer state; otherwise
 the first replica writes all. A rank holds what the memory model counts: its part of tp and pp, the embedding and the
@@ -15,13 +15,13 @@ import numpy as np
 from simcluster.base.arrays import Bools, Floats
 from simcluster.base.errors import InputError
 from simcluster.model.layers import lm_head_parameters_per_tp_rank, parameters
-from simcluster.planning.checkpoint import SavedParts, transfer_rate
-from simcluster.planning.job import Job, Slices
-from simcluster.planning.optimizer import UpdateJob, optimizer_class
+from simcluster.planning.checkpoint import SimulatedCheckpoint, transfer_rate
+from simcluster.planning.job import Job, ModelSlices
+from simcluster.planning.optimizer import UpdateContext, get_optimizer_class
 from simcluster.planning.owned_parameters import OwnedParameters, parameters_of_stage
-from simcluster.planning.parallel import Plan
+from simcluster.planning.rank_grid import ParallelPlan
 from simcluster.scenario.memory_plan import recipe_of, usable_bytes
-from simcluster.scenario.run_section import CheckpointSpec, MemoryCopies
+from simcluster.scenario.run_section import CheckpointSpec, PeerMemoryCopies
 from simcluster.scenario.schedule_plan import plan_of, schedule_of, slices_of
 from simcluster.schedules import Schedule
 
@@ -62,21 +62,21 @@ class CheckpointCost:
 
 
 def checkpoint_bytes(scenario: Scenario, spec: CheckpointSpec) -> float:
-    """Return the bytes of the whole job's checkpoint, with each parameter once."""
-    return bytes_per_parameter(scenario, spec) * parameters(scenario.model).total
+    """Return the bytes of the whole job's checkpoint, which stores each parameter once."""
+    return checkpoint_bytes_per_parameter(scenario, spec) * parameters(scenario.model).total
 
 
 def checkpoint_cost(scenario: Scenario, spec: CheckpointSpec) -> CheckpointCost:
-    """Return the size and times of a scenario's checkpoint; InputError if no key sets its duration."""
+    """Return the size and times of a scenario's checkpoint; raise InputError if no key sets its duration."""
     if spec.to is None and spec.stall is None:
-        takes = "needs a duration: set to (storage write rate), as in to: 100 GB/s, or stall, as in stall: 5 s"
-        raise scenario.origin.document.error(("run", "checkpoint"), takes)
-    each = bytes_per_parameter(scenario, spec)
+        takes = "needs a duration: set the storage write rate, as in to: 100 GB/s, or the stall, as in stall: 5 s"
+        raise scenario.origin.document.error_at(("run", "checkpoint"), takes)
+    each = checkpoint_bytes_per_parameter(scenario, spec)
     size = checkpoint_bytes(scenario, spec)
-    by_rank = bytes_by_rank(scenario, each)
+    by_rank = checkpoint_bytes_by_rank(scenario, each)
     hosts, by_host = _bytes_by_host(scenario, by_rank)
     written = by_host * (size / by_host.sum())
-    nics = nic_rates(scenario, hosts)
+    nics = node_nic_rates(scenario, hosts)
     copy, linked = snapshot_seconds(scenario, by_rank)
     away = _longest_time(by_host, nics)
     stored = size / spec.to if spec.to else 0.0
@@ -101,51 +101,51 @@ def checkpoint_cost(scenario: Scenario, spec: CheckpointSpec) -> CheckpointCost:
         memory_slowed=spec.slowed or 0.0,
         rank=float(by_rank.max()),
         host=float(by_host.max()),
-        shares=() if apart else _nic_shares(hosts, written, nics, write),
-        memory_shares=_nic_shares(hosts, by_host, nics, peers) if memory else (),
-        notes=tuple(_list_assumptions(spec, size, by_host, linked=linked, wired=wire > stored, apart=apart)),
+        shares=() if apart else _used_nic_shares(hosts, written, nics, write),
+        memory_shares=_used_nic_shares(hosts, by_host, nics, peers) if memory else (),
+        notes=tuple(_list_assumptions(spec, size, by_host, host_links=linked, wired=wire > stored, storage_nics=apart)),
     )
 
 
 # --- bytes ------------------------------------------------------------------------------------------------------------
 
 
-def bytes_per_parameter(scenario: Scenario, spec: CheckpointSpec) -> float:
-    """Return a checkpoint's bytes per parameter: as set, or weights and optimizer state of the memory recipe.
+def checkpoint_bytes_per_parameter(scenario: Scenario, spec: CheckpointSpec) -> float:
+    """Return a checkpoint's bytes per parameter; default: weights and optimizer state of the memory recipe.
 
     Copies that can be recomputed do not count; with Muon it is the mean over all parameters.
     """
     recipe = recipe_of(scenario)
     if spec.bytes_per_parameter:
         return spec.bytes_per_parameter
-    job = UpdateJob(scenario.model, Plan(), recipe)
-    spared = optimizer_class(scenario.training.optimizer).of(job, scenario.training).unneeded_per_parameter
-    return recipe.gathered + recipe.optimizer - spared
+    job = UpdateContext(scenario.model, ParallelPlan(), recipe)
+    optimizer = get_optimizer_class(scenario.training.optimizer).from_training_section(job, scenario.training)
+    return recipe.gathered_weight + recipe.optimizer - optimizer.unneeded_bytes_per_parameter
 
 
-def bytes_by_rank(scenario: Scenario, each: float) -> Floats:
-    """Return the bytes that every rank copies to its host for a checkpoint, at ``each`` bytes per parameter.
+def checkpoint_bytes_by_rank(scenario: Scenario, per_param: float) -> Floats:
+    """Return the bytes that each rank copies to its host, for a checkpoint with N bytes per parameter.
 
     All tensor-parallel ranks copy what they all hold (norms, padding). Storage has it once: of equal tensors the rank
     that writes least writes one (PyTorch, torch/distributed/checkpoint/_dedup_save_plans.py).
     """
-    schedule = schedule_of(scenario)
+    model, schedule = scenario.model, schedule_of(scenario)
     plan = replace(plan_of(scenario, schedule), workers=1)  # one of them writes
-    slices = slices_of(scenario, schedule) or Slices.nearly_even(scenario.model.layers, len(schedule.routes[0]))
-    written = _WritingRanks.of(plan, sharded=scenario.parallel.zero >= 1)
+    slices = slices_of(scenario, schedule) or ModelSlices.split_nearly_evenly(model.layers, len(schedule.routes[0]))
+    written = _WritingRanks.from_plan(plan, sharded=scenario.parallel.zero >= 1)
     found = np.zeros(plan.num_ranks)
     for stage in range(plan.pp):
-        size, ranks = (
-            written.of_stage(_count_held(scenario.model, plan, schedule, slices, stage)),
-            plan.grid[stage].ravel(),
-        )
+        size = written.parameters_per_writer(_count_saved_parameters(model, plan, schedule, slices, stage))
+        ranks = plan.grid[stage].ravel()
         found[ranks] = size.common * written.common[ranks] + size.experts * written.experts[ranks]
-    return np.asarray(each * found)
+    return np.asarray(per_param * found)
 
 
-def _count_held(model: Model, plan: Plan, schedule: Schedule, slices: Slices, stage: int) -> OwnedParameters:
-    held = [schedule.slice_of(stage, chunk) for chunk in range(schedule.num_chunks)]
-    layers = [layer for number in held for layer in slices.layers_of(number)]
+def _count_saved_parameters(
+    model: Model, plan: ParallelPlan, schedule: Schedule, slices: ModelSlices, stage: int
+) -> OwnedParameters:
+    held = [schedule.model_slice(stage, chunk) for chunk in range(schedule.num_chunks)]
+    layers = [layer for number in held for layer in slices.layers_of_slice(number)]
     first, last = 0 in held, len(slices.counts) - 1 in held
     owned = parameters_of_stage(model, plan, layers, first=first, last=last)
     twice = model.tied_embeddings or bool(model.prediction_layers)
@@ -155,33 +155,33 @@ def _count_held(model: Model, plan: Plan, schedule: Schedule, slices: Slices, st
 
 @dataclass(frozen=True)
 class _WritingRanks:
-    """Ranks that write a checkpoint: the first ``shards`` ranks of each dp group, in equal shards."""
+    """Ranks that write a checkpoint (the first ranks of each dp group), and how they split the parameters."""
 
     common: Bools
     experts: Bools
     shards: tuple[int, int]
 
     @classmethod
-    def of(cls, plan: Plan, *, sharded: bool) -> _WritingRanks:
+    def from_plan(cls, plan: ParallelPlan, *, sharded: bool) -> _WritingRanks:
         shards = plan.shard_size if sharded else 1, plan.expert_shard_size if sharded else 1
         common = _first_ranks(plan, "dp", shards[0])
-        if not plan.experts_apart:
+        if not plan.has_separate_expert_groups:
             return cls(common, common, (shards[0], shards[0]))
         return cls(common, _first_ranks(plan, "edp", shards[1]), shards)
 
-    def of_stage(self, held: OwnedParameters) -> OwnedParameters:
-        """Return how many parameters each writing rank of a stage writes, given those that a rank holds."""
+    def parameters_per_writer(self, held: OwnedParameters) -> OwnedParameters:
+        """Return the number of parameters that each writing rank writes, given the parameters of each rank."""
         return OwnedParameters(held.common / self.shards[0], held.experts / self.shards[1])
 
 
-def _first_ranks(plan: Plan, axis: str, count: int) -> Bools:
+def _first_ranks(plan: ParallelPlan, axis: str, count: int) -> Bools:
     found = np.zeros(plan.num_ranks, dtype=bool)
     found[plan.groups(axis)[:, :count]] = True
     return found
 
 
 def _bytes_by_host(scenario: Scenario, by_rank: Floats) -> tuple[list[int], Floats]:
-    hosts, place = np.unique(scenario.cluster.built.hosts[: scenario.gpus], return_inverse=True)
+    hosts, place = np.unique(scenario.cluster.built.node_of_gpu[: scenario.gpus], return_inverse=True)
     size = np.zeros(len(hosts))
     np.add.at(size, place.ravel(), by_rank)
     return hosts.tolist(), size
@@ -190,12 +190,12 @@ def _bytes_by_host(scenario: Scenario, by_rank: Floats) -> tuple[list[int], Floa
 # --- links ------------------------------------------------------------------------------------------------------------
 
 
-def nic_rates(scenario: Scenario, hosts: list[int]) -> Floats:
-    """Return the rate (B/s) of each node's links to the fabric; infinite if all ranks are on one node."""
+def node_nic_rates(scenario: Scenario, hosts: list[int]) -> Floats:
+    """Return the total rate (B/s) of each node's links to the network; infinite if all ranks are on one node."""
     cluster = scenario.cluster.built
     cables: dict[int, dict[int, None]] = {host: {} for host in hosts}
     for rank in range(scenario.gpus):
-        cables[int(cluster.hosts[rank])].update({link: None for link, _ in cluster.host_way(rank, "storage")})
+        cables[int(cluster.node_of_gpu[rank])] |= {link: None for link, _ in cluster.host_memory_route(rank, "storage")}
     return np.array([sum(float(cluster.capacity[link]) for link in own) or np.inf for own in cables.values()])
 
 
@@ -203,14 +203,14 @@ def _longest_time(size: Floats, rate: Floats) -> float:
     return float((size / rate).max())
 
 
-def _nic_shares(hosts: list[int], size: Floats, rate: Floats, seconds: float) -> tuple[tuple[int, float], ...]:
+def _used_nic_shares(hosts: list[int], size: Floats, rate: Floats, seconds: float) -> tuple[tuple[int, float], ...]:
     if not seconds:
         return ()
     return tuple(zip(hosts, np.minimum(WRITE_SHARE, size / rate / seconds).tolist(), strict=True))
 
 
 def snapshot_seconds(scenario: Scenario, by_rank: Floats) -> tuple[float, bool]:
-    """Return the time (s) to copy every rank's bytes to its host, and whether the topology has links for it.
+    """Return the time (s) to copy all ranks' bytes to host memory, and whether the topology has links to it.
 
     GPUs that share a link on the path share its capacity. Without such links each GPU has ``HOST_LINK``.
     """
@@ -218,7 +218,7 @@ def snapshot_seconds(scenario: Scenario, by_rank: Floats) -> tuple[float, bool]:
     loads: dict[int, float] = {}
     for rank, size in enumerate(by_rank.tolist()):
         try:
-            way = cluster.host_way(rank, "d2h") if size else ()
+            way = cluster.host_memory_route(rank, "d2h") if size else ()
         except InputError:
             return float(by_rank.max()) / HOST_LINK, False
         for link, part in way:
@@ -227,53 +227,50 @@ def snapshot_seconds(scenario: Scenario, by_rank: Floats) -> tuple[float, bool]:
 
 
 def _has_storage_nics(scenario: Scenario) -> bool:
-    return bool(scenario.cluster.built.wiring.storage_nics)
+    return bool(scenario.cluster.built.wiring.has_storage_nics)
 
 
 # --- in a step --------------------------------------------------------------------------------------------------------
 
 
-def checkpoint_spec(scenario: Scenario) -> CheckpointSpec:
-    """Return the settings of the checkpoint that a step simulates; omitted keys come from ``run.checkpoint``."""
+def step_checkpoint_spec(scenario: Scenario) -> CheckpointSpec:
+    """Return the settings of the checkpoint in a simulated step; the defaults are those of ``run.checkpoint``."""
     spec = scenario.run.checkpoint if scenario.run else CheckpointSpec()
-    given = (
-        {}
-        if scenario.checkpoint is None
-        else scenario.checkpoint.model_dump(exclude_none=True, exclude={"after", "place"})
-    )
-    if scenario.checkpoint is not None and scenario.checkpoint.place == "peers":  # nothing waits for storage
-        given |= {"mode": "snapshot", "memory": spec.memory or MemoryCopies(), "stall": spec.stall or 0.0}
+    section = scenario.checkpoint
+    given = section.model_dump(exclude_none=True, exclude={"after", "place"}) if section is not None else {}
+    if section is not None and section.place == "peers":  # nothing waits for storage
+        given |= {"mode": "snapshot", "memory": spec.memory or PeerMemoryCopies(), "stall": spec.stall or 0.0}
     return spec.model_copy(update=given)
 
 
-def plan_saved_parts(scenario: Scenario, job: Job) -> SavedParts | None:
-    """Return what the ranks of a job save in a simulated step; None if the step has no checkpoint."""
+def plan_step_checkpoint(scenario: Scenario, job: Job) -> SimulatedCheckpoint | None:
+    """Return what each rank saves in the checkpoint of a simulated step; None without a checkpoint."""
     if scenario.checkpoint is None:
         return None
-    spec, plan = checkpoint_spec(scenario), job.plan
-    weight = checkpoint_cost(scenario, spec)
-    each, written = bytes_per_parameter(scenario, spec), _WritingRanks.of(plan, sharded=scenario.parallel.zero >= 1)
-    held = [written.of_stage(_count_held(job.model, plan, job.schedule, job.slices, stage)) for stage in range(plan.pp)]
-    sizes = tuple((each * part.common, each * part.experts) for part in held)
+    spec, plan = step_checkpoint_spec(scenario), job.plan
+    weight, each = checkpoint_cost(scenario, spec), checkpoint_bytes_per_parameter(scenario, spec)
+    written = _WritingRanks.from_plan(plan, sharded=scenario.parallel.zero >= 1)
+    saved = (_count_saved_parameters(job.model, plan, job.schedule, job.slices, stage) for stage in range(plan.pp))
+    sizes = tuple((each * part.common, each * part.experts) for part in map(written.parameters_per_writer, saved))
     blocking, to = {"blocking": True, "snapshot": False}[spec.mode], scenario.checkpoint.place
-    by_rank = bytes_by_rank(scenario, each)
+    by_rank = checkpoint_bytes_by_rank(scenario, each)
     once = checkpoint_bytes(scenario, spec) / float(by_rank.sum()) if to == "storage" else 1.0
     seconds, stall = weight.stall if blocking else weight.write, spec.stall or 0.0
-    wired = not _has_storage_nics(scenario) and bool(scenario.cluster.built.host_way(0, "storage"))
+    wired = not _has_storage_nics(scenario) and bool(scenario.cluster.built.host_memory_route(0, "storage"))
     if to == "peers" and spec.memory is not None:
         seconds, stall = weight.memory_write, spec.memory.stall or 0.0
         wired = spec.memory.write is None
-    return SavedParts(
-        after=scenario.checkpoint.after,
+    return SimulatedCheckpoint(
+        after_step=scenario.checkpoint.after,
         blocking=blocking,
         sizes=sizes,
-        saves=tuple(zip(written.common.tolist(), written.experts.tolist(), strict=True)),
-        bounds=tuple(transfer_rate(once * sum(size), seconds) for size in sizes),
-        written=once,
-        copying=-1.0 if snapshot_seconds(scenario, by_rank)[1] else weight.rank / HOST_LINK,
-        stall=stall,
-        writing=-1.0 if wired else seconds,
-        to=to,
+        saved_by_rank=tuple(zip(written.common.tolist(), written.experts.tolist(), strict=True)),
+        rate_limits=tuple(transfer_rate(once * sum(size), seconds) for size in sizes),
+        written_share=once,
+        copy_seconds=-1.0 if snapshot_seconds(scenario, by_rank)[1] else weight.rank / HOST_LINK,
+        stall_seconds=stall,
+        write_seconds=-1.0 if wired else seconds,
+        destination=to,
     )
 
 
@@ -281,7 +278,7 @@ def plan_saved_parts(scenario: Scenario, job: Job) -> SavedParts | None:
 
 
 def count_host_copies(spec: CheckpointSpec) -> int:
-    """Return how many copies of its part of a checkpoint a node's host memory holds at once.
+    """Return how many copies of a node's part of a checkpoint the node's host memory contains at once.
 
     A snapshot that is being written and the next one; with copies in peers' memory also its own and a peer's, each with
     the next one.
@@ -289,19 +286,19 @@ def count_host_copies(spec: CheckpointSpec) -> int:
     return (2 if spec.mode == "snapshot" else 0) + (4 if spec.memory else 0)
 
 
-def host_copy_bytes(scenario: Scenario, spec: CheckpointSpec) -> float:
-    """Return the bytes of checkpoint copies in the fullest host memory, of a node or of a rack's tray."""
-    by_rank = bytes_by_rank(scenario, bytes_per_parameter(scenario, spec))
+def host_checkpoint_bytes(scenario: Scenario, spec: CheckpointSpec) -> float:
+    """Return the bytes of checkpoint copies in the fullest host memory (of a node, or in a rack of a tray)."""
+    by_rank = checkpoint_bytes_by_rank(scenario, checkpoint_bytes_per_parameter(scenario, spec))
     of_box: dict[tuple[int, int], float] = {}
     for rank, size in enumerate(by_rank.tolist()):
-        box = scenario.cluster.built.box_of(rank)
+        box = scenario.cluster.built.node_and_tray(rank)
         of_box[box] = of_box.get(box, 0.0) + size
     return count_host_copies(spec) * max(of_box.values())
 
 
 def describe_host_memory(scenario: Scenario, offloaded: float, spec: CheckpointSpec | None) -> tuple[str, bool]:
-    """Return a line on the use of the fullest host memory ("" if unused), and whether it is a warning."""
-    saved = host_copy_bytes(scenario, spec) if spec else 0.0
+    """Describe the use of the fullest host memory ("" if unused), and return whether the text is a warning."""
+    saved = host_checkpoint_bytes(scenario, spec) if spec else 0.0
     need, known = offloaded + saved, scenario.cluster.topology.host_memory
     if not need:
         return "", False
@@ -322,16 +319,16 @@ def describe_host_memory(scenario: Scenario, offloaded: float, spec: CheckpointS
 
 
 def _list_assumptions(
-    spec: CheckpointSpec, size: float, by_host: Floats, *, linked: bool, wired: bool, apart: bool
+    spec: CheckpointSpec, size: float, by_host: Floats, *, host_links: bool, wired: bool, storage_nics: bool
 ) -> list[str]:
     fullest, copies = float(by_host.max()), count_host_copies(spec)
     found = [f"a checkpoint is {size / 1e12:.3g} TB, {fullest / 1e9:.3g} GB on the fullest node"]
     if spec.to:
-        found.append(f"{spec.keep} are kept on storage: {spec.keep * size / 1e12:.3g} TB")
-    if copies and not linked:
-        found.append(f"the topology has no link to host memory: {HOST_LINK / 1e9:g} GB/s per GPU are assumed")
+        found.append(f"{spec.keep} checkpoints are kept on storage: {spec.keep * size / 1e12:.3g} TB")
+    if copies and not host_links:
+        found.append(f"the topology has no link to host memory: assuming {HOST_LINK / 1e9:g} GB/s per GPU")
     if wired:
         found.append("the write is limited by the nodes' NICs, not by storage")
-    if apart:
+    if storage_nics:
         found.append("nodes have separate NICs for storage: the write does not slow training")
     return found

@@ -1,4 +1,4 @@
-"""Documents of ``kind: import``: topologies read from files of other tools.
+"""Topology documents of ``kind: import``, which name topology files of other tools.
 
 The readers themselves are imported only where such a file is named.
 """
@@ -11,16 +11,16 @@ from pathlib import Path
 from typing import Any
 
 from simcluster.base.errors import InputError
-from simcluster.base.satellites import load_provided
+from simcluster.base.satellites import load_satellite_object
 from simcluster.documents.diagnostics import KeyPath
-from simcluster.documents.reading import Document, validate
+from simcluster.documents.yaml_documents import Document, validate_document
 
 ENDINGS = (".xml", ".graphml", ".json", ".txt", ".out", ".log", ".ibnetdiscover", ".topo")
 """Endings that YAML topology files never have."""
 
 
 def is_importable(path: str | Path) -> bool:
-    """Return whether a path is a topology file of another tool, by its content or ending."""
+    """Return whether a path is a topology file of another tool, judged by content or file extension."""
     path = Path(path)
     if not path.is_file():
         return False
@@ -28,10 +28,10 @@ def is_importable(path: str | Path) -> bool:
         return _is_astra_network(path)
     if path.suffix in ENDINGS:
         return True
-    from simcluster.documents.given_files import read_bytes
+    from simcluster.documents.input_files import read_input_bytes
 
     try:
-        return load_provided("form of a topology file")(read_bytes(path), str(path)) is not None
+        return load_satellite_object("form of a topology file")(read_input_bytes(path), str(path)) is not None
     except InputError:
         return False  # the reader of topology files says what is wrong with it
 
@@ -44,16 +44,16 @@ def _is_astra_network(path: Path) -> bool:
         return False
     if b"npus_count" not in head:
         return False
-    return bool(load_provided("ASTRA-sim network")(head.decode("utf-8", errors="replace")))
+    return bool(load_satellite_object("ASTRA-sim network")(head.decode("utf-8", errors="replace")))
 
 
-def import_document(path: Path) -> Document:
-    """Return a topology document of ``kind: import`` for one file, in which parameters can be set."""
+def make_import_document(path: Path) -> Document:
+    """Return a topology document of ``kind: import`` that names one file."""
     return Document(data={"kind": "import", "files": [str(path)]}, source=str(path), folder=path.parent)
 
 
-def resolve_files(fields: Mapping[str, Any], folder: Path) -> dict[str, Any]:
-    """Return a ``kind: import`` document with file paths resolved against ``folder``; others unchanged."""
+def resolve_import_paths(fields: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+    """Return a ``kind: import`` topology document with its file paths resolved against ``folder``."""
     files = fields.get("files")
     files = [files] if isinstance(files, str) else files
     if fields.get("kind") != "import" or not isinstance(files, list):
@@ -61,8 +61,8 @@ def resolve_files(fields: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     return {**fields, "files": [str(folder / file) if isinstance(file, str) else file for file in files]}
 
 
-def expand_import(document: Document, where: KeyPath = ()) -> Document:
-    """Return the document with its ``kind: import`` section replaced by the imported topology.
+def expand_import_section(document: Document, where: KeyPath = ()) -> Document:
+    """Return the document with a ``kind: import`` section replaced by the topology in the named files.
 
     ``where`` is the path of the section. Files do not state the network's ``routing``, which stays as written. Raises
     InputError naming file, line and, within another document, the key.
@@ -75,12 +75,12 @@ def expand_import(document: Document, where: KeyPath = ()) -> Document:
     depth = len(where)
     below = {path[depth:]: mark for path, mark in document.marks.items() if path[:depth] == where and path != where}
     wish = {key: value for key, value in fields.items() if key != "routing"}
-    spec = validate(load_provided("import of a topology"), Document(wish, document.source, document.folder, below))
+    spec = validate_document(load_satellite_object("import of a topology"), replace(document, data=wish, marks=below))
     try:
-        graph = load_provided("topology of other tools")(spec.files, spec)
+        graph = load_satellite_object("topology of other tools")(spec.files, spec)
     except InputError as error:
         if where or not str(error).startswith(spec.files):
-            raise document.error(where, str(error)) from None
+            raise document.error_at(where, str(error)) from None
         raise
     data: Any = {**graph, **{key: fields[key] for key in ("routing",) if key in fields}}
     for position in range(depth - 1, -1, -1):

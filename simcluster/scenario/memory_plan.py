@@ -1,4 +1,4 @@
-"""Memory of a scenario: recipe, tensor shapes, overheads, footprint of every stage, and whether it fits.
+"""Memory of a scenario: recipe, tensor shapes, overheads, footprint of each stage, and fit in GPU memory.
 
 No device time and no clock is needed, so a plan can be judged at once. The count is of what a training framework
 allocates; a share of GPU memory (``HEADROOM``) is left free for the rest: the CUDA context, library buffers, holes
@@ -19,13 +19,13 @@ from simcluster.model.layers import RankShape
 from simcluster.model.memory import offloaded_bytes
 from simcluster.model.mixture import ExpertKernels
 from simcluster.model.recipes import Recipe, recipe_named
+from simcluster.planning.block_memory import block_memory_table
 from simcluster.planning.footprint import Footprint, stage_footprint
-from simcluster.planning.job import Job, Offload
-from simcluster.planning.optimizer import optimizer_class
-from simcluster.planning.owned_parameters import Overheads, nccl_buffer_bytes
-from simcluster.planning.parallel import Plan
-from simcluster.planning.residency import block_residencies
-from simcluster.planning.sharded_units import unsharded_peak
+from simcluster.planning.fsdp_units import peak_unsharded_bytes
+from simcluster.planning.job import Job, OffloadOptions
+from simcluster.planning.optimizer import get_optimizer_class
+from simcluster.planning.owned_parameters import MemoryOverheads, nccl_buffer_bytes
+from simcluster.planning.rank_grid import ParallelPlan
 from simcluster.scenario.schedule_plan import outer_state_bytes
 from simcluster.traffic.nccl.platforms import Platform, load_platform
 
@@ -37,31 +37,31 @@ HEADROOM = 0.1
 """Share of GPU memory that is left free by default: below it a run is "tight", and no search recommends it."""
 
 Fit = Literal["yes", "tight", "no"]
-"""Whether a job fits: with the headroom, without it, or not at all."""
+"""Whether a job fits in memory: with headroom (yes), only without headroom (tight), or not at all."""
 
 OVER, TIGHT = " !", " ~"
-"""Marks after bytes: above the GPU's memory, and above the usable part."""
+"""Marks after bytes that exceed the GPU's memory (OVER) or its usable part (TIGHT)."""
 
 
 def usable_bytes(capacity: float, headroom: float = HEADROOM) -> float:
-    """Return the usable bytes of a GPU with ``capacity`` bytes, without the headroom."""
+    """Return the bytes of GPU memory that a job may use: the capacity minus a share left free (``headroom``)."""
     return (1 - headroom) * capacity
 
 
 def judge_fit(memory: float, capacity: float, headroom: float = HEADROOM) -> Fit:
-    """Return whether ``memory`` bytes fit in a GPU's ``capacity``: yes, tight (less than the headroom free) or no."""
+    """Return whether ``memory`` bytes fit in a GPU's memory: yes, no, or tight (headroom partly used)."""
     if memory > capacity:
         return "no"
     return "tight" if memory > usable_bytes(capacity, headroom) else "yes"
 
 
 def fit_mark(memory: float, capacity: float, headroom: float = HEADROOM) -> str:
-    """Return the mark that a table shows after ``memory`` bytes that do not fit; "" if they do."""
+    """Return the mark that tables append to memory that does not fit, or only tightly; "" if the memory fits."""
     return {"no": OVER, "tight": TIGHT, "yes": ""}[judge_fit(memory, capacity, headroom)]
 
 
 def parse_headroom(text: str) -> float:
-    """Return the headroom, a share of GPU memory, from text such as "10%" or "0.1"; InputError if invalid."""
+    """Parse the share of GPU memory to leave free, such as "10%" or "0.1"; raise InputError if invalid."""
     number, percent = (text[:-1], 100) if text.endswith("%") else (text, 1)
     try:
         part = float(number) / percent
@@ -70,14 +70,14 @@ def parse_headroom(text: str) -> float:
     return check_headroom(part, text)
 
 
-def check_headroom(part: float, written: object) -> float:
-    """Return the headroom unchanged; raise InputError unless it is at least 0 and below 1."""
-    if not 0 <= part < 1:
+def check_headroom(share: float, written: object) -> float:
+    """Return the headroom (share of GPU memory left free) unchanged; raise InputError unless 0 <= headroom < 1."""
+    if not 0 <= share < 1:
         raise InputError(
-            f"headroom {written!r} must be the share of GPU memory that is left free, from 0 to below 1, as in "
-            f'"10%" or 0.1'
+            f'headroom must be the share of GPU memory left free, at least 0 and below 1, as in "10%" or 0.1; '
+            f"got {written!r}"
         )
-    return part
+    return share
 
 
 ELEMENT_BYTES = {
@@ -105,12 +105,12 @@ _HALF_BYTES = 2.0  # of a weight in 16 bits
 
 
 def recipe_of(scenario: Scenario) -> Recipe:
-    """Return the memory recipe (bytes per parameter) of a scenario, as named or by its precision."""
+    """Return the memory recipe (bytes per parameter) of a scenario; the default depends on the precision."""
     return recipe_named(scenario.training.memory_recipe or _RECIPE[scenario.training.precision])
 
 
 def shape_of(scenario: Scenario) -> RankShape:
-    """Return the settings that, with the model, determine the tensor and kernel shapes of a rank."""
+    """Return the settings that determine, together with the model, the tensor and kernel shapes on a rank."""
     training, parallel, memory = scenario.training, scenario.parallel, scenario.memory
     software, recipe = scenario.software, recipe_of(scenario)
     experts = software.experts if software else ExpertKernels()
@@ -130,7 +130,7 @@ def shape_of(scenario: Scenario) -> RankShape:
         ep=parallel.ep,
         etp=parallel.etp or 0,
         sequence_parallel=parallel.sequence_parallel,
-        relayed=parallel.ep > 1 and parallel.expert_dispatch.relays,
+        relayed=parallel.ep > 1 and parallel.expert_dispatch.relays_tokens,
         all_gathered=parallel.ep > 1 and parallel.expert_dispatch.kind == "allgather",
         sent_cast=parallel.ep > 1 and parallel.expert_dispatch.dtype == "fp8",
         recompute=training.recompute,
@@ -157,33 +157,33 @@ def shape_of(scenario: Scenario) -> RankShape:
 
 
 def _weight_cast_bytes(scenario: Scenario, recipe: Recipe) -> float:
-    """Return the bytes that a cast moves per weight: the 16-bit weight and its copies in the recipe.
+    """Return the bytes per weight that a cast to low precision reads and writes.
 
     Two copies where the recipe keeps none; 0 where weights themselves are in 8 bits, since they are gathered as
     operands.
     """
     precision = scenario.training.precision
-    if recipe.gathered < _HALF_BYTES:
+    if recipe.gathered_weight < _HALF_BYTES:
         return 0.0
     each = _CAST_BYTES[precision]
     return ELEMENT_BYTES[precision] + (round(recipe.copies / each) or 2) * each
 
 
 def platform_of(scenario: Scenario) -> Platform | None:
-    """Return the NCCL platform of the job; None if link rates and latencies alone count."""
+    """Return the NCCL platform of the job; None if links alone determine transfer times."""
     chosen = scenario.collectives.nccl
     name = scenario.cluster.built.nccl if chosen == "auto" else chosen
     return None if name in (None, "none") else load_platform(name)
 
 
-def overheads_of(scenario: Scenario, plan: Plan) -> Overheads:
-    """Return memory for fragmentation and buffers of a job's ranks, from the scenario's ``memory`` section."""
+def overheads_of(scenario: Scenario, plan: ParallelPlan) -> MemoryOverheads:
+    """Return the memory per rank for fragmentation and library buffers, from the section ``memory``."""
     memory = scenario.memory
     communication = memory.communication_buffers
     if communication == "auto":
         machines = len(set(scenario.cluster.built.host_of[: scenario.gpus]))
         communication = nccl_buffer_bytes(plan, platform_of(scenario), machines=machines)
-    return Overheads(
+    return MemoryOverheads(
         fragmentation=memory.fragmentation,
         communication=0.0 if communication == "none" else communication,
         workspace=memory.workspace or 0.0,
@@ -191,26 +191,26 @@ def overheads_of(scenario: Scenario, plan: Plan) -> Overheads:
     )
 
 
-def offload_of(scenario: Scenario) -> Offload:
-    """Return what the scenario offloads to host memory, and how."""
+def offload_of(scenario: Scenario) -> OffloadOptions:
+    """Return the options for offloading activations and optimizer state to host memory."""
     chosen, recipe, cluster = scenario.memory.offload, recipe_of(scenario), scenario.cluster.built
     model, shape = scenario.model, shape_of(scenario)
-    blocks = block_residencies(model, shape)
+    blocks = block_memory_table(model, shape)
 
-    def kept(layers: Sequence[int]) -> float:
+    def kept_bytes(layers: Sequence[int]) -> float:
         if chosen.modules:
             return sum(offloaded_bytes(model, shape, layer, chosen.modules) for layer in layers)
         return sum(map(blocks.kept_bytes, layers))
 
-    boxes = Counter(cluster.box_of(rank) for rank in range(scenario.gpus)) if chosen.optimizer == "host" else {}
-    return Offload(
+    boxes = Counter(cluster.node_and_tray(rank) for rank in range(scenario.gpus)) if chosen.optimizer == "host" else {}
+    return OffloadOptions(
         activations=chosen.activations,
-        ahead=chosen.ahead,
-        kept=kept,
+        prefetch_actions=chosen.ahead,
+        kept_bytes_of_layers=kept_bytes,
         optimizer=chosen.optimizer,
         state_bytes=recipe.optimizer,
         gradient_bytes=recipe.gradient,
-        weight_bytes=recipe.gathered,
+        weight_bytes=recipe.gathered_weight,
         update_bytes=recipe.update_traffic,
         host_rate=(chosen.host_update or math.inf) / max(boxes.values(), default=1),
         bucket=chosen.bucket,
@@ -219,17 +219,16 @@ def offload_of(scenario: Scenario) -> Offload:
 
 
 def footprints_of(scenario: Scenario, job: Job) -> tuple[Footprint, ...]:
-    """Return the peak memory footprint of each stage.
+    """Return the peak memory footprint of each pipeline stage.
 
     Where experts get unequal numbers of tokens, it is that of the stage's fullest rank.
     """
     shape, recipe, overheads = shape_of(scenario), recipe_of(scenario), overheads_of(scenario, job.plan)
     moe = scenario.model.moe
-    experts = (
-        ExpertLoads.for_faults(scenario.faults, job.plan, scenario.seed, moe.routes, moe.capacity_shares)
-        if moe
-        else None
-    )
+    experts = None
+    if moe:
+        routes, capacity = moe.token_routes, moe.capacity_in_even_shares
+        experts = ExpertLoads.from_faults(scenario.faults, job.plan, scenario.seed, routes, capacity)
     return tuple(
         replace(
             stage_footprint(
@@ -248,14 +247,14 @@ def footprints_of(scenario: Scenario, job: Job) -> tuple[Footprint, ...]:
                 optimizer=job.data_parallel.optimizer,
                 outer=outer_state_bytes(scenario) if scenario.training.outer else 0.0,
             ),
-            unsharded=unsharded_peak(job, stage) if scenario.parallel.zero >= 2 else 0.0,
+            unsharded=peak_unsharded_bytes(job, stage) if scenario.parallel.zero >= 2 else 0.0,
         )
         for stage in range(job.plan.pp)
     )
 
 
 def describe_recompute(training: Training) -> str:
-    """Describe the recomputation: none, full, or selective with modules beyond the attention core."""
+    """Describe the recomputation: "none", "full", or "selective" (with the modules if they are not the default)."""
     own = training.recompute_modules
     listed = training.recompute == "selective" and own != ("core_attn",)
     return f"{training.recompute} ({', '.join(own)})" if listed else training.recompute
@@ -265,7 +264,7 @@ def describe_recompute(training: Training) -> str:
 
 
 def recipe_document(scenario: Scenario) -> dict[str, Any]:
-    """Return the memory recipe as in the result JSON: bytes per parameter of each part, unsharded."""
+    """Return the memory recipe as a dict for the result JSON: bytes per parameter of each part, without sharding."""
     recipe = recipe_of(scenario)
     return {
         "weight": recipe.weight,
@@ -277,21 +276,21 @@ def recipe_document(scenario: Scenario) -> dict[str, Any]:
 
 
 def describe_recipe(scenario: Scenario) -> str:
-    """Describe the memory recipe: "18 B per parameter (weights 2, gradients 4, optimizer 12: mixed-18, by default)"."""
+    """Describe the memory recipe, as in "18 B per parameter (weights 2, gradients 4, optimizer 12: mixed-18)"."""
     recipe = recipe_of(scenario)
     default = ", by default" if scenario.training.memory_recipe is None else ""
-    less = optimizer_class(scenario.training.optimizer).state_in_words(recipe)
-    return f"{recipe.total:g} B per parameter ({describe_parts(recipe)}: {recipe.name}{default}{less})"
+    less = get_optimizer_class(scenario.training.optimizer).describe_state_difference(recipe)
+    return f"{recipe.total:g} B per parameter ({describe_recipe_parts(recipe)}: {recipe.name}{default}{less})"
 
 
-def describe_parts(recipe: Recipe) -> str:
-    """Return a memory recipe's bytes per parameter as text: "weights 2, gradients 4, optimizer 12"."""
+def describe_recipe_parts(recipe: Recipe) -> str:
+    """Describe a memory recipe's bytes per parameter, as in "weights 2, gradients 4, optimizer 12"."""
     return f"weights {recipe.weight:g}, gradients {recipe.gradient:g}, optimizer {recipe.optimizer:g}"
 
 
-def describe_change(before: Recipe, after: Recipe) -> str:
-    """Describe how two memory recipes differ: "gradients 4 -> 2 B per parameter, in memory and over dp"."""
-    return "; ".join(_recipe_changes(before, after)) or "what the update reads and writes"
+def describe_recipe_change(before: Recipe, after: Recipe) -> str:
+    """Describe how two memory recipes differ, as in "gradients 4 -> 2 B per parameter, in memory and over dp"."""
+    return "; ".join(_recipe_changes(before, after)) or "only the memory traffic of the optimizer update"
 
 
 def _recipe_changes(before: Recipe, after: Recipe) -> Iterator[str]:

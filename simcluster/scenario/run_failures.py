@@ -1,4 +1,4 @@
-"""The ``failures`` of a long run: what fails, how often, with which effect, and defective nodes.
+"""The section ``run.failures`` of a scenario: failure rates, effects and repairs, and defective nodes.
 
 Rates are given one of four ways; durations are written "5 min" or as a mapping with a ``kind`` (``times``).
 """
@@ -12,10 +12,10 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from simcluster.base.errors import InputError
 from simcluster.base.units import DAY, YEAR, Seconds
+from simcluster.documents.base_spec import NUMBER_OR_TEXT, Spec
 from simcluster.documents.catalogue import load_presets
 from simcluster.documents.diagnostics import RuleError
-from simcluster.documents.kinds import FileForms
-from simcluster.documents.spec import NUMBER_OR_TEXT, Spec
+from simcluster.documents.field_annotations import SchemaAlternatives
 from simcluster.scenario.run_times import Fraction, Shape, Time
 
 Of = Literal["gpu", "memory", "host", "rack", "nic", "cable", "switch", "neighbour", "job"]
@@ -26,7 +26,7 @@ Positive = Annotated[float, Field(strict=False, gt=0)]
 
 
 def _parse_share(value: object) -> object:
-    wrong = InputError(f"must be a share, got {str(value)[:40]!r}; write a number from 0 to 1, or as in 2 %")
+    wrong = InputError(f"must be a share from 0 to 1, as in 0.02 or 2 %; got {str(value)[:40]!r}")
     if isinstance(value, bool):
         raise wrong
     if isinstance(value, str) and value.strip().endswith("%"):
@@ -41,13 +41,13 @@ Share = Annotated[Fraction, BeforeValidator(_parse_share), NUMBER_OR_TEXT]
 Whole = Annotated[int, Field(strict=True, ge=0, le=10**7)]
 
 
-class ExponentialLaw(Spec):
-    """Memoryless failures, at a constant rate."""
+class ExponentialLifetimes(Spec):
+    """Memoryless lifetimes: failures at a constant rate."""
 
     kind: Literal["exponential"] = "exponential"
 
 
-class WeibullLaw(Spec):
+class WeibullLifetimes(Spec):
     """Lifetimes that depend on a device's age; a failed device is replaced by a new one."""
 
     kind: Literal["weibull"]
@@ -59,8 +59,8 @@ class WeibullLaw(Spec):
     """Age of the oldest device at the start of the run."""
 
 
-class BadBatch(Spec):
-    """Defective nodes: a share of the nodes that fails more often than the others."""
+class DefectiveNodesSpec(Spec):
+    """Defective nodes: a share of the nodes that fails more often than the other nodes."""
 
     share: Share
     """Share of the nodes that are defective."""
@@ -71,27 +71,27 @@ class BadBatch(Spec):
     retire: Annotated[float, Field(strict=False, ge=0, le=1000)] = 0.0
     """Number of failures after which a node is replaced for good; 0: never."""
     within: Seconds | None = None
-    """Time window in which a node's failures count for retire; default: all failures count."""
+    """Time window in which a node's failures count towards the limit `retire`; default: all failures count."""
     rule: Literal["window", "fading"] = "window"
-    """Weight of a failure that counts for retire: 1 within the window (window), or halved for every window that has
+    """Weight of a failure towards the limit `retire`: 1 within the window (window), or halved for every window that has
     passed (fading)."""
     replaced: Time | None = None
     """Duration of a permanent replacement of a node; default: as for a repair."""
 
     @model_validator(mode="after")
-    def _check_retirement(self) -> BadBatch:
+    def _check_retirement(self) -> DefectiveNodesSpec:
         if self.within == 0 or (self.rule == "fading" and self.within is None):
-            count = "is a time above 0, in which failures count for rule: fading; write it, as in 7 d"
+            count = "must be a time above 0, as in 7 d; 'rule: fading' requires this key"
             raise RuleError([(("within",), count)])
         if not self.retire and (self.within is not None or self.replaced is not None):
             key = "within" if self.within is not None else "replaced"
-            needs = "is for retired nodes and needs the number of failures before that; write retire: 3"
+            needs = "applies only if nodes retire; set after how many failures, as in retire: 3"
             raise RuleError([((key,), needs)])
         return self
 
 
 class FailureSpec(Spec):
-    """One kind of failure: its rate, its effect on the job, and the repair.
+    """One type of failure: failure rate, effect on the job, and repair.
 
     The rate is one of ``mtbf``, ``per_1000_node_days``, ``per_year``, and ``count`` with ``within``.
     """
@@ -102,7 +102,7 @@ class FailureSpec(Spec):
     neighbour (another job that slows shared links) or job (software, data, people)."""
     effect: Literal["stop", "slow", "pause", "silent", "alarm"] = "stop"
     """Effect on the job: it stops (stop); a device or link slows down for a time (slow); the job pauses (pause);
-    results are wrong until a verification finds it or lasts is over (silent); or a false alarm replaces a node after
+    results are wrong until a verification detects this or `lasts` ends (silent); or a false alarm replaces a node after
     the next checkpoint (alarm)."""
     mtbf: Seconds | None = None
     """Mean time between failures of one device."""
@@ -116,9 +116,9 @@ class FailureSpec(Spec):
     """Observation period in which `count` failures occurred."""
     gpus: Whole | None = None
     """Number of GPUs on which `count` failures were observed; default: as many as the job has."""
-    law: Annotated[ExponentialLaw | WeibullLaw, Field(discriminator="kind")] = ExponentialLaw()
+    law: Annotated[ExponentialLifetimes | WeibullLifetimes, Field(discriminator="kind")] = ExponentialLifetimes()
     """Distribution of lifetimes: memoryless (exponential), or dependent on the device's age (weibull)."""
-    bad: BadBatch | None = None
+    bad: DefectiveNodesSpec | None = None
     """Defective nodes: a share of the nodes that fails more often than the others."""
     detect: Time | None = None
     """Time until the failure is detected; default: the run's detection."""
@@ -150,39 +150,38 @@ class FailureSpec(Spec):
         given = [name for name, value in rates.items() if value is not None]
         if len(given) != 1:
             got = " and ".join(given) or "none"
-            raise InputError(f"failures.{self.name}: the rate is required: set one of {', '.join(rates)}; got {got}")
+            raise InputError(f"failures.{self.name}: one rate is required: set one of {', '.join(rates)}; got {got}")
         if (self.count is None) != (self.within is None):
-            raise InputError(f"failures.{self.name}: count and within need each other, as in count: 419, within: 54 d")
+            raise InputError(f"failures.{self.name}: set both 'count' and 'within', as in count: 419, within: 54 d")
         if self.mtbf == 0 or self.within == 0:
-            raise InputError(f"failures.{self.name}: mtbf and within must be longer than zero; write as in 50 d")
+            raise InputError(f"failures.{self.name}: 'mtbf' and 'within' must be above 0, as in 50 d")
         self._check_effect()
         return self
 
     def _check_effect(self) -> None:
         levels, fields = self.by or self.left, type(self).model_fields
         if self.effect == "slow" and not levels:
-            raise InputError(f"failures.{self.name}: set the slowdown: by: [1.05, 1.2] of a GPU, left: [0.5] of a link")
+            raise InputError(f"failures.{self.name}: 'effect: slow' needs a factor; set by: [1.2] or left: [0.5]")
         of_device = self.of in ("gpu", "memory", "host", "rack")
         of_link = self.of in ("nic", "cable", "switch", "neighbour")
         if (self.by and not of_device) or (self.left and not of_link):
             raise InputError(
-                f"failures.{self.name}: by applies only to gpu, memory, host and rack failures, left only to nic, "
-                "cable, switch and neighbour failures; remove it here"
+                f"failures.{self.name}: '{'by' if self.by and not of_device else 'left'}' is invalid for of: {self.of};"
+                f" remove it ('by' is for gpu, memory, host and rack, 'left' for nic, cable, switch and neighbour)"
             )
         if self.of == "neighbour" and self.effect != "slow":
-            raise InputError(f"failures.{self.name}: a neighbour slows the job down; write effect: slow")
+            raise InputError(f"failures.{self.name}: 'of: neighbour' allows only one effect; write effect: slow")
         if self.shares and len(self.shares) != len(levels):
-            raise InputError(
-                f"failures.{self.name}: {len(self.shares)} shares for {len(levels)} levels; write one each"
-            )
+            got = f"{len(self.shares)} 'shares' for {len(levels)} values of 'by' or 'left'"
+            raise InputError(f"failures.{self.name}: {got}; write one share per value")
         if self.effect in ("slow", "pause", "silent") and self.lasts is None:
-            raise InputError(f"failures.{self.name}: effect {self.effect} needs a duration; set lasts: 10 min")
+            raise InputError(f"failures.{self.name}: 'effect: {self.effect}' needs a duration; set lasts: 10 min")
         for key, (unused, why) in _UNUSED.items():
             if key in self.model_fields_set and unused(self) and getattr(self, key) != fields[key].default:
-                raise InputError(f"failures.{self.name}: {key} {why}; remove it")
+                raise InputError(f"failures.{self.name}: {key!r} {why}; remove {key}")
 
-    def rate(self, devices: float, machines: float, gpus: float) -> float:
-        """Return the failure rate (1/s) of all devices of the job together."""
+    def job_failure_rate(self, devices: float, machines: float, gpus: float) -> float:
+        """Return the total failure rate (1/s) of all devices of the job."""
         if self.mtbf is not None:
             return devices / self.mtbf
         if self.per_1000_node_days is not None:
@@ -195,27 +194,27 @@ class FailureSpec(Spec):
 
 
 _UNUSED: Mapping[str, tuple[Callable[[FailureSpec], bool], str]] = {
-    "gpus": (lambda spec: spec.count is None, "applies only with count, which is not set"),
+    "gpus": (lambda spec: spec.count is None, "applies only with 'count', which is not set"),
     "machines": (
         lambda spec: spec.repair is None and spec.of != "rack",
-        "applies only with repair or of: rack, and neither is set",
+        "applies only with 'repair' or 'of: rack', and neither is set",
     ),
-    "by": (lambda spec: spec.effect != "slow", "is for effect: slow"),
-    "left": (lambda spec: spec.effect != "slow", "is for effect: slow"),
-    "lasts": (lambda spec: spec.effect in ("stop", "alarm"), "is for effect: slow, pause, silent"),
+    "by": (lambda spec: spec.effect != "slow", "applies only to 'effect: slow'"),
+    "left": (lambda spec: spec.effect != "slow", "applies only to 'effect: slow'"),
+    "lasts": (lambda spec: spec.effect in ("stop", "alarm"), "applies only to effects slow, pause and silent"),
 }
-"""Fields of a failure that some kinds do not have: the condition, and the rule."""
+"""Fields that not all failures have: the condition under which they are unused, and the rule."""
 
 
-def known_failures() -> tuple[str, ...]:
-    """Return the names of the failure sets in the catalogue."""
+def list_failure_sets() -> tuple[str, ...]:
+    """Return the names of the built-in sets of failures in the catalogue."""
     return tuple(load_presets("failures.yaml"))
 
 
 class FailuresSpec(Spec):
-    """Failures of a run: a built-in set, and additional failures."""
+    """Failures during a training run: a built-in set, and additional failures."""
 
-    of: Annotated[str | None, FileForms(lambda: (known_failures(), type(None)))] = None
+    of: Annotated[str | None, SchemaAlternatives(lambda: (list_failure_sets(), type(None)))] = None
     """Name of a built-in set of failures (simcluster list failures)."""
     times: Positive = 1.0
     """Factor on the rates of all failures."""

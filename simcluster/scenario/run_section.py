@@ -1,7 +1,7 @@
-"""The ``run`` section of a scenario: length and stages of training, failures, and their handling.
+"""The section ``run`` of a scenario: length and stages of a training run, failures and recovery.
 
-Durations are written "5 min" or as a mapping with a ``kind`` (``times``); rates one of four ways. The step simulator
-times the states of the cluster during a run (``longrun/studies``).
+Durations are written "5 min" or as a mapping with a ``kind`` (``run_times``); rates one of four ways. The step
+simulator times the states of the cluster during a run (``longrun/studies``).
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from pydantic import BeforeValidator, Field, StrictBool, model_validator
 from simcluster.base.counts import LETTERS
 from simcluster.base.errors import InputError
 from simcluster.base.units import BytesPerSecond, Days, NamedSeconds, Seconds, parse_seconds
-from simcluster.documents.diagnostics import RuleError, did_you_mean, shown
-from simcluster.documents.kinds import FileForms
-from simcluster.documents.spec import NUMBER_OR_TEXT, Spec
-from simcluster.scenario.run_failures import FailureSpec, FailuresSpec, Positive, Share, Whole, known_failures
+from simcluster.documents.base_spec import NUMBER_OR_TEXT, Spec
+from simcluster.documents.diagnostics import RuleError, did_you_mean, quote_value
+from simcluster.documents.field_annotations import SchemaAlternatives
+from simcluster.scenario.run_failures import FailureSpec, FailuresSpec, Positive, Share, Whole, list_failure_sets
 from simcluster.scenario.run_times import FixedTime, Time
 
 _COUNT = re.compile(r"\s*(\d+(?:\.\d+)?(?:e\d+)?)\s*([kMBT]?)\s*(tokens)?\s*")
@@ -29,7 +29,7 @@ def _parse_tokens(value: object) -> object:
         return value
     if found := _COUNT.fullmatch(value):
         return float(found[1]) * LETTERS[found[2]]
-    raise InputError(f"{shown(value)} is not a number of tokens; write it as 252M tokens, 15.6T or 3e12")
+    raise InputError(f"{quote_value(value)} is not a number of tokens; write it as 252M tokens, 15.6T or 3e12")
 
 
 _OWN = ("run", "run.stages", "run.tokens", "run.steps", "run.days", "run.played")
@@ -38,8 +38,8 @@ _OWN = ("run", "run.stages", "run.tokens", "run.steps", "run.days", "run.played"
 Tokens = Annotated[float, Field(strict=False, gt=0), BeforeValidator(_parse_tokens), NUMBER_OR_TEXT]
 
 
-class StageSpec(Spec):
-    """One stage of a training run, with scenario values that apply only to it."""
+class TrainingStageSpec(Spec):
+    """One stage of a training run, and scenario values that apply only during the stage."""
 
     until: Tokens | None = None
     """Number of tokens at which the stage ends; default for the last stage: the end of the run."""
@@ -49,25 +49,25 @@ class StageSpec(Spec):
     """Time to stop the job before this stage and restart it with another layout."""
 
 
-def tokens_of_stages(stages: Sequence[StageSpec], goal: float | None) -> list[float]:
-    """Return the number of tokens that each training stage runs for, in a run of ``goal`` tokens.
+def count_stage_tokens(stages: Sequence[TrainingStageSpec], goal: float | None) -> list[float]:
+    """Return the number of tokens of each training stage; the whole run has ``goal`` tokens.
 
     RuleError, by the keys of a run, where stages are not in order, or the run does not end in tokens.
     """
     if goal is None:
         raise RuleError(
-            [(("stages",), "stages are counted in tokens, so the run must be, too: set tokens, as in 15.6T")]
+            [(("stages",), "end at numbers of tokens, so the run must also end by tokens: set run.tokens, as in 15.6T")]
         )
     begin, counts, last = 0.0, [], len(stages) - 1
     for number, stage in enumerate(stages):
         end = goal if stage.until is None and number == last else stage.until
         if end is None:
-            needed = "is required and missing; only the last stage may end with the run: write until: 252M tokens"
+            needed = "is required (optional only for the last stage); set the end of the stage, as in 252M tokens"
             raise RuleError([(("stages", number, "until"), needed)])
         if wrong := _stage_end_error(number, end, begin, goal, number == last):
             raise RuleError([(("stages", number, "until"), f"stage {number + 1} {wrong}")])
         if bad := [path for path in stage.set if path in _OWN]:
-            told = "is a key of the run, not of a stage; write it under run"
+            told = "is a key of the run, not of a stage; write the key under 'run'"
             raise RuleError([(("stages", number, "set", bad[0]), f"stage {number + 1}: {bad[0]} {told}")])
         counts.append(end - begin)
         begin = end
@@ -79,9 +79,9 @@ def _stage_end_error(number: int, end: float, begin: float, goal: float, last: b
         before = f"where stage {number} ends; stages are in order: write more than {begin:g}"
         return f"ends at {end:g} tokens and begins at {begin:g}, {before}"
     if last and end != goal:
-        return f"is the last and ends at {end:g} tokens, the run at {goal:g}; remove its until"
+        return f"is the last and ends at {end:g} tokens, but the run ends at {goal:g}; remove 'until'"
     if not last and end >= goal:
-        return f"ends at {end:g} tokens, the run at {goal:g}; another stage comes after it: write less, or a longer run"
+        return f"ends at {end:g} tokens, but the run ends at {goal:g} and has later stages; lower 'until'"
     return ""
 
 
@@ -97,7 +97,7 @@ def _parse_interval(value: object) -> str:
     except InputError:
         long_enough = False
     if not long_enough:
-        raise InputError(f"{str(value)[:40]!r} is not an interval; write auto, or as in 83 steps, 20 min")
+        raise InputError(f"{str(value)[:40]!r} is not an interval; write auto, steps (83 steps) or a time (20 min)")
     return text
 
 
@@ -106,13 +106,13 @@ def _parse_steps(value: object) -> object:
     return int(number) if number.isdigit() and unit.strip() in ("step", "steps", "") else value
 
 
-def _failure_section(value: object) -> object:
+def _parse_failures(value: object) -> object:
     if isinstance(value, str):
         return {"of": value}
     return {"also": value} if isinstance(value, list | tuple) else value
 
 
-class MemoryCopies(Spec):
+class PeerMemoryCopies(Spec):
     """Checkpoint copies that each node keeps in the host memory of a peer node."""
 
     storage_every: Literal["auto"] | Annotated[int, Field(strict=True, ge=2, le=100_000)] = "auto"
@@ -124,7 +124,7 @@ class MemoryCopies(Spec):
 
 
 class CheckpointSpec(Spec):
-    """Checkpoints of a long run: interval, destination, and duration."""
+    """Checkpoints of a training run: interval, destination, and duration."""
 
     every: Annotated[str, BeforeValidator(_parse_interval)] = "auto"
     """Checkpoint interval: auto (the one that loses the least time), steps (83 steps) or time (20 min)."""
@@ -143,7 +143,7 @@ class CheckpointSpec(Spec):
     """Measured duration of the write after training continues; default: from the bytes and the storage rate."""
     slowed: Share | None = None
     """Slowdown of training steps while a checkpoint is written, as a share (0.05: 5 % longer); default: simulated."""
-    memory: MemoryCopies | None = None
+    memory: PeerMemoryCopies | None = None
     """Checkpoint copies that each node keeps in the host memory of a peer node."""
     verify: Seconds = 0.0
     """Time to check the weights for silent errors before each checkpoint."""
@@ -154,7 +154,7 @@ class CheckpointSpec(Spec):
 
 
 class ValidationSpec(Spec):
-    """Periodic validation of the model: forward passes alone."""
+    """Periodic validation of the model, which runs only forward passes."""
 
     every: Annotated[int, Field(strict=True, ge=1, le=10**9), BeforeValidator(_parse_steps), NUMBER_OR_TEXT]
     """Number of training steps between validations."""
@@ -164,7 +164,7 @@ class ValidationSpec(Spec):
     """Measured duration of a validation; default: simulated."""
 
 
-class RestartPart(Spec):
+class RestartPhaseSpec(Spec):
     """One phase of a restart after a failure."""
 
     part: str
@@ -177,7 +177,7 @@ class RestartPart(Spec):
 
 
 class SparesSpec(Spec):
-    """Spare nodes of a long run; if no count is set, a number of warm ones that depends on the job's size."""
+    """Spare nodes of a training run; by default, their number depends on the size of the job."""
 
     hot: Whole | None = None
     """Number of hot spare nodes, which can join the job at once."""
@@ -206,7 +206,7 @@ class SparesSpec(Spec):
 
 
 class MaintenanceSpec(Spec):
-    """Planned interruptions of a run, each after a checkpoint."""
+    """Planned interruptions of a training run; a checkpoint precedes each interruption."""
 
     every: Seconds
     """Time between planned interruptions."""
@@ -216,15 +216,15 @@ class MaintenanceSpec(Spec):
     @model_validator(mode="after")
     def _check_times(self) -> MaintenanceSpec:
         if self.every < 600:
-            raise RuleError([(("every",), f"{self.every:g} s must be at least 10 min; write as in 24 h")])
+            raise RuleError([(("every",), f"must be at least 10 min, as in 24 h; got {self.every:g} s")])
         if self.lasts >= self.every:
-            over = f"{self.lasts:g} s is at least the time between interruptions ({self.every:g} s)"
-            raise RuleError([(("lasts",), f"{over}, so nothing could be trained; write less, or a longer every")])
+            rule = f"must be shorter than 'every' ({self.every:g} s), the time between interruptions"
+            raise RuleError([(("lasts",), f"{rule}; got {self.lasts:g} s: use a shorter 'lasts' or a longer 'every'")])
         return self
 
 
 class PowerSpec(Spec):
-    """Power draw of the cluster; unset values come from the catalogue."""
+    """Power draw of the cluster; values of the catalogue are the defaults."""
 
     idle: Positive | None = None
     """Power of an idle GPU, in W."""
@@ -243,7 +243,7 @@ class PowerSpec(Spec):
 
 
 class RunSpec(Spec):
-    """A training run of days or weeks, which ends by exactly one of ``days``, ``steps``, ``tokens`` and ``loss``."""
+    """A training run of days or weeks; exactly one of ``days``, ``steps``, ``tokens`` and ``loss`` sets its end."""
 
     days: Days | None = None
     """Wall-clock time after which the run ends, as in 54 or 54 d; set exactly one of days, steps, tokens and loss."""
@@ -256,12 +256,12 @@ class RunSpec(Spec):
     law: str | dict[str, str | float] | None = None
     """Scaling law of the loss: a name (simcluster list laws; default if loss is set: besiroglu), or its parameters, as
     in {form: NDC, E: .., A: .., alpha: .., B: .., beta: ..}; the run then reports its loss."""
-    stages: tuple[StageSpec, ...] = ()
+    stages: tuple[TrainingStageSpec, ...] = ()
     """Stages of the training recipe, each up to a number of tokens, such as a batch ramp or longer sequences."""
     failures: Annotated[
         FailuresSpec,
-        BeforeValidator(_failure_section),
-        FileForms(lambda: (known_failures(), ..., tuple[FailureSpec, ...])),
+        BeforeValidator(_parse_failures),
+        SchemaAlternatives(lambda: (list_failure_sets(), ..., tuple[FailureSpec, ...])),
     ] = FailuresSpec()
     """Failures during the run: a built-in set by name (simcluster list failures), or your own list."""
     checkpoint: CheckpointSpec = CheckpointSpec()
@@ -270,7 +270,7 @@ class RunSpec(Spec):
     """Periodic validations during the run; default: none."""
     detection: Time | None = None
     """Time until a failure is detected; default: 2 min, for health checks every 5 min."""
-    restart: tuple[RestartPart, ...] | None = None
+    restart: tuple[RestartPhaseSpec, ...] | None = None
     """Phases of a restart, in order; default: those of the scenario llama3_405b_54_days; []: a restart takes no
     time."""
     spares: SparesSpec = SparesSpec()
@@ -308,11 +308,11 @@ class RunSpec(Spec):
                 unknown = [str(each) for each in document if each not in cls.model_fields]
                 guess = "".join(f"; {each!r} is not a key{did_you_mean(each, cls.model_fields)}" for each in unknown)
                 given = " and ".join(ends) or "none"
-                raise InputError(f"its end is required: set one of days, steps, tokens, loss; got {given}{guess}")
+                raise InputError(f"a run needs an end: set one of days, steps, tokens or loss; got {given}{guess}")
         return document
 
     @model_validator(mode="after")
     def _check_stages(self) -> RunSpec:
         if self.stages:
-            tokens_of_stages(self.stages, self.tokens)
+            count_stage_tokens(self.stages, self.tokens)
         return self

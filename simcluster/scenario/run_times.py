@@ -1,7 +1,7 @@
-"""Probability distributions of durations in documents, each a quantile function of uniform draws.
+"""Probability distributions of durations (repair times, for example), sampled by quantile functions.
 
-A distribution gets ``draws`` uniform numbers and returns seconds: no state, so that the numbers of one occurrence never
-shift those of another (common random numbers, ``streams``).
+A distribution gets ``num_draws`` uniform numbers and returns seconds: no state, so that the numbers of one occurrence
+never shift those of another (common random numbers, ``longrun.random_streams``).
 """
 
 from __future__ import annotations
@@ -16,25 +16,25 @@ from pydantic import BeforeValidator, Field, model_validator
 from simcluster.base.arrays import Floats
 from simcluster.base.errors import InputError
 from simcluster.base.units import NamedSeconds, Seconds, parse_seconds
-from simcluster.documents.kinds import RegisteredModel
-from simcluster.documents.spec import Spec
+from simcluster.documents.base_spec import Spec
+from simcluster.documents.field_annotations import ModelFromRegistry
 
 Fraction = Annotated[float, Field(strict=False, ge=0, le=1)]
 Shape = Annotated[float, Field(strict=False, ge=0.05, le=100)]
 
 
-class TimeSpec(Spec):
-    """Distribution of durations; ``quantile`` maps uniform random numbers to seconds."""
+class DurationSpec(Spec):
+    """Probability distribution of durations; the method ``quantile`` converts uniform random numbers to seconds."""
 
     EXAMPLE: ClassVar[Mapping[str, Any]]
 
     @property
-    def draws(self) -> int:
-        """Number of uniform random numbers that one duration needs."""
+    def num_draws(self) -> int:
+        """Number of uniform random numbers needed to sample one duration."""
         return 1
 
     def quantile(self, uniform: Floats) -> Floats:
-        """Return the durations (s) for uniform numbers in (0, 1), shape (..., draws)."""
+        """Return durations (s) for uniform random numbers in (0, 1), given as an array of shape (..., draws)."""
         raise NotImplementedError
 
     if TYPE_CHECKING:  # a field of some laws, which pydantic would take for hidden by a property here
@@ -43,13 +43,13 @@ class TimeSpec(Spec):
         def mean(self) -> float:
             """Mean duration (s)."""
 
-    def for_gpus(self, gpus: int) -> TimeSpec:
+    def for_gpu_count(self, gpus: int) -> DurationSpec:
         """Return the distribution for a job of ``gpus`` GPUs."""
         return self
 
 
-class FixedTime(TimeSpec):
-    """A fixed duration, optionally with a part that grows with the number of GPUs."""
+class FixedTime(DurationSpec):
+    """A fixed duration, optionally with an additional time per GPU."""
 
     EXAMPLE: ClassVar = {"kind": "fixed", "seconds": "5 min"}
 
@@ -60,12 +60,12 @@ class FixedTime(TimeSpec):
     """Time that is added per GPU of the job, as for a handshake with every GPU."""
 
     @property
-    def draws(self) -> int:
-        """Number of uniform random numbers that a fixed duration needs: 0."""
+    def num_draws(self) -> int:
+        """Number of uniform random numbers needed to sample a fixed duration: 0."""
         return 0
 
     def quantile(self, uniform: Floats) -> Floats:
-        """Return the fixed duration (s) for all draws."""
+        """Return the fixed duration (s) for every sample."""
         return np.full(uniform.shape[:-1], self.seconds)
 
     @property
@@ -73,12 +73,12 @@ class FixedTime(TimeSpec):
         """Mean duration (s)."""
         return self.seconds
 
-    def for_gpus(self, gpus: int) -> TimeSpec:
-        """Return the duration with the additional time per GPU included."""
+    def for_gpu_count(self, gpus: int) -> DurationSpec:
+        """Return a fixed duration that includes the additional time for this number of GPUs."""
         return FixedTime(seconds=_seconds_text(self.seconds + gpus * self.per_gpu))
 
 
-class ExponentialTime(TimeSpec):
+class ExponentialTime(DurationSpec):
     """An exponentially distributed duration (memoryless)."""
 
     EXAMPLE: ClassVar = {"kind": "exponential", "mean": "2 h"}
@@ -92,7 +92,7 @@ class ExponentialTime(TimeSpec):
         return -self.mean * np.log(uniform[..., 0])
 
 
-class LognormalTime(TimeSpec):
+class LognormalTime(DurationSpec):
     """A lognormally distributed duration."""
 
     EXAMPLE: ClassVar = {"kind": "lognormal", "median": "4 min", "sigma": 0.5}
@@ -115,7 +115,7 @@ class LognormalTime(TimeSpec):
         return self.median * math.exp(self.sigma**2 / 2)
 
 
-class WeibullTime(TimeSpec):
+class WeibullTime(DurationSpec):
     """A Weibull-distributed duration."""
 
     EXAMPLE: ClassVar = {"kind": "weibull", "mean": "100 d", "shape": 0.7}
@@ -136,8 +136,8 @@ class WeibullTime(TimeSpec):
         return self.scale * (-np.log(uniform[..., 0])) ** (1 / self.shape)
 
 
-class UniformTime(TimeSpec):
-    """A uniformly distributed duration, as when a periodic watchdog detects failures."""
+class UniformTime(DurationSpec):
+    """A uniformly distributed duration, such as the delay until a periodic watchdog detects a failure."""
 
     EXAMPLE: ClassVar = {"kind": "uniform", "low": "0 s", "high": "10 min"}
 
@@ -150,7 +150,7 @@ class UniformTime(TimeSpec):
     @model_validator(mode="after")
     def _check_order(self) -> UniformTime:
         if self.high < self.low:
-            raise InputError(f"high ({self.high:g} s) is below low ({self.low:g} s); swap them")
+            raise InputError(f"'high' ({self.high:g} s) is less than 'low' ({self.low:g} s); swap the two")
         return self
 
     def quantile(self, uniform: Floats) -> Floats:
@@ -163,8 +163,8 @@ class UniformTime(TimeSpec):
         return (self.low + self.high) / 2
 
 
-class ChoiceTime(TimeSpec):
-    """One of several durations, chosen at random."""
+class ChoiceTime(DurationSpec):
+    """One of several durations, chosen at random with given weights."""
 
     EXAMPLE: ClassVar = {"kind": "choice", "times": ["15 s", "3 min", "30 min"], "weights": [0.7, 0.2, 0.1]}
 
@@ -178,7 +178,7 @@ class ChoiceTime(TimeSpec):
     def _check_weights(self) -> ChoiceTime:
         weights = self.weights
         if weights is not None and (len(weights) != len(self.times) or not sum(weights)):
-            raise InputError(f"weights: {len(weights)} for {len(self.times)} times; write one for each, not all zero")
+            raise InputError(f"got {len(weights)} weights for {len(self.times)} times; write one per time, not all 0")
         return self
 
     @property
@@ -187,7 +187,7 @@ class ChoiceTime(TimeSpec):
         return np.asarray(weights / weights.sum())
 
     def quantile(self, uniform: Floats) -> Floats:
-        """Return, for each uniform number, the duration whose cumulative-probability interval contains it."""
+        """Return the duration (s) for each uniform number by inverting the cumulative probabilities of the choices."""
         place = np.searchsorted(np.cumsum(self._probabilities)[:-1], uniform[..., 0], side="right")
         return np.array(self.times)[place]
 
@@ -197,7 +197,7 @@ class ChoiceTime(TimeSpec):
         return float(self._probabilities @ np.array(self.times))
 
 
-class StagedTime(TimeSpec):
+class StagedTime(DurationSpec):
     """A duration with an occasional second stage, such as a technician after an automatic repair."""
 
     EXAMPLE: ClassVar = {
@@ -216,13 +216,13 @@ class StagedTime(TimeSpec):
     """Probability that the second stage is needed."""
 
     @property
-    def draws(self) -> int:
-        """Number of uniform random numbers of both stages, plus one for whether there is a second."""
-        return int(1 + self.first.draws + self.second.draws)
+    def num_draws(self) -> int:
+        """Number of uniform random numbers per duration: for both stages, and one for whether stage 2 occurs."""
+        return int(1 + self.first.num_draws + self.second.num_draws)
 
     def quantile(self, uniform: Floats) -> Floats:
-        """Return the durations (s): the first stage, or the sum of both."""
-        cut = 1 + self.first.draws
+        """Return the durations (s), each of the first stage alone or of both stages together."""
+        cut = 1 + self.first.num_draws
         more = np.where(uniform[..., 0] < self.probability, self.second.quantile(uniform[..., cut:]), 0.0)
         return np.asarray(self.first.quantile(uniform[..., 1:cut]) + more)
 
@@ -231,12 +231,13 @@ class StagedTime(TimeSpec):
         """Mean duration (s)."""
         return float(self.first.mean + self.probability * self.second.mean)
 
-    def for_gpus(self, gpus: int) -> TimeSpec:
-        """Return the distribution with both stages adapted to a job of ``gpus`` GPUs."""
-        return self.model_copy(update={"first": self.first.for_gpus(gpus), "second": self.second.for_gpus(gpus)})
+    def for_gpu_count(self, gpus: int) -> DurationSpec:
+        """Return the distribution for a job of ``gpus`` GPUs, applied to both stages."""
+        first, second = self.first.for_gpu_count(gpus), self.second.for_gpu_count(gpus)
+        return self.model_copy(update={"first": first, "second": second})
 
 
-TIMES: dict[str, type[TimeSpec]] = {
+TIMES: dict[str, type[DurationSpec]] = {
     "fixed": FixedTime,
     "exponential": ExponentialTime,
     "lognormal": LognormalTime,
@@ -245,13 +246,13 @@ TIMES: dict[str, type[TimeSpec]] = {
     "choice": ChoiceTime,
     "staged": StagedTime,
 }
-"""Distributions of durations by their word in documents: add a class and a line here."""
+"""Distributions of durations by their ``kind`` in documents; to add one, write a class and a line here."""
 
 
-def _duration_document(value: object) -> object:
+def _parse_duration(value: object) -> object:
     if isinstance(value, Mapping) and "kind" not in value:
         return {"kind": "fixed", "seconds": "0 s", **value}
-    if isinstance(value, Mapping | TimeSpec):
+    if isinstance(value, Mapping | DurationSpec):
         return value
     return {"kind": "fixed", "seconds": _seconds_text(parse_seconds(value))}
 
@@ -260,6 +261,6 @@ def _seconds_text(seconds: float) -> str:
     return f"{seconds!r} s"
 
 
-Time = Annotated[Any, RegisteredModel(TIMES), BeforeValidator(_duration_document)]
+Time = Annotated[Any, ModelFromRegistry(TIMES), BeforeValidator(_parse_duration)]
 """Field type of a distribution of durations, or of a fixed duration: "5 min"."""
 StagedTime.model_rebuild()

@@ -1,4 +1,4 @@
-"""JSON schema of a scenario file, for completion and checks in editors, from the sections' fields.
+"""JSON schema of a scenario file, with which editors complete and check keys.
 
 What the loader accepts beyond the fields is here: built-in names, paths, a topology's parameters next to its name, the
 long names of axes, distributions as plain durations. What the schema rejects the loader rejects, too; rules between
@@ -13,16 +13,16 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from simcluster.devices.software import Software, software_names
+from simcluster.devices.software import Software, list_software_names
+from simcluster.documents.builtin_documents import builtin_names
 from simcluster.documents.catalogue import load_presets
-from simcluster.documents.kinds import A_PATH, models_in
-from simcluster.documents.laws import Histogram
-from simcluster.documents.shipped import builtin_names
-from simcluster.faults.pace import PaceFault
+from simcluster.documents.field_annotations import A_PATH, models_in_annotation
+from simcluster.documents.histogram import Histogram
+from simcluster.faults.slow_devices import SlowDeviceFault
 from simcluster.model.transformer import Model
-from simcluster.scenario.fields import ClusterSpec, ScenarioFields
-from simcluster.scenario.keys import Fragment, ScenarioKey, form_fragment, fragment_of, union_fragment
 from simcluster.scenario.run_times import TIMES, FixedTime
+from simcluster.scenario.scenario_fields import ClusterSpec, ScenarioFields
+from simcluster.scenario.scenario_keys import Fragment, ScenarioKey, field_fragment, form_fragment, union_fragment
 from simcluster.scenario.sections import LONG_NAMES, Parallel
 from simcluster.topology import TOPOLOGIES, SitesSpec
 from simcluster.topology.links import PresetSpec
@@ -43,7 +43,7 @@ def scenario_schema() -> dict[str, Any]:
         **_object_schema(ScenarioFields),
         "$defs": {
             **{model.__name__: _object_schema(model) for model in models},
-            **{f"{model.__name__}.part": _part_schema(model) for model in models if _is_topology(model)},
+            **{f"{model.__name__}.part": _optional_keys_schema(model) for model in models if _is_topology_model(model)},
         },
     }
 
@@ -53,7 +53,7 @@ def _list_models(top: type[BaseModel]) -> list[type[BaseModel]]:
 
     def below(model: type[BaseModel]) -> None:
         for field in model.model_fields.values():
-            for inner in models_in(field.annotation, field.metadata):
+            for inner in models_in_annotation(field.annotation, field.metadata):
                 if inner not in found:
                     found[inner] = None
                     below(inner)
@@ -93,24 +93,24 @@ def _property_schema(model: type[BaseModel], name: str) -> Fragment:
     return {**found, "description": key.description, **default}
 
 
-_SECONDS = fragment_of(FixedTime.model_fields["seconds"].annotation, FixedTime.model_fields["seconds"].metadata)
+_SECONDS = field_fragment(FixedTime.model_fields["seconds"].annotation, FixedTime.model_fields["seconds"].metadata)
 
 
-def _is_topology(model: type[BaseModel]) -> bool:
+def _is_topology_model(model: type[BaseModel]) -> bool:
     return model.__module__.startswith("simcluster.topology.")
 
 
-def _part_schema(model: type[BaseModel]) -> Fragment:
-    """Return a model's JSON schema without required keys, for keys that are merged into a topology."""
+def _optional_keys_schema(model: type[BaseModel]) -> Fragment:
+    """Return a model's JSON schema with all keys optional, for sections that override parts of a topology."""
     found = _object_schema(model)
-    return {key: _to_parts(value) for key, value in found.items() if key not in ("required", "anyOf")}
+    return {key: _reference_part_schemas(value) for key, value in found.items() if key not in ("required", "anyOf")}
 
 
-def _to_parts(value: Any) -> Any:
+def _reference_part_schemas(value: Any) -> Any:
     if isinstance(value, dict):
-        return {key: _to_parts(each) for key, each in value.items()}
+        return {key: _reference_part_schemas(each) for key, each in value.items()}
     if isinstance(value, list):
-        return [_to_parts(each) for each in value]
+        return [_reference_part_schemas(each) for each in value]
     if isinstance(value, str) and value.startswith("#/$defs/") and value.rpartition("/")[2] in _topology_models():
         return f"{value}.part"
     return value
@@ -118,7 +118,7 @@ def _to_parts(value: Any) -> Any:
 
 def _topology_models() -> set[str]:
     return {
-        model.__name__ for spec in TOPOLOGIES.values() for model in [spec, *_list_models(spec)] if _is_topology(model)
+        one.__name__ for spec in TOPOLOGIES.values() for one in [spec, *_list_models(spec)] if _is_topology_model(one)
     }
 
 
@@ -137,51 +137,51 @@ _EXTRA: Mapping[type[BaseModel], tuple[str, Callable[[], Iterable[Any]], str]] =
         "preset", lambda: (tuple(load_presets("links.yaml")),),
         "A built-in link (simcluster list links); other keys override it.",
     ),
-    Software: ("base", lambda: (software_names(),), "Built-in software that supplies values of unset keys."),
+    Software: ("base", lambda: (list_software_names(),), "Built-in software that supplies values of unset keys."),
     Histogram: ("file", lambda: (str,), "CSV file to read: one value and its weight per line."),
 }  # fmt: skip
-"""Keys of files that models do not have, since reading replaces them: by class the key, its forms, its description."""
+"""Keys of files that model classes lack, since reading replaces them; by class: the key, its forms, its description."""
 _OPTIONAL = {(Histogram, "values"), (FixedTime, "seconds")}
 """Required fields that a file may omit."""
 
 
-def _allow_preset(found: Fragment) -> None:
-    if found["required"]:
-        found["anyOf"] = [{"required": ["preset"]}, {"required": found["required"]}]
-        found["required"] = []
+def _allow_preset(schema: Fragment) -> None:
+    if schema["required"]:
+        schema["anyOf"] = [{"required": ["preset"]}, {"required": schema["required"]}]
+        schema["required"] = []
 
 
-def _allow_cluster_forms(found: Fragment) -> None:
-    """Allow a topology's name or path with parameters next to it, or a list of dumps, in a JSON schema."""
-    topology = found["properties"]["topology"]
+def _allow_cluster_forms(schema: Fragment) -> None:
+    """Allow further forms of a cluster in a JSON schema, such as the name or the path of a topology."""
+    topology = schema["properties"]["topology"]
     parameters: dict[str, list[Fragment]] = {}
     for spec in TOPOLOGIES.values():
         for name in spec.model_fields:
-            part = _to_parts(_object_schema(spec)["properties"][name])
+            part = _reference_part_schemas(_object_schema(spec)["properties"][name])
             parameters.setdefault(name, []).extend([part] if part not in parameters.get(name, []) else [])
     imported: Fragment = {"type": "object", "properties": {"kind": {"const": "import"}}, "required": ["kind"]}
     ways = [{"enum": builtin_names("topologies")}, A_PATH, *topology.pop("anyOf"), imported,
             {"type": "array", "items": _TEXT}]  # fmt: skip
-    found["properties"]["topology"] = {**union_fragment(ways), **topology}
+    schema["properties"]["topology"] = {**union_fragment(ways), **topology}
     for name, parts in parameters.items():
         whole = parts[0] if len(parts) == 1 else {"anyOf": parts, "description": parts[0].get("description", "")}
-        found["properties"].setdefault(name, whole)
-    found["additionalProperties"] = True  # of a file of another tool
+        schema["properties"].setdefault(name, whole)
+    schema["additionalProperties"] = True  # of a file of another tool
 
 
-def _allow_axis_aliases(found: Fragment) -> None:
+def _allow_axis_aliases(schema: Fragment) -> None:
     for long, short in LONG_NAMES.items():
-        said = f"Alias of {short}: {found['properties'][short]['description']}"
-        found["properties"][long] = {**found["properties"][short], "description": said}
+        said = f"Alias of {short}: {schema['properties'][short]['description']}"
+        schema["properties"][long] = {**schema["properties"][short], "description": said}
 
 
-def _allow_pace_keys(found: Fragment) -> None:
-    found["required"].remove("factor")
-    found["anyOf"] = [{"required": [name]} for name in ("slowdown", "speed", "factor")]
+def _allow_pace_keys(schema: Fragment) -> None:
+    schema["required"].remove("factor")
+    schema["anyOf"] = [{"required": [name]} for name in ("slowdown", "speed", "factor")]
 
 
-def _allow_site_parts(found: Fragment) -> None:
-    found["properties"]["site"] = _to_parts(found["properties"]["site"])
+def _allow_site_parts(schema: Fragment) -> None:
+    schema["properties"]["site"] = _reference_part_schemas(schema["properties"]["site"])
 
 
 _LIBERTIES: dict[type[BaseModel], Callable[[Fragment], None]] = {
@@ -190,6 +190,6 @@ _LIBERTIES: dict[type[BaseModel], Callable[[Fragment], None]] = {
     Model: _allow_preset,
     PresetSpec: _allow_preset,
     Parallel: _allow_axis_aliases,
-    PaceFault: _allow_pace_keys,
+    SlowDeviceFault: _allow_pace_keys,
 }
-"""Forms of a class's mapping that are allowed in addition to its fields."""
+"""Functions that allow, for a class, further forms of its mapping in the schema."""

@@ -1,7 +1,7 @@
 """Sections of a scenario file: parallel, pipeline, memory, overlap, fsdp, collectives, checkpoint.
 
 Each checks its own values; rules between sections are in ``rules``. The text below a field is its description in
-editors, the reference and the studio (``keys``).
+editors, the reference and the studio (``scenario_keys``).
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from simcluster.base.errors import InputError
 from simcluster.base.units import Bytes, BytesPerSecond
 from simcluster.collectives import ALGORITHMS
 from simcluster.devices.interference import InterferenceSpec
-from simcluster.documents.diagnostics import shown
-from simcluster.documents.kinds import NameFromSet
-from simcluster.documents.spec import ONE_OR_MORE, Count, Spec
-from simcluster.model.choices import CONTEXT_METHODS, ActivationInput, ContextShares, Logits, OffloadModule
+from simcluster.documents.base_spec import ONE_OR_MORE, Count, Spec
+from simcluster.documents.diagnostics import quote_value
+from simcluster.documents.field_annotations import NameFromSet
+from simcluster.model.kernel_choices import CONTEXT_METHODS, ActivationInput, ContextShares, Logits, OffloadModule
 from simcluster.planning.expert_dispatch import ExpertDispatch
-from simcluster.schedules.specs import Rows, ScheduleChoice
+from simcluster.schedules.specs import RowsSpec, ScheduleChoice
 from simcluster.schedules.stage_layout import StageLayout
 from simcluster.traffic.nccl.platforms import platform_names
 
@@ -30,35 +30,35 @@ Engine = Literal["auto", "simpy", "compiled", "reference"]
 simulates every rank with SimPy. ``auto`` uses SimPy for one small step and the compiled engine otherwise."""
 
 
-def _renamed_engine(value: object) -> object:
+def _replace_old_engine_name(value: object) -> object:
     return "compiled" if value in ("events", "path") else value
 
 
-EngineChoice = Annotated[Engine, BeforeValidator(_renamed_engine)]
+EngineChoice = Annotated[Engine, BeforeValidator(_replace_old_engine_name)]
 
 
 def _check_zero(value: object) -> object:
     if isinstance(value, bool) or value not in (0, 1, 2, 3):
         raise InputError(
             f"must be a ZeRO stage: 0 (off), 1 (optimizer states sharded over dp), 2 (also gradients) or 3 (also "
-            f"parameters, as in FSDP); got {shown(value)}"
+            f"parameters, as in FSDP); got {quote_value(value)}"
         )
     return value
 
 
 def _parse_order(value: object) -> object:
-    """Convert an axis order, a list or Megatron-Core's tp-cp-ep-dp-pp, to a list without ``ep``."""
+    """Convert an axis order (a list, or text such as tp-cp-ep-dp-pp) to a list without ``ep``."""
     axes = value.split("-") if isinstance(value, str) else list(value) if isinstance(value, list | tuple) else None
     if axes is None or "ep" not in axes:
         return value if axes is None else axes
     place = {axis: number for number, axis in enumerate(axes)}
     if not place.get("tp", len(axes)) < place["ep"] < place.get("dp", -1):
-        raise InputError(f"ep must be after tp and before dp, as in tp-cp-ep-dp-pp; got {shown(value)}")
+        raise InputError(f"ep must be after tp and before dp, as in tp-cp-ep-dp-pp; got {quote_value(value)}")
     return [axis for axis in axes if axis != "ep"]
 
 
 class Parallel(Spec):
-    """Degrees of parallelism: tp x cp x dp x pp GPUs; ep x etp for experts ("parallel folding", arXiv:2504.14960)."""
+    """Degrees of parallelism: tp x cp x dp x pp GPUs, and ep x etp for experts (arXiv:2504.14960)."""
 
     tp: Count = 1
     """Tensor parallelism: number of ranks that split the matrices of every layer; best within one NVLink domain."""
@@ -109,24 +109,24 @@ def _parse_layers(value: object) -> object:
         return value
     items = value if isinstance(value, list | tuple) else ()
     if not items or not all(isinstance(item, int) and not isinstance(item, bool) and item >= 0 for item in items):
-        raise InputError(f"must be even, auto or a list of layer counts, as in [11, 13, 13, 11]; got {shown(value)}")
+        raise InputError(f"must be even, auto or a list of layer counts, as [11, 13, 13, 11]; got {quote_value(value)}")
     return tuple(items)
 
 
 def _check_layout(value: object) -> object:
     if not isinstance(value, str | list | tuple) or not value:
-        raise InputError(f'must be a layout by slices, as in "Et*3|(tt|)*29,tL", or a list; got {shown(value)}')
+        raise InputError(f'must be a layout by slices, as in "Et*3|(tt|)*29,tL", or a list; got {quote_value(value)}')
     if not isinstance(value, str):
         rows = [[row] if isinstance(row, str) else row for row in value]
         if not all(isinstance(row, list | tuple) and all(isinstance(name, str) for name in row) for row in rows):
-            raise InputError(f"must have names of layers, or a text, for every slice; got {shown(value)}")
+            raise InputError(f"must have names of layers, or a text, for every slice; got {quote_value(value)}")
         value = tuple(row if isinstance(row, str) else tuple(row) for row in value)
-    StageLayout.of(value)
+    StageLayout.parse(value)
     return value
 
 
 class Pipeline(Spec):
-    """Pipeline parallelism: stages, the layers on each, and the order of microbatches on them."""
+    """Pipeline parallelism: stages, the layers on each stage, and the order of microbatches on the stages."""
 
     schedule: ScheduleChoice = "1f1b"
     """Order of microbatches on the stages: a name (simcluster list schedules), a mapping with parameters such as {name:
@@ -152,31 +152,31 @@ class Pipeline(Spec):
     def schedule_name(self) -> str:
         """Name of the pipeline schedule."""
         schedule = self.schedule
-        if isinstance(schedule, Rows):
+        if isinstance(schedule, RowsSpec):
             return schedule.title
         return schedule if isinstance(schedule, str) else schedule.name
 
-    def layers_changes(self, layers_per_stage: str) -> dict[str, Any]:
-        """Return the changes that set the layers per stage and remove a layout."""
+    def stage_layer_changes(self, layers_per_stage: str) -> dict[str, Any]:
+        """Return the scenario changes that set the layers per stage and remove a layout."""
         layout: dict[str, Any] = {} if self.layout is None else {"pipeline.layout": None}
         return {"pipeline.layers_per_stage": layers_per_stage, **layout}
 
 
 def _check_buffers(value: object) -> object:
     if isinstance(value, str) and value not in ("auto", "none") and not any(letter.isdigit() for letter in value):
-        raise InputError(f'must be auto, none or an amount with its unit, as in "1 GB"; got {shown(value)}')
+        raise InputError(f'must be auto, none or an amount with its unit, as in "1 GB"; got {quote_value(value)}')
     return value
 
 
-class HostMemory(Spec):
+class HostOffload(Spec):
     """Offloading of a GPU's activations and optimizer state to the memory of its host."""
 
     activations: Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)] = 0.0
     """Share (0 to 1) of saved activations to offload to host memory: of all layers after the forward, or, if the
     backward follows at once, of the first layers while later layers run."""
     modules: Annotated[tuple[OffloadModule, ...], ONE_OR_MORE] = ()
-    """Modules whose inputs are offloaded, by Megatron-Core's names (--offload-modules), entirely unless activations
-    sets a share; default: all modules, by the share in activations."""
+    """Modules whose inputs are offloaded, by Megatron-Core's names (--offload-modules), entirely unless `activations`
+    sets a share; default: all modules, by the share in `activations`."""
     ahead: Annotated[int, Field(strict=True, ge=0, le=10**9)] = 1
     """Number of pipeline actions before its backward at which an offloaded activation may be copied back to the GPU."""
     optimizer: Literal["none", "stream", "host"] = "none"
@@ -192,7 +192,7 @@ class HostMemory(Spec):
 
     @model_validator(mode="before")
     @classmethod
-    def _default_share(cls, document: object) -> object:
+    def _apply_default_share(cls, document: object) -> object:
         if isinstance(document, Mapping) and document.get("modules"):
             return {"activations": 1.0, **document}
         return document
@@ -217,7 +217,7 @@ class Memory(Spec):
     backward_temporaries: StrictBool = False
     """Whether peak memory counts short-lived tensors of single layers: gradients of a layer's backward, rows in transit
     to experts."""
-    offload: HostMemory = HostMemory()
+    offload: HostOffload = HostOffload()
     """Activations and optimizer state that are kept in host memory instead of GPU memory."""
 
 
@@ -225,16 +225,16 @@ def _check_mechanism(value: object) -> object:
     if isinstance(value, str) and value not in ("none", "auto"):
         raise InputError(
             f"must be none, auto or a mechanism such as {{kind: factor, compute: 0.189}}, {{kind: sms, channels: 24}} "
-            f"or {{kind: hbm, bytes_per_byte: 3}}; got {shown(value)}"
+            f"or {{kind: hbm, bytes_per_byte: 3}}; got {quote_value(value)}"
         )
     return value
 
 
 class Overlap(Spec):
-    """Which communication overlaps with compute.
+    """Settings of which communication overlaps with compute.
 
     Reductions, gathers and pairs are off by default, as in Megatron-LM; a run reports where that costs 1 % of the step
-    or more (``advice``).
+    or more (``cost_advice``).
     """
 
     grad_reduce: StrictBool = False
@@ -262,7 +262,7 @@ class Overlap(Spec):
 
 
 class Fsdp(Spec):
-    """Settings of FSDP (zero 3): sharding, gathers and reductions; what overlaps with compute is set in ``overlap``.
+    """Settings of FSDP (ZeRO 3): sharding, gathers and reductions; ``overlap`` sets what overlaps with compute.
 
     Parameters are gathered in the number format of the matmuls, gradients reduced in the recipe's.
     """
@@ -282,7 +282,7 @@ class Fsdp(Spec):
 
 
 class Collectives(Spec):
-    """The algorithm of each collective, and how it is simulated."""
+    """Settings of collectives: the algorithm of each type, and how the simulation models them."""
 
     all_reduce: Annotated[str, NameFromSet(lambda: ("auto", *ALGORITHMS["all_reduce"]))] = "auto"
     """Algorithm of all-reduce; auto: NCCL's choice for the message size, or the ring without an NCCL platform."""
@@ -296,8 +296,8 @@ class Collectives(Spec):
     """NCCL platform that sets latencies, rates and algorithms; auto: the topology's; none: only the links count."""
 
 
-class CheckpointInStep(Spec):
-    """A checkpoint that is simulated after a step; simulate further steps to see its write overlap with them.
+class StepCheckpointSection(Spec):
+    """A checkpoint that is simulated after a step; its write can overlap with further simulated steps.
 
     Both modes end at a barrier of all ranks. ``mode``, ``to`` and ``bytes_per_parameter`` default to those of
     ``run.checkpoint``.

@@ -1,4 +1,4 @@
-"""Short forms in a scenario document: axis names of other tools, a section as a name, a schedule alone."""
+"""Short forms in a scenario document: other tools' axis names, and names instead of whole sections."""
 
 from __future__ import annotations
 
@@ -6,34 +6,34 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from simcluster.documents.own_words import names_function
-from simcluster.documents.reading import Document
+from simcluster.documents.trusted_text import is_function_reference
+from simcluster.documents.yaml_documents import Document
 from simcluster.scenario.sections import LONG_NAMES
 from simcluster.schedules import schedules_with
 
 
-def shorten_override(pair: tuple[str, Any]) -> tuple[str, Any]:
-    """Return an override with the short name of a parallelism axis (parallel.tp)."""
+def shorten_axis_override(pair: tuple[str, Any]) -> tuple[str, Any]:
+    """Return an override with the short name of a parallelism axis, as in parallel.tp."""
     section, _, key = pair[0].partition(".")
     return (f"parallel.{LONG_NAMES[key]}", pair[1]) if section == "parallel" and key in LONG_NAMES else pair
 
 
-def reset_chunks(overrides: list[tuple[str, Any]]) -> list[tuple[str, Any]]:
-    """Return the overrides with chunks reset to 1, if they only set a schedule that has no chunks.
+def reset_unused_chunks(overrides: list[tuple[str, Any]]) -> list[tuple[str, Any]]:
+    """Return the overrides, plus ``chunks`` = 1 if they select a schedule without chunks but do not set ``chunks``.
 
     So that ``--vary pipeline.schedule=gpipe,1f1b,interleaved`` works on a scenario that is interleaved.
     """
     given = dict(overrides)
     schedule = given.get("pipeline.schedule")
     name = schedule.get("name") if isinstance(schedule, Mapping) else schedule
-    takes = name in schedules_with("takes_chunks") or names_function(name)
+    takes = name in schedules_with("takes_chunks") or is_function_reference(name)
     if schedule is None or takes or "pipeline.chunks" in given or "pipeline" in given:
         return overrides
     return [*overrides, ("pipeline.chunks", 1)]
 
 
-def expand_names(document: Document) -> Document:
-    """Return the document with a cluster or model that is only a name written as a section."""
+def expand_section_names(document: Document) -> Document:
+    """Return the document with a cluster or model given only by name expanded to a section."""
     alone = {"cluster": "topology", "model": "preset"}
     named = {
         section: {key: document.data[section]}
@@ -44,7 +44,7 @@ def expand_names(document: Document) -> Document:
 
 
 def shorten_axis_names(document: Document) -> Document:
-    """Return the document with parallelism degrees under their short names; InputError for duplicates."""
+    """Return the document with short names of parallelism axes; raise InputError if an axis occurs twice."""
     section = document.data.get("parallel")
     if not isinstance(section, dict) or not any(key in LONG_NAMES for key in section):
         return document
@@ -53,7 +53,7 @@ def shorten_axis_names(document: Document) -> Document:
     for key, value in section.items():
         name = LONG_NAMES.get(str(key), str(key))
         if name in short:
-            raise document.error(("parallel", key), f"is an alias of {name}, which is also set; keep one")
+            raise document.error_at(("parallel", key), f"is an alias of {name}, which is also set; keep one of the two")
         short[name] = value
         marks["parallel", name] = document.location_of(("parallel", key))
     return replace(document, data={**document.data, "parallel": short}, marks=marks)
@@ -63,12 +63,12 @@ _MOST = 3  # changes that a title names
 
 
 def title_with_changes(name: str, document: Mapping[str, Any], changes: Sequence[tuple[str, Any]]) -> str:
-    """Return the name with the changes to its document: "tiny model (with parallel.tp 4)".
+    """Return a scenario's name followed by the changes, as in "tiny model (with parallel.tp 4)".
 
     A change that gives the name, or the value that the document already has, is not named.
     """
     last = dict(changes)
-    changed = [(path, value) for path, value in last.items() if value != _value_at(document, path)]
+    changed = [(path, value) for path, value in last.items() if value != _value_at_path(document, path)]
     named = [_describe_change(*change) for change in sorted(changed, key=lambda change: change[1] is None)]
     if not named or "name" in last:
         return name
@@ -83,7 +83,7 @@ def _describe_change(path: str, value: object) -> str:
     return f"{key} {'default' if value is None else value}"
 
 
-def _value_at(document: Mapping[str, Any], path: str) -> object:
+def _value_at_path(document: Mapping[str, Any], path: str) -> object:
     value: object = document
     for key in path.split("."):
         value = value.get(key) if isinstance(value, Mapping) else None

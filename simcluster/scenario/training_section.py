@@ -11,12 +11,12 @@ from typing import Annotated, Literal
 from pydantic import BeforeValidator, Field, StrictBool, model_validator
 
 from simcluster.base.errors import InputError
-from simcluster.documents.diagnostics import shown
-from simcluster.documents.kinds import FileForms, NameFromSet
-from simcluster.documents.spec import Count, Spec
-from simcluster.model.choices import RECOMPUTE_MODULES, Attention, RecomputeModule
+from simcluster.documents.base_spec import Count, Spec
+from simcluster.documents.diagnostics import quote_value
+from simcluster.documents.field_annotations import NameFromSet, SchemaAlternatives
+from simcluster.model.kernel_choices import RECOMPUTE_MODULES, Attention, RecomputeModule
 from simcluster.model.transformer import Recompute
-from simcluster.planning.optimizers import OPTIMIZERS
+from simcluster.planning.optimizer_registry import OPTIMIZERS
 
 Precision = Literal["bf16-mixed", "fp16-mixed", "fp8-mixed", "mxfp8-mixed", "nvfp4-mixed", "fp32"]
 MemoryRecipe = Literal[
@@ -29,27 +29,27 @@ MemoryRecipe = Literal[
 def _parse_modules(value: object) -> object:
     items = (value,) if isinstance(value, str) else value
     if not isinstance(items, list | tuple) or not items or any(item not in RECOMPUTE_MODULES for item in items):
-        known = ", ".join(RECOMPUTE_MODULES)
+        known = f"known: {', '.join(RECOMPUTE_MODULES)}"
         if isinstance(items, list | tuple):  # the wrong one says more than how many there are
             value = next((item for item in items if item not in RECOMPUTE_MODULES), value)
-        raise InputError(f"must be a list of modules, as in [moe_act, layernorm]; known: {known}; got {shown(value)}")
+        raise InputError(f"must be a list of modules, as in [moe_act, layernorm]; {known}; got {quote_value(value)}")
     return tuple(name for name in RECOMPUTE_MODULES if name in items)
 
 
-class Muon(Spec):
-    """Settings of the Muon optimizer, which updates whole matrices."""
+class MuonSpec(Spec):
+    """Settings of the Muon optimizer, which updates each weight matrix as a whole."""
 
     iterations: Annotated[int, Field(strict=True, ge=1, le=100)] = 5
     """Number of Newton-Schulz iterations per matrix, with matmuls in 16 bits."""
     distribute: Literal["layers", "gather"] = "layers"
     """Which ranks orthogonalize a matrix with zero 1: one rank (layers, as Megatron-Core's dist_muon), or every rank,
-    after a gather of which it keeps its shard (gather, as Moonlight, arXiv:2502.16982)."""
+    after a gather, and keeps only its shard (gather, as Moonlight, arXiv:2502.16982)."""
     tp_mode: Literal["blockwise", "duplicated"] = "blockwise"
-    """How a matrix is orthogonalized with tp: each rank's part of it separately (blockwise, as Megatron-Core), or the
+    """How a matrix is orthogonalized with tp: each rank's part separately (blockwise, as Megatron-Core), or the
     whole matrix on every rank (duplicated)."""
 
 
-class OuterStep(Spec):
+class OuterStepSpec(Spec):
     """Outer optimizer step (DiLoCo, arXiv:2311.08105): workers train separately and synchronize every N steps."""
 
     every: Count
@@ -57,7 +57,7 @@ class OuterStep(Spec):
     workers: Count | None = None
     """Number of DiLoCo workers, each of consecutive dp replicas; default: one per site."""
     bytes_per_parameter: Annotated[float, Field(gt=0)] = 4.0
-    """Bytes per parameter that an outer step sends (4: fp32); each replica of a worker reduces a share."""
+    """Bytes per parameter that an outer step sends (4: fp32); a worker's replicas split the parameters among them."""
     parts: Count = 1
     """Number of fragments of the parameters, reduced in turn over the steps (Streaming DiLoCo, arXiv:2501.18512)."""
     beside: Annotated[int, Field(strict=True, ge=0, le=50)] = 0
@@ -65,7 +65,7 @@ class OuterStep(Spec):
 
 
 class Training(Spec):
-    """Batch, number formats, optimizer, and activation recomputation."""
+    """Settings of training: batch, number formats, optimizer, and activation recomputation."""
 
     global_batch: Count
     """Number of sequences per step, over all replicas."""
@@ -74,16 +74,16 @@ class Training(Spec):
     precision: Precision = "bf16-mixed"
     """Number format of training; fp8, mxfp8 (one scale per 32 elements) and nvfp4 (one per 16) apply to the layers'
     matmuls, all else uses 16 bits: attention, LM head, stored and sent tensors."""
-    recompute: Annotated[Recompute, FileForms(lambda: (..., tuple[RecomputeModule, ...]))] = "none"
+    recompute: Annotated[Recompute, SchemaAlternatives(lambda: (..., tuple[RecomputeModule, ...]))] = "none"
     """What the backward recomputes: nothing (none); the attention core or the recompute_modules (selective; a list here
     sets these); all but attention and every second matmul (operators, as torchtitan's "op"); or whole layers (full)."""
     recompute_modules: Annotated[tuple[RecomputeModule, ...], BeforeValidator(_parse_modules)] = ("core_attn",)
     """With recompute: selective, the modules of a layer to recompute, by Megatron-Core's names."""
     recompute_every: Count = 1
-    """Interval of recomputed layers: only those whose number (from 0) is a multiple of it."""
+    """N, to recompute every N-th layer only: layers whose number (from 0) is a multiple of N; 1: every layer."""
     optimizer: Annotated[str, NameFromSet(lambda: OPTIMIZERS)] = "adam"
     """Optimizer: adam, or muon (one moment) for the layers' matrices and Adam for the rest."""
-    muon: Muon = Muon()
+    muon: MuonSpec = MuonSpec()
     """Settings of the Muon optimizer (optimizer: muon)."""
     attention: Attention = "fused"
     """Attention kernel: one fused kernel such as flash attention (fused), or separate matmuls and softmax (unfused)."""
@@ -92,19 +92,19 @@ class Training(Spec):
     memory_recipe: MemoryRecipe | None = None
     """Memory recipe: bytes per parameter of weights, gradients and optimizer state; default: by precision and
     optimizer."""
-    outer: OuterStep | None = None
+    outer: OuterStepSpec | None = None
     """Outer optimizer step for workers that train separately in between (DiLoCo); default: none, all replicas update
     together."""
 
     @model_validator(mode="before")
     @classmethod
     def _expand_modules(cls, document: object) -> object:
-        """Convert a module or list in ``recompute``, or modules alone, to a selective recompute."""
+        """Convert a list of modules in ``recompute``, or ``recompute_modules`` alone, to selective recomputation."""
         if not isinstance(document, Mapping):
             return document
         listed = document.get("recompute")
         if isinstance(listed, list | tuple) or listed in RECOMPUTE_MODULES:
             if "recompute_modules" in document:
-                raise InputError("lists modules in recompute and in recompute_modules; keep one of them")
+                raise InputError("'recompute' and 'recompute_modules' both list modules; keep one of the two")
             return {**document, "recompute": "selective", "recompute_modules": listed}
         return {"recompute": "selective", **document} if "recompute_modules" in document else document

@@ -1,4 +1,4 @@
-"""Pipeline schedule as data: the ordered F, B, I and W passes of each stage, and the microbatches' routes.
+"""Pipeline schedule as data: each stage's ordered passes (F, B, I, W), and each microbatch's route through the stages.
 
 The types carry more than today's schedules need, so that a new schedule is only a new function: split backward (I, W),
 fused pairs [F|B], several chunks per stage in any placement (loop, V, zig-zag), two directions (a second route).
@@ -16,19 +16,19 @@ from simcluster.base.errors import InputError
 
 Kind = Literal["F", "B", "I", "W"]
 PASS_NAMES: dict[Kind, str] = {"F": "forward", "B": "backward", "I": "input_grad", "W": "weight_grad"}
-"""What the passes of each kind are called where they are ops."""
+"""Name of the ops of each kind of pass."""
 
 Hop = tuple[int, int]
 """(stage, chunk): one slice of the model on one pipeline rank."""
 Route = tuple[Hop, ...]
-"""The hops of one microbatch in forward order; the index in it is the virtual stage."""
+"""The hops of one microbatch in forward order; a hop's index is its virtual stage (model slice)."""
 
 _ACTION = re.compile(r"([FBIW])([0-9]+)(?:\.([0-9]+))?")
 _TOKEN = re.compile(r"\[([^|\]\s]+)\|([^|\]\s]+)\]|([^|\[\]\s]+)")
 
 
 class Action(NamedTuple):
-    """One pass (F, B, I or W) of one microbatch through one chunk of a stage.
+    """One pass (forward F, backward B, input gradient I, weight gradient W) of a microbatch through a stage's chunk.
 
     F is forward, B the full backward, I the gradient of the input, W the gradient of the weights; B = I + W.
     """
@@ -48,7 +48,7 @@ class Action(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> Action:
-        """Parse an action such as ``F3`` or ``F3.1``; raise InputError if the text is not one."""
+        """Parse an action such as ``F3`` or ``F3.1``; raise InputError for any other text."""
         match = _ACTION.fullmatch(text)
         if match is None:
             raise InputError(
@@ -60,7 +60,7 @@ class Action(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """Pipeline schedule: one ordered row of actions per stage (a stage is a pipeline rank).
+    """Pipeline schedule: an ordered row of actions for each stage (pipeline rank).
 
     A stage runs its row strictly in order, as real runtimes do: the row, not a greedy rule, defines the schedule.
     ``routes`` lists the routes through the model; ``route_of[m]`` is the index of the one that microbatch m takes (a
@@ -82,7 +82,7 @@ class Schedule:
         object.__setattr__(self, "_places", places)
 
     @classmethod
-    def along(
+    def with_single_route(
         cls,
         route: Route,
         name: str,
@@ -90,27 +90,27 @@ class Schedule:
         num_microbatches: int,
         fused: Iterable[Iterable[int]] = (),
     ) -> Schedule:
-        """Build a schedule in which all microbatches take the same route through the chunks."""
+        """Make a schedule in which all microbatches take the same route through the chunks."""
         chunks = 1 + max(chunk for _, chunk in route)
         actions, pairs = tuple(map(tuple, rows)), tuple(map(tuple, fused))
         return cls(name, actions, num_microbatches, chunks, (route,), (0,) * num_microbatches, pairs)
 
     @property
     def num_stages(self) -> int:
-        """Number of pipeline ranks, which is the number of rows."""
+        """Number of stages (pipeline ranks), each with one row of actions."""
         return len(self.rows)
 
     @property
-    def may_have_empty_ends(self) -> bool:
-        """Whether the first and last model slices may have no layers (not with separate W passes)."""
+    def allows_empty_end_slices(self) -> bool:
+        """Whether the first and last model slices may have no layers (not if backward passes are split)."""
         return len(self.routes[0]) > 1 and not any(action.kind == "W" for row in self.rows for action in row)
 
-    def route(self, microbatch: int) -> Route:
-        """Return the hops of a microbatch in forward order."""
+    def microbatch_route(self, microbatch: int) -> Route:
+        """Return a microbatch's route: the (stage, chunk) of each model slice, in forward order."""
         return self.routes[self.route_of[microbatch]]
 
     def virtual_stage(self, microbatch: int, stage: int, chunk: int) -> int:
-        """Return the virtual stage (model slice, from 0) of a stage's chunk for a microbatch.
+        """Return the index of the model slice (virtual stage) that a microbatch passes in this chunk of this stage.
 
         InputError if the microbatch does not visit this chunk.
         """
@@ -118,39 +118,39 @@ class Schedule:
         if place is None:
             raise InputError(
                 f"schedule {self.name!r}: microbatch {microbatch} does not visit chunk {chunk} of stage {stage}; "
-                f"its route (stage, chunk) is {' '.join(map(str, self.route(microbatch)))}"
+                f"its route (stage, chunk) is {' '.join(map(str, self.microbatch_route(microbatch)))}"
             )
         return place
 
-    def slice_of(self, stage: int, chunk: int) -> int:
-        """Return the model slice that a stage's chunk holds; raise InputError if no microbatch visits it."""
+    def model_slice(self, stage: int, chunk: int) -> int:
+        """Return the index of the model slice in a stage's chunk; InputError if no microbatch uses the chunk."""
         place = next((places[stage, chunk] for places in self._places if (stage, chunk) in places), None)
         if place is None:
-            raise InputError(f"schedule {self.name!r}: no microbatch visits chunk {chunk} of stage {stage}")
+            raise InputError(f"schedule {self.name!r}: no microbatch uses chunk {chunk} of stage {stage}; use another")
         return place
 
-    def visits(self, microbatch: int, stage: int, chunk: int) -> bool:
+    def visits_chunk(self, microbatch: int, stage: int, chunk: int) -> bool:
         """Return whether the route of a microbatch includes this chunk of this stage."""
         return (stage, chunk) in self._places[self.route_of[microbatch]]
 
     def next_hop(self, microbatch: int, stage: int, chunk: int) -> Hop | None:
-        """Return the hop that receives F's output and sends B's gradient; None after the last virtual stage."""
-        route = self.route(microbatch)
+        """Return the (stage, chunk) that runs the microbatch's next model slice; None after the last slice."""
+        route = self.microbatch_route(microbatch)
         place = self.virtual_stage(microbatch, stage, chunk)
         return route[place + 1] if place + 1 < len(route) else None
 
     def previous_hop(self, microbatch: int, stage: int, chunk: int) -> Hop | None:
-        """Return the hop that sends F's input and receives B's gradient; None before virtual stage 0."""
+        """Return the (stage, chunk) that runs the microbatch's previous model slice; None before the first slice."""
         place = self.virtual_stage(microbatch, stage, chunk)
-        return self.route(microbatch)[place - 1] if place else None
+        return self.microbatch_route(microbatch)[place - 1] if place else None
 
-    def fused_at(self, stage: int) -> tuple[int, ...]:
-        """Return the positions in a stage's row at which fused pairs begin."""
+    def fused_positions(self, stage: int) -> tuple[int, ...]:
+        """Return the positions in a stage's row at which fused pairs (a forward and a backward) begin."""
         return self.fused[stage] if self.fused else ()
 
 
 def loop_route(num_stages: int, num_chunks: int) -> Route:
-    """Return Megatron-LM's placement as a route: chunk 0 of every stage in turn, then chunk 1, and so on.
+    """Return the route through chunk 0 of all stages, then chunk 1 of all stages, and so on, as in Megatron-LM.
 
     >>> loop_route(2, 2)
     ((0, 0), (1, 0), (0, 1), (1, 1))
@@ -159,7 +159,7 @@ def loop_route(num_stages: int, num_chunks: int) -> Route:
 
 
 def snake_route(num_stages: int, num_legs: int) -> Route:
-    """Return the route that goes down all stages, up again, and so on; two legs are the V of zero bubble.
+    """Return the route that goes down all stages, then up, then down, ``num_legs`` times in all.
 
     Leg j is chunk j of every stage.
 
@@ -174,7 +174,7 @@ def snake_route(num_stages: int, num_legs: int) -> Route:
 
 
 def bidirectional_routes(num_stages: int) -> tuple[Route, Route]:
-    """Return a bidirectional schedule's routes: chunk 0 down the stages, chunk 1 (a second copy) up.
+    """Return two routes: down the stages through chunk 0, and up the stages through chunk 1 (a second model copy).
 
     >>> bidirectional_routes(2)
     (((0, 0), (1, 0)), ((1, 1), (0, 1)))
@@ -193,7 +193,7 @@ def parse_row(text: str) -> tuple[tuple[Action, ...], tuple[int, ...]]:
     actions: list[Action] = []
     fused: list[int] = []
     if leftover := _TOKEN.sub("", text).strip():
-        raise InputError(f"{text!r}: {leftover!r} is out of place; a fused pair is written [F3|B1]")
+        raise InputError(f"{text!r}: {leftover!r} is out of place; write a fused pair as [F3|B1]")
     for first, second, alone in _TOKEN.findall(text):
         if alone:
             actions.append(Action.parse(alone))
@@ -204,7 +204,7 @@ def parse_row(text: str) -> tuple[tuple[Action, ...], tuple[int, ...]]:
 
 
 class RowWriter:
-    """Builder of one stage's row: each word names a pass and a chunk, and takes that chunk's next microbatch.
+    """Builder of one stage's row from words such as ``F0`` (forward of chunk 0); numbers the microbatches in order.
 
     ``F0`` is F of chunk 0, ``[F0|B1]`` a fused pair, ``W`` alone the W of the oldest I that still lacks one.
     ``first_microbatch[chunk]`` is where the count of a chunk begins (a bidirectional schedule's chunks differ).
@@ -217,12 +217,12 @@ class RowWriter:
         self._count: Counter[str] = Counter()
         self._without_weight: deque[Action] = deque()
 
-    def count(self, word: str) -> int:
-        """Return the number of passes so far of the kind and chunk that ``word`` names (B counts as I)."""
+    def count_passes(self, word: str) -> int:
+        """Count the row's passes of this kind and chunk, such as ``F0``; a whole backward B counts as I."""
         return self._count[word]
 
-    def append(self, words: str, times: int = 1) -> None:
-        """Append the actions of these words in turn, ``times`` times (none for a negative number)."""
+    def append_actions(self, words: str, times: int = 1) -> None:
+        """Append the actions in ``words`` to the row, repeated ``times`` times (not at all if negative)."""
         for word in words.split() * times:
             if word.startswith("["):
                 self.fused.append(len(self.actions))

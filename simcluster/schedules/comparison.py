@@ -1,4 +1,4 @@
-"""Comparison of schedules at equal work per stage: makespan, bubble and activations in flight.
+"""Comparison of schedules with equal compute per stage: makespan, bubble and activations in flight.
 
 Pure.
 """
@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
+from simcluster.base.display import Displayable
 from simcluster.base.errors import InputError
-from simcluster.base.shown import Displayable
-from simcluster.documents.argument_types import checked
+from simcluster.documents.argument_types import check_arguments
 from simcluster.schedules import make_schedule, schedules_with
 from simcluster.schedules.actions import Schedule
 from simcluster.schedules.timing import UNIT_COSTS, EqualCosts, ScheduleTiming, peak_in_flight, time_actions
@@ -21,7 +21,7 @@ from simcluster.schedules.zb_auto import OptimizedSchedule
 
 @dataclass(frozen=True, slots=True)
 class StageTimes:
-    """Times of one microbatch through one stage's share of the model (1/P of it), equal for all stages.
+    """Times of one microbatch's passes through a pipeline stage (1/P of the model), equal on all stages.
 
     A stage with v chunks takes 1/v of them for each; a schedule that holds the model twice, all of them for each of its
     copies. ``backward`` is B whole, ``input`` I and ``weight`` W; ``pair`` is a fused [F|B], None for F + B.
@@ -36,57 +36,57 @@ class StageTimes:
     pair: Fraction | None = None
 
     def chunk_times(self, schedule: Schedule) -> EqualCosts[Fraction]:
-        """Return the pass times of one chunk."""
-        return self.times(chunk_share(schedule))
+        """Return the pass times of one chunk of a stage under this schedule."""
+        return self.pass_times(chunk_share(schedule))
 
-    def times(self, share: Fraction | int = 1) -> EqualCosts[Fraction]:
-        """Return the pass times of a stage, or of a share of it."""
+    def pass_times(self, share: Fraction | int = 1) -> EqualCosts[Fraction]:
+        """Return the pass times of the fraction ``share`` of a stage, by default of the whole stage."""
         return EqualCosts(F=self.forward * share, B=self.backward * share, I=self.input * share, W=self.weight * share)
 
 
 @dataclass(frozen=True, slots=True)
 class TimedSchedule(Displayable):
-    """Schedule with its timing and comparison metrics; for zb-auto also its distance from the optimum."""
+    """A schedule with its simulated start and end times, and its metrics: bubble, memory and makespan."""
 
     schedule: Schedule
     timing: ScheduleTiming[Fraction]
     times: StageTimes
-    automatic: OptimizedSchedule | None = None
+    optimization: OptimizedSchedule | None = None
 
     @property
-    def ideal(self) -> Fraction:
-        """Time M (F + B) of a stage for M microbatches without bubble, with fused pairs counted as F + B."""
+    def ideal_time(self) -> Fraction:
+        """Time that a stage would take for all M microbatches without a bubble: M (F + B), even with fused pairs."""
         return self.schedule.num_microbatches * (self.times.forward + self.times.backward)
 
     @property
     def longest_span(self) -> Fraction:
-        """Longest time from a stage's first start to its last end.
+        """Longest time from a stage's first start to its last end, over all stages.
 
         This is the step time where a stage may start the next step as soon as it ends, as zero-bubble papers count.
         """
         return max(self.timing.spans)
 
     @property
-    def bubble_of_span(self) -> Fraction:
-        """Bubble within the longest span: 1 - mean busy time / longest span."""
+    def span_bubble(self) -> Fraction:
+        """Idle fraction of the longest stage span: 1 - mean busy time of the stages / longest span."""
         busy = sum(self.timing.busy, start=Fraction(0)) / len(self.timing.busy)
         return 1 - busy / self.longest_span if self.longest_span else Fraction(0)
 
     @property
-    def peaks(self) -> tuple[Fraction, ...]:
-        """Peak activations in flight per stage, in microbatches of a whole stage."""
+    def peak_activations(self) -> tuple[Fraction, ...]:
+        """Peak activations in flight on each stage, in microbatches (the activations of a whole stage count as 1)."""
         share = chunk_share(self.schedule)
         return tuple(peak * share for peak in self.timing.peak_in_flight)
 
     @property
-    def copies(self) -> int:
-        """Number of copies of a stage's weights: 2 where microbatches enter at both ends."""
+    def weight_copies(self) -> int:
+        """Number of copies of the model's weights: 2 for schedules with microbatches entering at both ends, else 1."""
         held = {hop for route in self.schedule.routes for hop in route}
         return -(-len(held) // len(self.schedule.routes[0]))
 
 
 def describe_extra_activations(schedule: Schedule) -> str:
-    """Describe the peak activations of a stage if they exceed those of 1F1B; return "" if they do not."""
+    """Return a text on how far peak activations in flight exceed those of 1F1B; "" if they do not."""
     most, usual = max(peak_in_flight(schedule)), min(schedule.num_stages, schedule.num_microbatches)
     if most * chunk_share(schedule) <= usual:
         return ""
@@ -94,12 +94,12 @@ def describe_extra_activations(schedule: Schedule) -> str:
 
 
 def chunk_share(schedule: Schedule) -> Fraction:
-    """Return the share of a stage's layers in one chunk: 1/v, or 1 for each of two whole copies."""
+    """Return the fraction of a stage's layers in one chunk: 1/v for v chunks, or 1 if each chunk has a model copy."""
     return Fraction(schedule.num_stages, len(schedule.routes[0]))
 
 
 def time_schedule(schedule: Schedule, times: StageTimes) -> TimedSchedule:
-    """Time a schedule with these pass times; raise InputError for a deadlock or invalid times."""
+    """Compute start and end times of a schedule with these pass times; InputError for a deadlock or invalid times."""
     together = None if times.pair is None else times.pair * chunk_share(schedule)
     pair = None if together is None else lambda _forward, _backward: together
     timing = time_actions(schedule, times.chunk_times(schedule), times.latency, pair)
@@ -114,16 +114,16 @@ _MOST_ACTIONS = 1_000_000
 
 
 def require_few_actions(stages: int, microbatches: int, chunks: int) -> None:
-    """Raise InputError if stages, microbatches and chunks make more actions than can be timed one by one."""
+    """Raise InputError if stages x microbatches x chunks is too large to time every action."""
     actions = 2 * stages * microbatches * chunks
     if actions > _MOST_ACTIONS:
         raise InputError(
             f"stages {stages:,} x microbatches {microbatches:,} x chunks {chunks:,}: {actions:,} actions are too many; "
-            f"the three multiplied may be at most {_MOST_ACTIONS // 2:,}: give fewer microbatches"
+            f"the product of the three must be at most {_MOST_ACTIONS // 2:,}: use fewer microbatches"
         )
 
 
-@checked
+@check_arguments
 def simulate_schedules(
     schedules: Sequence[str | Schedule],
     *,
@@ -132,7 +132,7 @@ def simulate_schedules(
     chunks: int = 2,
     times: StageTimes = UNIT_TIMES,
 ) -> list[TimedSchedule]:
-    """Time schedules, given by name or ready-made, with the same pass times.
+    """Compute the start and end times of several schedules (names or objects) with the same pass times.
 
     ``chunks`` is per stage, for schedules that take it. InputError for unknown names and counts that do not fit.
     """
@@ -150,7 +150,7 @@ def simulate_schedules(
 
 @dataclass(frozen=True, slots=True)
 class ScheduleBubble:
-    """Mean idle share of the makespan over stages, for equal passes without communication.
+    """Mean idle fraction of a schedule's makespan for equal passes and communication that takes no time.
 
     ``formula`` is its closed form for any F and B ("" if none): P stages, M microbatches, v chunks per stage.
     """
@@ -159,15 +159,15 @@ class ScheduleBubble:
     formula: str
 
     def describe(self) -> str:
-        """Return the bubble as text: 3.5% by the schedule alone, (P-1)/(vM+P-1)."""
+        """Return the bubble as text, such as "20.0% by the schedule alone, (P-1)/(M+P-1)"."""
         return f"{self.fraction:.1%} by the schedule alone" + (f", {self.formula}" if self.formula else "")
 
 
-def schedule_bubble(schedule: Schedule) -> ScheduleBubble:
-    """Return a schedule's bubble with equal passes (F = I = W, B = 2 F), no messages and no optimizer.
+def compute_schedule_bubble(schedule: Schedule) -> ScheduleBubble:
+    """Compute a schedule's bubble with equal passes (F = I = W, B = 2 F), without communication or optimizer.
 
     >>> from simcluster.schedules import gpipe
-    >>> schedule_bubble(gpipe(4, 12)).describe()
+    >>> compute_schedule_bubble(gpipe(4, 12)).describe()
     '20.0% by the schedule alone, (P-1)/(M+P-1)'
     """
     stages, microbatches, chunks = schedule.num_stages, schedule.num_microbatches, schedule.num_chunks

@@ -1,4 +1,4 @@
-"""Hanayo schedule: microbatches run through the stages in waves, down and up again, with one model copy."""
+"""Hanayo schedule: microbatches go through the stages in waves, down and up, with one copy of the model."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from simcluster.schedules.check import require_counts
 
 
 def hanayo(num_stages: int, num_microbatches: int, num_chunks: int = 1) -> Schedule:
-    """Make Hanayo: microbatches run in W waves down and up the stages, each with 2 W chunks (1 chunk means one wave).
+    """Make Hanayo: microbatches go down and up the stages W times; each stage has 2 W chunks (1 chunk means W = 1).
 
     The order is that of list scheduling in slots of equal length, backward before forward, later slices before earlier
     ones, with at most P microbatches in flight. With f and b the times of one chunk and M = k P the makespan is 2 W M
@@ -23,20 +23,19 @@ def hanayo(num_stages: int, num_microbatches: int, num_chunks: int = 1) -> Sched
     require_counts("hanayo", num_stages, num_microbatches, num_chunks)
     if num_chunks > 1 and num_chunks % 2:
         raise InputError(
-            f"schedule 'hanayo': a wave is two chunks per stage, down and up, so {num_chunks} is not possible; use "
+            f"schedule 'hanayo': {num_chunks} chunks per stage must be even, since a wave has two (down and up); use "
             f"{num_chunks - 1} or {num_chunks + 1}"
         )
     route = snake_route(num_stages, max(2, num_chunks))
-    return Schedule.along(route, "hanayo", _schedule_slots(num_stages, num_microbatches, route), num_microbatches)
+    rows = _order_by_slots(num_stages, num_microbatches, route)
+    return Schedule.with_single_route(route, "hanayo", rows, num_microbatches)
 
 
-def _schedule_slots(num_stages: int, num_microbatches: int, route: Route) -> list[list[Action]]:
-    """Order the rows by list scheduling: in every slot each stage runs the best pass that is ready, if any."""
+def _order_by_slots(num_stages: int, num_microbatches: int, route: Route) -> list[list[Action]]:
+    """Order passes by list scheduling: in each time slot, each stage runs its most urgent pass that is ready."""
     rows: list[list[Action]] = [[] for _ in range(num_stages)]
-    num_slices = len(route)
-    under_way: list[int] = []  # microbatches from the oldest to the youngest
-    passes = [0] * num_microbatches
-    entered = 0
+    num_slices, under_way = len(route), list[int]()  # microbatches from the oldest to the youngest
+    passes, entered = [0] * num_microbatches, 0
     while entered < num_microbatches or under_way:
         if entered < num_microbatches and len(under_way) < num_stages:
             under_way.append(entered)

@@ -1,4 +1,4 @@
-"""Interleaved 1F1B: 1F1B over several chunks per stage, so that the pipeline fills sooner."""
+"""Interleaved 1F1B: several chunks per stage shorten the pipeline's fill and drain."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from typing import Literal
 from simcluster.base.errors import InputError
 from simcluster.schedules.actions import Action, Schedule, loop_route
 from simcluster.schedules.check import require_counts
-from simcluster.schedules.one_f_one_b import alternate
+from simcluster.schedules.one_f_one_b import alternate_passes
 
 
 def interleaved(
     num_stages: int, num_microbatches: int, num_chunks: int = 1, *, group_size: int | None = None, pairs: bool = False
 ) -> Schedule:
-    """Make interleaved 1F1B: groups of microbatches pass chunk 0, then chunk 1, and so on; backward in reverse.
+    """Make interleaved 1F1B: a group of microbatches passes through chunk 0, then chunk 1, ...; backward in reverse.
 
     Stage r runs min(2 (P - 1 - r) + (v - 1) g, M v) forwards ahead, g the group size (default: P). With f and b the
     times of one chunk the makespan is (M v + P - 1)(f + b): the bubble shrinks v times, for more messages and 2 (P - 1
@@ -34,22 +34,22 @@ def interleaved(
     """
     require_counts("interleaved", num_stages, num_microbatches, num_chunks)
     group = num_stages if group_size is None else group_size
-    _require_groups(num_stages, num_microbatches, group, given=group_size is not None)
-    forwards = _order_in_groups("F", group, num_microbatches, range(num_chunks))
-    backwards = _order_in_groups("B", group, num_microbatches, range(num_chunks - 1, -1, -1))
+    _require_valid_groups(num_stages, num_microbatches, group, given=group_size is not None)
+    forwards = _list_grouped_actions("F", group, num_microbatches, range(num_chunks))
+    backwards = _list_grouped_actions("B", group, num_microbatches, range(num_chunks - 1, -1, -1))
     ahead = [2 * (num_stages - 1 - stage) + (num_chunks - 1) * group + pairs for stage in range(num_stages)]
-    rows = [alternate(forwards, backwards, warmup=warmup) for warmup in ahead]
+    rows = [alternate_passes(forwards, backwards, warmup=warmup) for warmup in ahead]
     fused = [range(warmup, 2 * len(forwards) - warmup, 2) for warmup in ahead] if pairs else ()
-    return Schedule.along(loop_route(num_stages, num_chunks), "interleaved", rows, num_microbatches, fused)
+    return Schedule.with_single_route(loop_route(num_stages, num_chunks), "interleaved", rows, num_microbatches, fused)
 
 
-def interleaved_forwards(num_stages: int, num_microbatches: int, num_chunks: int, stage: int) -> int:
-    """Return a stage's number of warm-up forwards for microbatches scheduled in groups of ``num_stages``."""
+def interleaved_first_forwards(num_stages: int, num_microbatches: int, num_chunks: int, stage: int) -> int:
+    """Return the number of forwards before a stage's first backward, for groups of ``num_stages`` microbatches."""
     ahead = 2 * (num_stages - 1 - stage) + (num_chunks - 1) * num_stages
     return min(ahead + 1, num_microbatches * num_chunks)
 
 
-def _require_groups(num_stages: int, num_microbatches: int, group: int, *, given: bool) -> None:
+def _require_valid_groups(num_stages: int, num_microbatches: int, group: int, *, given: bool) -> None:
     where = f"schedule 'interleaved': {num_microbatches} microbatches on {num_stages} stages"
     if not given and num_microbatches % num_stages:
         below = num_microbatches // num_stages * num_stages
@@ -60,7 +60,7 @@ def _require_groups(num_stages: int, num_microbatches: int, group: int, *, given
         )
     if isinstance(group, bool) or not isinstance(group, int) or group < num_stages:
         raise InputError(
-            f"{where} in groups of {group!r}; a group has as many microbatches as stages or more, such as {num_stages}"
+            f"{where} in groups of {group!r}; a group needs at least one microbatch per stage: use {num_stages} or more"
         )
     if 0 < num_microbatches % group < num_stages:
         raise InputError(
@@ -70,7 +70,7 @@ def _require_groups(num_stages: int, num_microbatches: int, group: int, *, given
         )
 
 
-def _order_in_groups(kind: Literal["F", "B"], group: int, num_microbatches: int, chunks: range) -> list[Action]:
+def _list_grouped_actions(kind: Literal["F", "B"], group: int, num_microbatches: int, chunks: range) -> list[Action]:
     return [
         Action(kind, microbatch, chunk)
         for begin in range(0, num_microbatches, group)

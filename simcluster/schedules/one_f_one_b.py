@@ -1,4 +1,4 @@
-"""1F1B schedule: after a warm-up, one forward and one backward in turn."""
+"""1F1B schedule: warm-up forwards, then alternating forward and backward passes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from simcluster.schedules.check import require_counts, require_one_chunk
 
 
 def one_f_one_b(num_stages: int, num_microbatches: int, num_chunks: int = 1) -> Schedule:
-    """Make 1F1B: stages run warm-up forwards, then a forward and a backward in turn, then the other backwards.
+    """Make 1F1B: each stage runs warm-up forwards, then alternates F and B, then runs the remaining backwards.
 
     Stage r of P runs min(P - 1 - r, M) of M forwards ahead.
     Makespan (M + P - 1)(F + B) as GPipe, but only min(P - r, M) microbatches in flight on stage r. Source:
@@ -24,22 +24,22 @@ def one_f_one_b(num_stages: int, num_microbatches: int, num_chunks: int = 1) -> 
     require_one_chunk("1f1b", num_chunks)
     forwards = [Action("F", m) for m in range(num_microbatches)]
     backwards = [Action("B", m) for m in range(num_microbatches)]
-    rows = [alternate(forwards, backwards, warmup=num_stages - 1 - stage) for stage in range(num_stages)]
-    return Schedule.along(loop_route(num_stages, 1), "1f1b", rows, num_microbatches)
+    rows = [alternate_passes(forwards, backwards, warmup=num_stages - 1 - stage) for stage in range(num_stages)]
+    return Schedule.with_single_route(loop_route(num_stages, 1), "1f1b", rows, num_microbatches)
 
 
-def one_f_one_b_forwards(num_stages: int, num_microbatches: int, num_chunks: int, stage: int) -> int:
+def one_f_one_b_first_forwards(num_stages: int, num_microbatches: int, num_chunks: int, stage: int) -> int:
     """Return the number of forwards that a stage of 1F1B runs before its first backward.
 
-    >>> [one_f_one_b_forwards(4, 8, 1, stage) for stage in range(4)]
+    >>> [one_f_one_b_first_forwards(4, 8, 1, stage) for stage in range(4)]
     [4, 3, 2, 1]
     """
     del num_chunks  # one
     return min(num_stages - stage, num_microbatches)
 
 
-def alternate(forwards: Sequence[Action], backwards: Sequence[Action], warmup: int) -> tuple[Action, ...]:
-    """Return a stage's row: up to ``warmup`` forwards, one forward and one backward in turn, then the rest."""
+def alternate_passes(forwards: Sequence[Action], backwards: Sequence[Action], warmup: int) -> tuple[Action, ...]:
+    """Return a stage's row: ``warmup`` forwards, then forwards and backwards in turn, then the remaining backwards."""
     warmup = min(warmup, len(forwards))
     row = list(forwards[:warmup])
     for forward, backward in zip(forwards[warmup:], backwards, strict=False):

@@ -1,4 +1,4 @@
-"""Scenario-file specs of schedules with parameters: ``schedule: {name: zb-auto, ...}``.
+"""Schedules with parameters in scenario files, as in ``schedule: {name: zb-auto, memory_limit: 4}``.
 
 Schedules without parameters are written by their name alone; ``rows`` is one written out. Separate from the rest of the
 package, since it needs pydantic.
@@ -13,23 +13,23 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BeforeValidator, Discriminator, Field, StrictBool, Tag, ValidatorFunctionWrapHandler, WrapValidator
 
 from simcluster.base.errors import InputError
-from simcluster.documents.kinds import FileForms
-from simcluster.documents.own_words import TrustedText
-from simcluster.documents.spec import Count, Spec
+from simcluster.documents.base_spec import Count, Spec
+from simcluster.documents.field_annotations import SchemaAlternatives
+from simcluster.documents.trusted_text import TrustedText
 from simcluster.schedules import SCHEDULES, make_schedule
 from simcluster.schedules.actions import Route, Schedule, loop_route, parse_row
 from simcluster.schedules.check import require_fixed_chunks
-from simcluster.schedules.entry import ScheduleFunction
 from simcluster.schedules.interleaved import interleaved
-from simcluster.schedules.text import row_texts
+from simcluster.schedules.registry_entry import ScheduleFunction
+from simcluster.schedules.text import format_rows
 from simcluster.schedules.timing import EqualCosts
 from simcluster.schedules.zb_auto import Goal, Times, zb_auto
 
 Time = Annotated[float, Field(ge=0, le=1e12)]
 
 
-class Interleaved(Spec):
-    """Interleaved 1F1B with a group size, and optionally with fused pairs [F|B] of a forward and a backward pass."""
+class InterleavedSpec(Spec):
+    """Interleaved 1F1B with a chosen group size; forward and backward passes can be fused in pairs."""
 
     name: Literal["interleaved"]
     """Name of the schedule that these parameters are for."""
@@ -39,13 +39,13 @@ class Interleaved(Spec):
     pairs: StrictBool = False
     """Fuse forward and backward passes in pairs [F|B], which send at their end (--overlap-moe-expert-parallel-comm)."""
 
-    def function(self, costs: Times | None = None, latency: Any = 0) -> ScheduleFunction:
-        """Return the function that makes the schedule; the run's pass times do not change it."""
+    def schedule_function(self, costs: Times | None = None, latency: Any = 0) -> ScheduleFunction:
+        """Return the function that makes the schedule; it does not depend on ``costs`` and ``latency``."""
         return partial(interleaved, group_size=self.group_size, pairs=self.pairs)
 
 
-class ZbAuto(Spec):
-    """Automatic zero-bubble schedule with a limit on the microbatches in flight on one stage."""
+class ZbAutoSpec(Spec):
+    """Automatic zero-bubble schedule with a limit on the microbatches in flight on a stage."""
 
     name: Literal["zb-auto"]
     """Name of the schedule that these parameters are for."""
@@ -65,8 +65,8 @@ class ZbAuto(Spec):
     latency: Time = 0.0
     """Relative latency of a message between stages, in the unit of `forward`."""
 
-    def function(self, costs: Times | None = None, latency: Any = 0) -> ScheduleFunction:
-        """Return the schedule function for the spec's pass times, else the run's, else F = I = W without latency."""
+    def schedule_function(self, costs: Times | None = None, latency: Any = 0) -> ScheduleFunction:
+        """Return the function that makes the schedule for the spec's pass times, by default for ``costs``."""
         given = (self.forward, self.input, self.weight)
         if costs is None or any(time is not None for time in given):
             forward, input_, weight = (1.0 if time is None else time for time in given)
@@ -75,8 +75,8 @@ class ZbAuto(Spec):
         return partial(zb_auto, costs=costs, latency=latency, goal=goal, memory_limit=limit, weight_memory=part)
 
 
-class Rows(Spec):
-    """A schedule as rows of actions: F3.1 is the forward of microbatch 3 through chunk 1, [F3|B1] a fused pair."""
+class RowsSpec(Spec):
+    """A user's schedule, written as one row of actions per stage, such as "F0 F1 B0 B1"."""
 
     name: Literal["rows"]
     """Type of the schedule: one that is written out as rows of actions."""
@@ -91,27 +91,27 @@ class Rows(Spec):
     """Name of the schedule in tables and figures."""
 
     @classmethod
-    def of(cls, schedule: Schedule) -> Self:
-        """Return the spec of a schedule; its ``function`` makes an equal schedule."""
+    def from_schedule(cls, schedule: Schedule) -> Self:
+        """Return the spec that describes an existing schedule row by row."""
         plain = schedule.routes == (loop_route(schedule.num_stages, schedule.num_chunks),)
         return cls(
             name="rows",
-            rows=tuple(row_texts(schedule)),
+            rows=tuple(format_rows(schedule)),
             routes=None if plain else tuple(" ".join(f"{stage}.{chunk}" for stage, chunk in route)
                                             for route in schedule.routes),
             route_of=None if plain else schedule.route_of,
             title=schedule.name,
         )  # fmt: skip
 
-    def function(self, costs: Times | None = None, latency: Any = 0) -> ScheduleFunction:
-        """Return the function that makes the checked schedule; it raises InputError if the job's counts differ."""
+    def schedule_function(self, costs: Times | None = None, latency: Any = 0) -> ScheduleFunction:
+        """Return a function that makes the checked schedule; InputError if the job's stages or microbatches differ."""
 
-        def made(num_stages: int, num_microbatches: int, num_chunks: int = 1) -> Schedule:
+        def make_checked(num_stages: int, num_microbatches: int, num_chunks: int = 1) -> Schedule:
             schedule = make_schedule(self._parse_rows(), num_stages, num_microbatches)
             require_fixed_chunks(self.title, num_chunks, schedule.num_chunks)
             return schedule
 
-        return made
+        return make_checked
 
     def _parse_rows(self) -> Schedule:
         parsed = [parse_row(row) for row in self.rows]
@@ -148,7 +148,7 @@ _WITH_PARAMETERS = ("interleaved", "zb-auto", "rows")
 
 
 def _normalize_spec(value: object) -> object:
-    """Return a schedule spec normalized to a name where it has no parameters; raise InputError for anything else."""
+    """Return the name alone if a schedule spec has no parameters, else the spec; InputError for any other value."""
     if isinstance(value, str | Spec):
         return value
     if not isinstance(value, Mapping) or not isinstance(value.get("name"), str):
@@ -160,31 +160,31 @@ def _normalize_spec(value: object) -> object:
     if name in SCHEDULES and len(value) == 1:
         return name
     if name not in _WITH_PARAMETERS:
-        what = "takes no parameters" if name in SCHEDULES else "is not a schedule"
-        raise InputError(f"{name!r} {what}; {', '.join(_WITH_PARAMETERS)} have parameters, any other is a name alone")
+        what = "takes no parameters: write only the name" if name in SCHEDULES else "is not a schedule"
+        raise InputError(f"{name!r} {what}; only {', '.join(_WITH_PARAMETERS)} have parameters")
     return value
 
 
 def _spec_kind(value: object) -> str:
     if isinstance(value, Mapping):
         return str(value["name"])
-    return value.name if isinstance(value, Interleaved | ZbAuto | Rows) else "text"
+    return value.name if isinstance(value, InterleavedSpec | ZbAutoSpec | RowsSpec) else "text"
 
 
-def _keep_typed_text(value: object, text: ValidatorFunctionWrapHandler) -> str:
+def _keep_trusted_text(value: object, text: ValidatorFunctionWrapHandler) -> str:
     return value if isinstance(value, TrustedText) else str(text(value))
 
 
 _A_FILE = {"type": "string", "pattern": r"\.csv$|\.py:", "description": "your schedule: FILE.csv or FILE.py:FUNCTION"}
 _NAMED = {"type": "object", "required": ["name"], "additionalProperties": False}
 ScheduleChoice = Annotated[
-    Annotated[str, WrapValidator(_keep_typed_text), Tag("text")]
-    | Annotated[Interleaved, Tag("interleaved")]
-    | Annotated[ZbAuto, Tag("zb-auto")]
-    | Annotated[Rows, Tag("rows")],
+    Annotated[str, WrapValidator(_keep_trusted_text), Tag("text")]
+    | Annotated[InterleavedSpec, Tag("interleaved")]
+    | Annotated[ZbAutoSpec, Tag("zb-auto")]
+    | Annotated[RowsSpec, Tag("rows")],
     Discriminator(_spec_kind),
     BeforeValidator(_normalize_spec),
-    FileForms(lambda: ((*SCHEDULES,), _A_FILE, {**_NAMED, "properties": {"name": {"enum": [*SCHEDULES]}}}, Interleaved,
-                     ZbAuto, Rows)),
+    SchemaAlternatives(lambda: ((*SCHEDULES,), _A_FILE, {**_NAMED, "properties": {"name": {"enum": [*SCHEDULES]}}},
+                                InterleavedSpec, ZbAutoSpec, RowsSpec)),
 ]  # fmt: skip
 """A schedule by its name alone, or with parameters."""

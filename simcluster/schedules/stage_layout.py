@@ -1,4 +1,4 @@
-"""Pipeline layout that assigns layers to each model slice, parsed from Megatron-LM's text or a list.
+"""Pipeline layout: the layers of each model slice, parsed from Megatron-LM's layout text or from a list.
 
 The grammar is that of Megatron-Core's ``--pipeline-model-parallel-layout`` (in its core/transformer,
 pipeline_parallel_layer_layout.py): E is the embedding, t a decoder layer, m a layer of multi-token prediction, L the LM
@@ -17,7 +17,7 @@ from simcluster.base.errors import InputError
 from simcluster.documents.diagnostics import did_you_mean
 
 LAYERS = {"E": "embedding", "t": "decoder", "m": "mtp", "L": "loss"}
-"""What the letters of a layout are called in a list of names."""
+"""Name of each layout letter, for layouts that are lists of names."""
 
 _LETTERS = {name: letter for letter, name in LAYERS.items()}
 _GRAMMAR = "EtmL|()*,0123456789"
@@ -28,23 +28,24 @@ _KNOWN = f"{', '.join(f'{letter} ({name})' for letter, name in LAYERS.items())},
 
 @dataclass(frozen=True, slots=True)
 class StageLayout:
-    """Layers of every model slice as letters (E, t, m, L), in the model's order."""
+    """Layers of each model slice as letters: E embedding, t decoder layer, m multi-token prediction, L loss."""
 
     slices: tuple[str, ...]
 
     @classmethod
-    def of(cls, given: str | Sequence[str | Sequence[str]]) -> StageLayout:
-        """Parse a layout from a text, or from a list with a text or a list of layer names per slice.
+    def parse(cls, given: str | Sequence[str | Sequence[str]]) -> StageLayout:
+        """Parse a layout from text, or from a list with one item (a text, or a list of layer names) per slice.
 
         Raises InputError, with the place, for unknown layers, for brackets that do not close, and where the embedding
         is not first, the loss not last or a layer of multi-token prediction before a decoder layer.
         """
-        found = cls(tuple(_expand_text(given).split("|") if isinstance(given, str) else map(_slice_letters, given)))
+        slices = _expand_repetitions(given).split("|") if isinstance(given, str) else map(_letters_of_slice, given)
+        found = cls(tuple(slices))
         found._check_slices()
         return found
 
     def __str__(self) -> str:
-        """Return the layout as text, with repeated slices and letters shortened: Et*3|(tt|)*29L."""
+        """Return the layout as text, with repetitions shortened as in "Et*3|(tt|)*29L"."""
         runs = [re.sub(r"(.)\1{2,}", lambda run: f"{run[1]}*{len(run[0])}", letters) for letters in self.slices]
         parts: list[str] = []
         for letters, same in groupby(runs[:-1]):
@@ -53,73 +54,73 @@ class StageLayout:
         return "".join([*parts, runs[-1]])
 
     @property
-    def counts(self) -> tuple[int, ...]:
-        """Number of decoder layers in every slice."""
+    def decoder_layers(self) -> tuple[int, ...]:
+        """Number of decoder layers in each slice."""
         return tuple(letters.count("t") for letters in self.slices)
 
     @property
-    def multi_token(self) -> tuple[int, ...]:
-        """Number of multi-token prediction layers in every slice."""
+    def multi_token_layers(self) -> tuple[int, ...]:
+        """Number of multi-token prediction layers in each slice."""
         return tuple(letters.count("m") for letters in self.slices)
 
     def require_multi_token_last(self, predicted: int) -> None:
-        """Raise InputError unless the last slice holds all ``predicted`` multi-token-prediction layers, or none does.
+        """Raise InputError unless all multi-token-prediction layers (``predicted``) are in the last slice.
 
         They are simulated there, with the LM head; a layout without any places them there as well.
         """
-        last, found = len(self.slices) - 1, self.multi_token
+        last, found = len(self.slices) - 1, self.multi_token_layers
         number = next((number for number, count in enumerate(found) if count), last)
         if number != last:
             *others, end = (letters.replace("m", "") for letters in self.slices)
             remedy = StageLayout((*others, f"{end[:-1]}{'m' * sum(found)}L"))
             raise InputError(
-                f"slice {number} of 0 to {last} has m, a layer of multi-token prediction, and these are simulated in "
-                f"the last slice, with the LM head; write {remedy}"
+                f"slice {number} has 'm' (multi-token prediction), which is allowed only in the last slice, {last}, "
+                f"with the LM head; write {remedy}"
             )
         if found[-1] not in (0, predicted):
-            has = f"the model has {predicted} (model.mtp_layers)" if predicted else "the model has none"
+            has = f"model.mtp_layers is {predicted}" if predicted else "the model has none (model.mtp_layers)"
             raise InputError(
-                f"slice {last} of 0 to {last} has m, a layer of multi-token prediction, {found[-1]} times, and {has}; "
-                "remove m, or give the model as many"
+                f"the last slice, {last}, has {found[-1]} x 'm' (multi-token prediction), but {has}; "
+                "remove 'm', or set model.mtp_layers to the same number"
             )
 
-    def chunks(self, pp: int) -> int:
-        """Return the slices per stage; raise InputError if ``pp`` does not divide their number."""
+    def chunks_per_stage(self, pp: int) -> int:
+        """Return the number of slices per stage; raise InputError if ``pp`` does not divide the number of slices."""
         if len(self.slices) % pp:
             raise InputError(
-                f"has {len(self.slices)} slices (one more than there are |), not a multiple of pp {pp}; every "
-                "stage holds equally many, if need be without layers"
+                f"has {len(self.slices)} slices (one more than the number of |), not a multiple of pp {pp}; all "
+                "stages must have equally many: add or remove slices (they may be empty)"
             )
         return len(self.slices) // pp
 
     def _check_slices(self) -> None:
         ends = (
-            ("E", "the first slice begins", self.slices[0].startswith("E")),
-            ("L", "the last slice ends", self.slices[-1].endswith("L")),
+            ("E", "the first slice must begin", self.slices[0].startswith("E")),
+            ("L", "the last slice must end", self.slices[-1].endswith("L")),
         )
         for letter, place, there in ends:
             found = [str(number) for number, letters in enumerate(self.slices) for each in letters if each == letter]
             if not there or len(found) != 1:
                 at = f"it is in slice {', '.join(found)} of 0 to {len(self.slices) - 1}" if found else "it is nowhere"
-                raise InputError(f"{place} with {letter} ({LAYERS[letter]}), which occurs once; {at}")
+                raise InputError(f"{place} with {letter} ({LAYERS[letter]}), which must occur exactly once; {at}")
         if "t" in "|".join(self.slices).partition("m")[2]:
-            raise InputError("layers of multi-token prediction (m) come after all decoder layers (t)")
+            raise InputError("layers of multi-token prediction (m) must come after all decoder layers (t)")
 
 
-def _slice_letters(given: str | Sequence[str]) -> str:
+def _letters_of_slice(given: str | Sequence[str]) -> str:
     names = [name.strip() for name in ([given] if isinstance(given, str) else given)]
     wrong = [name for name in names if name.lower() not in _LETTERS and len(name) > 1 and set(name) - set(_GRAMMAR)]
     if wrong:
         hint = did_you_mean(wrong[0], _LETTERS)
         raise InputError(f"{wrong[0][:40]!r} is not a layer{hint}; known: {', '.join(_LETTERS)}, or letters: {_KNOWN}")
-    letters = [_LETTERS.get(name.lower()) or _expand_text(name) for name in names]
+    letters = [_LETTERS.get(name.lower()) or _expand_repetitions(name) for name in names]
     if any("|" in each for each in letters):
-        raise InputError(f"an item of a list is one slice, and {str(given)[:40]!r} has a |; give the text alone")
+        raise InputError(f"{str(given)[:40]!r} has a |, but each item of a list is one slice; remove the |")
     return "".join(letters)
 
 
-def _expand_text(text: str) -> str:
-    """Expand the repetitions of a layout text; raise InputError with the place of an invalid character."""
+def _expand_repetitions(text: str) -> str:
+    """Expand the repetitions of a layout text; raise InputError with the position of an invalid character."""
     for place, letter in enumerate(text):
         if letter not in _GRAMMAR and not letter.isspace():
             raise InputError(
@@ -130,9 +131,9 @@ def _expand_text(text: str) -> str:
         times = int(match[2] or match[4])
         part = match[1] if match[3] is None else match[3]
         if len(plain) + times * len(part) > _MOST:
-            raise InputError(f"{match[0][:40]!r} repeats to more than {_MOST:,} letters")
+            raise InputError(f"{match[0][:40]!r} repeats to more than {_MOST:,} letters; repeat less")
         plain = plain[: match.start()] + part * times + plain[match.end() :]
     if rest := re.search(r"[()*\d]", plain):
         near = plain[max(0, rest.start() - 8) : rest.start() + 8]
-        raise InputError(f"{rest[0]!r} near {near!r} repeats nothing; write x*3, or (tt|)*29 with both brackets")
+        raise InputError(f"{rest[0]!r} near {near!r} repeats no layer; write x*3, or (tt|)*29 with both brackets")
     return plain

@@ -1,4 +1,4 @@
-"""Text form of schedules, a line per stage, optionally with faults marked. Pure."""
+"""Schedules as text, one line per stage, with marks below a line for errors."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ _ACTIONS_AROUND = 8
 
 def order_lines(schedule: Schedule) -> list[str]:
     """Return one line per stage, such as ``r0 F0 [F1|B0] B1``; ``F3.1`` is microbatch 3, chunk 1."""
-    return [_stage_label(schedule, stage) + row for stage, row in enumerate(row_texts(schedule))]
+    return [_stage_label(schedule, stage) + row for stage, row in enumerate(format_rows(schedule))]
 
 
-def row_texts(schedule: Schedule) -> list[str]:
-    """Return each stage's row as text, in the form that ``actions.parse_row`` reads."""
+def format_rows(schedule: Schedule) -> list[str]:
+    """Return each stage's row as text, in the format that ``actions.parse_row`` reads."""
     return ["".join(_action_words(schedule, stage)).rstrip() for stage in range(schedule.num_stages)]
 
 
-def marked_lines(schedule: Schedule, marks: Mapping[int, tuple[int, str]]) -> str:
-    """Return the order lines with a caret under one action of each marked stage.
+def format_marked_rows(schedule: Schedule, marks: Mapping[int, tuple[int, str]]) -> str:
+    """Return a schedule's rows as text, with a caret and a note below one action of each stage in ``marks``.
 
     ``marks`` maps a stage to the position in its row (the row's length marks its end) and a note. Large schedules are
     cut down to the marked stages and to the neighbourhood of the marks.
@@ -52,7 +52,7 @@ def _stage_label(schedule: Schedule, stage: int) -> str:
 
 def _action_words(schedule: Schedule, stage: int) -> list[str]:
     pieces = [action.label(schedule.num_chunks) + " " for action in schedule.rows[stage]]
-    for position in schedule.fused_at(stage):
+    for position in schedule.fused_positions(stage):
         if position + 1 < len(pieces):
             pieces[position] = "[" + pieces[position].strip() + "|"
             pieces[position + 1] = pieces[position + 1].strip() + "] "

@@ -1,4 +1,4 @@
-"""Exact start and end time of every action of a schedule by longest path, without a cluster simulation.
+"""Exact start and end times of a schedule's actions, as longest paths; no cluster is simulated.
 
 This is the oracle of the engine and what ``simcluster schedule`` shows. Pure; exact on Fractions and ints.
 
@@ -17,18 +17,18 @@ from typing import Any, Generic, TypeVar
 
 from simcluster.base.errors import InputError
 from simcluster.schedules.actions import Hop, Kind, Schedule
-from simcluster.schedules.text import marked_lines
+from simcluster.schedules.text import format_marked_rows
 
 Time = TypeVar("Time", float, Fraction)
-"""Seconds, or any other unit: what comes out has the unit that went in."""
+"""Seconds or any other unit; all results have the unit of the inputs."""
 
 Step = tuple[Time, int, "Time | int", int, int]
-"""Duration, cell that it needs, delay after that, and the two cells that it fills (see _Cells)."""
+"""An action's duration, the cell it waits for, the delay after that, and the two cells it fills (``_EndTimeIndex``)."""
 
 
 @dataclass(frozen=True, slots=True)
 class EqualCosts(Generic[Time]):
-    """Equal pass times for every stage and chunk: one duration per kind (F, B, I, W) of action."""
+    """Pass times that are equal on all stages and chunks: one duration for each kind of pass (F, B, I, W)."""
 
     F: Time
     B: Time
@@ -36,10 +36,10 @@ class EqualCosts(Generic[Time]):
     W: Time | None = None
 
     def __call__(self, kind: Kind, stage: int, chunk: int) -> Time:
-        """Return the duration of an action; raise InputError for I or W if only B has a cost."""
+        """Return the duration of a pass; raise InputError for a split backward (I, W) without durations for I and W."""
         cost = {"F": self.F, "B": self.B, "I": self.I, "W": self.W}[kind]
         if cost is None:
-            raise InputError(f"the schedule splits the backward pass but {kind} has no cost; give both I and W")
+            raise InputError(f"the schedule splits the backward pass but {kind} has no cost; give costs of I and W")
         return cost
 
 
@@ -49,7 +49,7 @@ UNIT_COSTS: EqualCosts[Any] = EqualCosts(F=1, B=2, I=1, W=1)
 
 @dataclass(frozen=True, slots=True)
 class SliceCosts(Generic[Time]):
-    """Pass times per model slice (virtual stage), for uneven layers, an embedding or a head.
+    """Pass times that differ between model slices, as with uneven layers, an embedding or an LM head.
 
     ``times[kind][v]`` is the duration of that kind of action on virtual stage v, on any stage. InputError where a kind
     that the schedule uses has no times, or not one for each virtual stage.
@@ -62,22 +62,22 @@ class SliceCosts(Generic[Time]):
         slices = len(self.schedule.routes[0])
         for kind in sorted({action.kind for row in self.schedule.rows for action in row}):
             if kind not in self.times:
-                raise InputError(f"schedule {self.schedule.name!r} uses {kind}, and {kind} has no times; give them")
+                raise InputError(f"schedule {self.schedule.name!r} has {kind} passes, but no {kind} times; add them")
             if len(self.times[kind]) != slices:
                 raise InputError(
-                    f"schedule {self.schedule.name!r} has {slices} virtual stages, and {kind} has "
-                    f"{len(self.times[kind])} times; give one for each"
+                    f"schedule {self.schedule.name!r} has {slices} virtual stages, but {kind} has "
+                    f"{len(self.times[kind])} times; give one time for each virtual stage"
                 )
 
     def __call__(self, kind: Kind, stage: int, chunk: int) -> Time:
-        """Return the duration of an action."""
+        """Return the duration of a pass through the model slice in this chunk of this stage."""
         route = next(route for route in self.schedule.routes if (stage, chunk) in route)
         return self.times[kind][route.index((stage, chunk))]
 
 
 @dataclass(frozen=True, slots=True)
 class ScheduleTiming(Generic[Time]):
-    """Timing of a schedule: ``starts[stage][i]`` and ``ends[stage][i]`` belong to ``schedule.rows[stage][i]``.
+    """Timing of a schedule: start and end times of each stage's actions in row order, with makespan and idle times.
 
     ``makespan`` runs from the first start to the last end on any stage, ``spans`` from the first to the last of each
     stage (what zero-bubble papers count). ``idle`` is makespan - busy. ``bubble_over_total`` is idle / makespan and
@@ -102,7 +102,7 @@ def time_actions(
     latency: Time | int = 0,
     pair: Callable[[Time, Time], Time] | None = None,
 ) -> ScheduleTiming[Time]:
-    """Time a schedule: run every row in order, each action as soon as its stage and its input are ready.
+    """Compute the start and end of each action of a schedule; actions start as soon as stage and input are ready.
 
     ``costs(kind, stage, chunk)`` is the duration of an action: EqualCosts for equal stages, SliceCosts for uneven
     virtual stages, or any function. ``pair(first, second)`` is the duration of a fused pair of these two durations,
@@ -136,7 +136,7 @@ def time_actions(
 
 
 def peak_in_flight(schedule: Schedule) -> tuple[int, ...]:
-    """Return per stage the most (microbatch, chunk) activations alive at once: from F to the end of B or W.
+    """Return each stage's peak number of activations held at once (one per microbatch and chunk).
 
     No costs are needed: a stage runs its row in order, so order alone decides (an end frees before the next start).
 
@@ -157,8 +157,8 @@ def peak_in_flight(schedule: Schedule) -> tuple[int, ...]:
     return tuple(peaks)
 
 
-class _Cells:
-    """Index of a flat array with the end of each F, and of each B or I, by (microbatch, virtual stage).
+class _EndTimeIndex:
+    """Indices into a flat array with the end time of each forward and of each backward or input gradient.
 
     Two extra cells: ``ready`` holds inputs available from the start, ``unused`` results that no action waits for.
     """
@@ -169,28 +169,25 @@ class _Cells:
         self.unused = self.ready + 1
         self.count = self.ready + 2
 
-    def forward(self, microbatch: int, virtual_stage: int) -> int:
+    def forward_cell(self, microbatch: int, virtual_stage: int) -> int:
         return 2 * (microbatch * self.depth + virtual_stage)
 
-    def describe(self, schedule: Schedule, cell: int) -> str:
+    def describe_wait(self, schedule: Schedule, cell: int) -> str:
         microbatch, virtual_stage = divmod(cell // 2, self.depth)
-        stage, chunk = schedule.route(microbatch)[virtual_stage]
+        stage, chunk = schedule.microbatch_route(microbatch)[virtual_stage]
         of_chunk = f" of chunk {chunk}" if schedule.num_chunks > 1 else ""
         what = "the backward" if cell % 2 else "the forward"
         return f"waits for {what}{of_chunk} of microbatch {microbatch} on stage {stage}"
 
 
 def _resolve_steps(
-    schedule: Schedule,
-    costs: Callable[[Kind, int, int], Time],
-    latency: Time | int,
-    pair: Callable[[Time, Time], Time],
+    schedule: Schedule, costs: Callable[[Kind, int, int], Time], latency: Time | int, pair: Callable[[Time, Time], Time]
 ) -> list[list[Step[Time]]]:
-    """Resolve every action of a schedule to a Step: its duration, the cell it needs and the cells it fills.
+    """Return each action's duration and array indices: of its input's end time, and of the end times that it sets.
 
     One need per action is enough: the gradient from the next virtual stage cannot exist before this stage's F.
     """
-    cells = _Cells(schedule)
+    cells = _EndTimeIndex(schedule)
     durations: dict[tuple[Kind, int, int], Time] = {}
     rows = []
     for stage, row in enumerate(schedule.rows):
@@ -206,14 +203,14 @@ def _resolve_steps(
             if way not in ways:
                 ways[way] = _hop_delays(schedule, microbatch, (stage, chunk), latency)
             place, delay_before, delay_after, last = ways[way]
-            forward = cells.forward(microbatch, place)
+            forward = cells.forward_cell(microbatch, place)
             if kind == "F":
                 steps.append((duration, forward - 2 if place else cells.ready, delay_before, forward, cells.unused))
             elif kind == "W":
                 steps.append((duration, forward + 1, 0, cells.unused, cells.unused))
             else:
                 steps.append((duration, forward if last else forward + 3, delay_after, forward + 1, cells.unused))
-        for position in schedule.fused_at(stage):
+        for position in schedule.fused_positions(stage):
             _fuse_steps(steps, position, pair)
             _require_duration(steps[position + 1][0], f"a fused pair on stage {stage}")
         rows.append(steps)
@@ -223,7 +220,7 @@ def _resolve_steps(
 def _hop_delays(
     schedule: Schedule, microbatch: int, hop: Hop, latency: Time | int
 ) -> tuple[int, Time | int, Time | int, bool]:
-    """Return a hop's index on a microbatch's route, the delays of its two edges, and whether it is the last hop."""
+    """Return a hop's position on a microbatch's route, the send delays before and after, and whether it is last."""
     before, after = schedule.previous_hop(microbatch, *hop), schedule.next_hop(microbatch, *hop)
     delay_before = latency if before is not None and before[0] != hop[0] else 0
     delay_after = latency if after is not None and after[0] != hop[0] else 0
@@ -231,7 +228,7 @@ def _hop_delays(
 
 
 def _fuse_steps(row: list[Step[Time]], position: int, pair: Callable[[Time, Time], Time]) -> None:
-    """Turn two steps into a fused pair: the first only waits, the second does both and publishes both results."""
+    """Merge two actions of a row into a fused pair; the first action only waits, the second takes the pair's time."""
     first, second = row[position], row[position + 1]
     row[position] = (first[0] * 0, first[1], first[2], second[4], second[4])
     row[position + 1] = (pair(first[0], second[0]), second[1], second[2], second[3], first[3])
@@ -240,8 +237,8 @@ def _fuse_steps(row: list[Step[Time]], position: int, pair: Callable[[Time, Time
 def _run_rows(
     schedule: Schedule, steps: list[list[Step[Time]]], zero: Time
 ) -> tuple[tuple[tuple[Time, ...], ...], tuple[tuple[Time, ...], ...]]:
-    """Return the starts and ends of every row; a stage runs until an input is missing, and resumes when it is ready."""
-    cells = _Cells(schedule)
+    """Run each stage's row of actions and return the actions' start and end times; a stage waits for missing inputs."""
+    cells = _EndTimeIndex(schedule)
     finished: list[Time | None] = [None] * cells.count
     finished[cells.ready] = zero
     starts: list[list[Time]] = [[] for _ in steps]
@@ -270,24 +267,24 @@ def _run_rows(
     if any(len(row_ends) < len(row) for row_ends, row in zip(ends, steps, strict=True)):
         raise _deadlock_error(schedule, steps, [len(row_ends) for row_ends in ends])
     for stage in range(len(steps)):
-        for position in schedule.fused_at(stage):
+        for position in schedule.fused_positions(stage):
             starts[stage][position], ends[stage][position] = starts[stage][position + 1], ends[stage][position + 1]
     return tuple(map(tuple, starts)), tuple(map(tuple, ends))
 
 
 def _deadlock_error(schedule: Schedule, steps: list[list[Step[Time]]], positions: list[int]) -> InputError:
-    cells = _Cells(schedule)
+    cells = _EndTimeIndex(schedule)
     marks = {
-        stage: (position, cells.describe(schedule, steps[stage][position][1]))
+        stage: (position, cells.describe_wait(schedule, steps[stage][position][1]))
         for stage, position in enumerate(positions)
         if position < len(steps[stage])
     }
     return InputError(
-        f"schedule {schedule.name!r} deadlocks: its stages wait for each other, since each runs its row strictly in "
-        f"order; move what is waited for to before what waits\n{marked_lines(schedule, marks)}"
+        f"schedule {schedule.name!r} deadlocks: the marked actions wait for each other, since a stage runs its row in "
+        f"order; move an action to before the action that waits for it\n{format_marked_rows(schedule, marks)}"
     )
 
 
 def _require_duration(value: float | Fraction, what: str) -> None:
     if not 0 <= value < float("inf"):
-        raise InputError(f"schedule timing: {what} takes {value}; a time is a finite number that is not negative")
+        raise InputError(f"schedule timing: {what} takes {value}; a time must be finite and not negative")

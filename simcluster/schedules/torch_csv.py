@@ -1,4 +1,4 @@
-"""Reader and writer of ``torch.distributed.pipelining`` schedules in CSV, which torchtitan reads too.
+"""Reader and writer of the schedule CSV files of ``torch.distributed.pipelining`` and torchtitan.
 
 A row per rank, a cell per action: ``<stage><op><microbatch>`` with F, B, I, W, and ``(0F7;7B3)OVERLAP_F_B`` for a fused
 pair; an empty cell is idle. "Stage" there is a slice of the model, our virtual stage, and "rank" our stage. Format as
@@ -23,7 +23,7 @@ _AROUND = re.compile(r"[0-9]+(SEND_F|RECV_F|SEND_B|RECV_B|UNSHARD|RESHARD|REDUCE
 
 
 def to_csv(schedule: Schedule) -> str:
-    """Return the schedule as the CSV that torch reads, a line per stage, no idle cells (see ``torch_can_run``)."""
+    """Return the schedule in torch's CSV format, one line per stage, without idle cells."""
     lines = []
     for stage, row in enumerate(schedule.rows):
         cells: list[str] = []
@@ -35,18 +35,18 @@ def to_csv(schedule: Schedule) -> str:
                 cells[-1] = f"({cells[-1]};{cell})OVERLAP_F_B"
             else:
                 cells.append(cell)
-            second = position in schedule.fused_at(stage)
+            second = position in schedule.fused_positions(stage)
         lines.append(",".join(cells) + "\n")
     return "".join(lines)
 
 
 def torch_can_run(schedule: Schedule) -> bool:
-    """Return whether every model slice is on one rank only, so without a second copy for the other direction."""
+    """Return whether each model slice is on only one rank, as torch requires (no second model copy)."""
     return len({tuple(stage for stage, _ in route) for route in schedule.routes}) == 1
 
 
 def from_csv(text: str, name: str = "csv") -> tuple[Schedule, Mapping[str, int]]:
-    """Parse a schedule from torch's CSV; also return how many actions of each kind were ignored.
+    """Parse a schedule from torch's CSV format; also count the ignored actions by kind.
 
     Ignored are SEND_* and RECV_*, which the simulator derives from the order itself, and UNSHARD, RESHARD and
     REDUCE_GRAD, which belong to how parameters are sharded and not to the schedule. A microbatch's route is where its
@@ -60,9 +60,9 @@ def from_csv(text: str, name: str = "csv") -> tuple[Schedule, Mapping[str, int]]
         lines.pop()
     rows = [_parse_cells(line.rstrip("\r"), number, name, left_out) for number, line in enumerate(lines, start=1)]
     if not rows:
-        raise InputError(f"schedule {name!r}: the file is empty; it has a line for every rank")
-    ranks = _ranks_by_slice(rows, name)
-    routes, route_of, chunks = _number_routes(ranks)
+        raise InputError(f"schedule {name!r}: the file is empty; write a line for every rank")
+    ranks = _find_ranks_of_slices(rows, name)
+    routes, route_of, chunks = _index_routes(ranks)
     actions = tuple(
         tuple(
             Action(kind, microbatch, chunks[rank][route_of[microbatch], place])
@@ -71,7 +71,7 @@ def from_csv(text: str, name: str = "csv") -> tuple[Schedule, Mapping[str, int]]
         )
         for rank, row in enumerate(rows)
     )
-    fused = tuple(_pair_positions(row) for row in rows)
+    fused = tuple(_find_pair_positions(row) for row in rows)
     schedule = Schedule(
         name=name,
         rows=actions,
@@ -84,8 +84,8 @@ def from_csv(text: str, name: str = "csv") -> tuple[Schedule, Mapping[str, int]]
     return check_schedule(schedule), dict(left_out)
 
 
-def _parse_cells(line: str, number: int, name: str, left_out: Counter[str]) -> list[tuple[Action, ...]]:
-    """Parse the passes of a line, two for a fused pair; an action's chunk is still the slice of the model."""
+def _parse_cells(line: str, number: int, name: str, ignored: Counter[str]) -> list[tuple[Action, ...]]:
+    """Parse one line of cells, each a pass or a fused pair of passes; ``chunk`` is the index of the model slice."""
     where = f"schedule {name!r}, line {number}"
     if not line.strip(" ,\t"):
         raise InputError(f"{where} is blank: torch reads it as an idle rank; delete it")
@@ -96,7 +96,7 @@ def _parse_cells(line: str, number: int, name: str, left_out: Counter[str]) -> l
         passes = [_CELL.fullmatch(part.strip()) for part in (pair.groups() if pair else (word,))]
         around = _AROUND.fullmatch(word)
         if around:
-            left_out[around[1]] += 1
+            ignored[around[1]] += 1
         elif word and None in passes:
             raise InputError(
                 f"{where}, cell {column}: {word[:60]!r} is not an action; write <stage><op><microbatch> with F, B, I "
@@ -107,8 +107,8 @@ def _parse_cells(line: str, number: int, name: str, left_out: Counter[str]) -> l
     return row
 
 
-def _ranks_by_slice(rows: list[list[tuple[Action, ...]]], name: str) -> list[list[int]]:
-    """Return the rank that runs each microbatch and slice, as ``[microbatch][slice]``."""
+def _find_ranks_of_slices(rows: list[list[tuple[Action, ...]]], name: str) -> list[list[int]]:
+    """Return the rank that runs each microbatch in each slice, as ``[microbatch][slice]``."""
     found: dict[tuple[int, int], int] = {}
     for rank, row in enumerate(rows):
         for _, microbatch, place in chain.from_iterable(row):
@@ -128,16 +128,16 @@ def _ranks_by_slice(rows: list[list[tuple[Action, ...]]], name: str) -> list[lis
         for place in range(places):
             if (microbatch, place) not in found:
                 raise InputError(
-                    f"schedule {name!r}: microbatch {microbatch} never runs on stage {place}; there are {places} "
-                    f"stages and {microbatches} microbatches, both counted from 0, and each goes through all"
+                    f"schedule {name!r}: microbatch {microbatch} never runs on stage {place}; each of the "
+                    f"{microbatches} microbatches must run on all {places} stages, both counted from 0: add its passes"
                 )
     return [[found[microbatch, place] for place in range(places)] for microbatch in range(microbatches)]
 
 
-def _number_routes(
+def _index_routes(
     ranks: list[list[int]],
 ) -> tuple[tuple[Route, ...], tuple[int, ...], list[dict[tuple[int, int], int]]]:
-    """Return routes by first microbatch, each microbatch's route, and per rank a (route, slice) -> chunk map."""
+    """Return the distinct routes, each microbatch's route index, and each rank's chunk by (route, slice)."""
     ways = list(dict.fromkeys(tuple(way) for way in ranks))
     chunks: list[dict[tuple[int, int], int]] = [{} for _ in range(1 + max(max(way) for way in ways))]
     held: dict[Hop, int] = {}  # (rank, slice) -> chunk: routes that meet in a slice share its chunk
@@ -154,7 +154,7 @@ def _number_routes(
     return routes, tuple(ways.index(tuple(way)) for way in ranks), chunks
 
 
-def _pair_positions(row: list[tuple[Action, ...]]) -> tuple[int, ...]:
-    """Return the positions at which the pairs of a row begin, counted in passes."""
+def _find_pair_positions(row: list[tuple[Action, ...]]) -> tuple[int, ...]:
+    """Return the positions in a row, counted in passes, at which fused pairs begin."""
     begins = accumulate(map(len, row), initial=0)
     return tuple(begin for cell, begin in zip(row, begins, strict=False) if len(cell) == 2)

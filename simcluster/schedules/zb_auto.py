@@ -1,4 +1,4 @@
-"""Automatic zero-bubble schedule, optimized for given times of F, I, W and messages, a memory limit and a goal."""
+"""Automatic zero-bubble schedule, optimized for pass times, message times, a memory limit and a goal."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from simcluster.schedules.actions import Kind, Schedule
 from simcluster.schedules.check import require_counts, require_one_chunk
 from simcluster.schedules.timing import UNIT_COSTS, ScheduleTiming, time_actions
 from simcluster.schedules.zb_greedy import GreedyBuilder
-from simcluster.schedules.zb_h import zb_h1, zb_h2
+from simcluster.schedules.zb_handcrafted import zb_h1, zb_h2
 from simcluster.schedules.zb_rounds import HeuristicOptions, RoundsBuilder
 from simcluster.schedules.zb_search import FoundRows, OrderingTask, Value, lower_bound, search_orders
 
@@ -22,7 +22,7 @@ Times = Callable[[Kind, int, int], Any]
 """Duration of (kind, stage, chunk), as ``time_actions`` takes it: floats, ints or Fractions."""
 
 Goal = Literal["span", "step"]
-"""What is to be short: the longest span of a stage, or one step from its first start to its last end."""
+"""What is minimized: the longest span of a stage, or one step from its first start to its last end."""
 
 ALWAYS_PROVED = 32
 """Stages x microbatches up to which the search continues until it has the optimum."""
@@ -34,20 +34,20 @@ _WIDTHS = (4, 16, 64)  # of the beams before the whole search, which starts from
 
 @dataclass(frozen=True, slots=True)
 class OptimizedSchedule:
-    """Best schedule found for a ``goal``, its value, and a lower ``bound`` for all schedules within the memory limit.
+    """Best zero-bubble schedule found, the goal's value for this schedule, and a lower bound of the value.
 
-    ``proved``: none is better, so that the goal's ``value`` is the optimum (of floats, to 1e-9 of it).
+    ``is_proved_optimal``: none is better, so that the goal's ``value`` is the optimum (of floats, to 1e-9 of it).
     """
 
     schedule: Schedule
     goal: Goal
     value: Any
     bound: Any
-    proved: bool
+    is_proved_optimal: bool
 
 
 def zb_auto(num_stages: int, num_microbatches: int, num_chunks: int = 1, **wanted: Any) -> Schedule:
-    """Make the best zero-bubble schedule for given times of F, I and W and an activation limit.
+    """Make the best zero-bubble schedule for these times of F, I and W and this limit on activations.
 
     It is that of ``optimize_schedule``, whose keywords may be ``wanted``: arXiv:2401.10241, section 3.
 
@@ -69,7 +69,7 @@ def optimize_schedule(
     weight_memory: float = 1,
     goal: Goal = "span",
 ) -> OptimizedSchedule:
-    """Find the best schedule for these times and ``memory_limit``: the optimum if the search can prove one.
+    """Find the best zero-bubble schedule for these pass times and a limit on the microbatches in flight.
 
     ``goal`` span: the shortest longest span of a stage, which is the step time where stages start the next step as they
     finish (the optimizer's checks come after it, as in the paper's section 4), then the shortest makespan. ``step``:
@@ -78,7 +78,7 @@ def optimize_schedule(
 
     Up to ALWAYS_PROVED stages x microbatches this is the optimum (``zb_search``). In larger pipelines it is the best of
     the paper's heuristic in its variants (``zb_rounds``), zb-h1 and zb-h2 where they keep the limit, ``zb_greedy``, and
-    up to 166 stages x microbatches a beam; ``proved`` states whether that is known to be the optimum.
+    up to 166 stages x microbatches a beam; ``is_proved_optimal`` states whether that is known to be the optimum.
 
     ``costs(kind, stage, 0)`` and ``latency`` are in one unit of the caller's choice; only their ratios matter.
     ``memory_limit`` counts microbatches alive on one stage (default: no limit). ``weight_memory`` is the part of a
@@ -90,24 +90,24 @@ def optimize_schedule(
     limit = min(memory_limit or num_microbatches, num_microbatches)
     kinds: tuple[Kind, ...] = ("F", "I", "W")
     each = [{kind: costs(kind, stage, 0) for kind in kinds} for stage in range(num_stages)]
-    made = _heuristic_schedules(each, latency, num_microbatches, limit, weight_memory)
-    reached = [_goal_key(time_actions(schedule, costs, latency), goal) for schedule in made]
+    made = _make_heuristic_schedules(each, latency, num_microbatches, limit, weight_memory)
+    reached = [_goal_values(time_actions(schedule, costs, latency), goal) for schedule in made]
     best = min(range(len(made)), key=reached.__getitem__)
     schedule, value = replace(made[best], name="zb-auto"), reached[best][0]
-    task, unit = _ordering_task(each, latency, num_microbatches, limit, weight_memory, goal)
+    task, unit = _make_ordering_task(each, latency, num_microbatches, limit, weight_memory, goal)
     return _improve_schedule(
-        schedule, value, task, unit, lambda better: _goal_key(time_actions(better, costs, latency), goal)[0], goal
+        schedule, value, task, unit, lambda better: _goal_values(time_actions(better, costs, latency), goal)[0], goal
     )
 
 
 def _improve_schedule(
     schedule: Schedule, value: Any, task: OrderingTask, unit: Any, value_of: Callable[[Schedule], Any], goal: Goal
 ) -> OptimizedSchedule:
-    """Search for a schedule better than the given one; return the better of both with a bound on the optimum."""
-    bound, known = lower_bound(task, 0), _integer_value(schedule, task)
+    """Search for a better schedule; return the best schedule with a lower bound of the optimal value."""
+    bound, known = lower_bound(task, 0), _integer_goal_values(schedule, task)
     if known[0] == bound and known[1] == lower_bound(task, 1):
         return OptimizedSchedule(schedule, goal, value, value, True)
-    found = _search_better(task, known)
+    found = _search_better_rows(task, known)
     if found.rows is not None:
         schedule = replace(schedule, rows=found.rows)
         value = value_of(schedule)
@@ -122,52 +122,52 @@ def _require_valid_options(
     require_one_chunk("zb-auto", num_chunks)
     if memory_limit is not None and (isinstance(memory_limit, bool) or memory_limit < 1):
         raise InputError(
-            f"schedule 'zb-auto': a memory limit of {memory_limit} microbatches; a stage must hold at least one"
+            f"schedule 'zb-auto': memory_limit is {memory_limit} microbatches; a stage must be able to hold at least 1"
         )
     if not 0 <= weight_memory <= 1:
         raise InputError(
-            f"schedule 'zb-auto': a weight memory of {weight_memory}; it is the part that W still needs, from 0 to 1"
+            f"schedule 'zb-auto': weight_memory is {weight_memory}, the share kept for W; it must be from 0 to 1"
         )
     if goal not in get_args(Goal):
         raise InputError(
-            f"schedule 'zb-auto': the goal is {goal!r}; it is span (the longest span of a stage) or step (one step "
-            f"whose optimizer waits for all stages)"
+            f"schedule 'zb-auto': goal is {goal!r}; it must be 'span' (longest span of a stage) or 'step' (one "
+            f"step with an optimizer that waits for all stages)"
         )
 
 
-def _heuristic_schedules(
+def _make_heuristic_schedules(
     each: list[dict[Kind, Any]], latency: Any, num_microbatches: int, limit: int, weight_memory: float
 ) -> list[Schedule]:
     stages = len(each)
     alike = {kind: sum(times[kind] for times in each) for kind in each[0]}  # as if all were, in a unit P times as small
     profiles = [(each, latency)] + [([alike] * stages, latency * stages)] * (each != each[:1] * stages)
     made = [
-        RoundsBuilder(num_microbatches, limit, weight_memory, times, wire, HeuristicOptions(*taste)).schedule()
+        RoundsBuilder(num_microbatches, limit, weight_memory, times, wire, HeuristicOptions(*taste)).build_schedule()
         for times, wire in profiles
         for taste in itertools.product((False, True), (False, True), (True, False))
     ]
     by_hand = [make(stages, num_microbatches) for make in (zb_h1, zb_h2)]
-    made += [schedule for schedule in by_hand if _peak_alive(schedule, weight_memory) <= limit + _ROUNDING]
+    made += [schedule for schedule in by_hand if _peak_microbatches_held(schedule, weight_memory) <= limit + _ROUNDING]
     orders: tuple[tuple[Kind, ...], ...] = (("I", "F", "W"), ("I", "W", "F"))
     task = num_microbatches, limit, weight_memory, each, latency
-    return made + [GreedyBuilder(*task, order).schedule() for order in orders]
+    return made + [GreedyBuilder(*task, order).build_schedule() for order in orders]
 
 
-def _peak_alive(schedule: Schedule, weight_memory: float) -> float:
-    step = {"F": 1, "I": weight_memory - 1, "W": -weight_memory}
+def _peak_microbatches_held(schedule: Schedule, w_memory_share: float) -> float:
+    step = {"F": 1, "I": w_memory_share - 1, "W": -w_memory_share}
     return max(max(itertools.accumulate(step[action.kind] for action in row)) for row in schedule.rows)
 
 
-def _goal_key(timing: ScheduleTiming[Any], goal: Goal) -> tuple[Any, Any, int]:
+def _goal_values(timing: ScheduleTiming[Any], goal: Goal) -> tuple[Any, Any, int]:
     span, makespan = max(timing.spans), timing.makespan
     first, second = (span, makespan) if goal == "span" else (makespan, span)
     return first, second, max(timing.peak_in_flight)
 
 
-def _ordering_task(
+def _make_ordering_task(
     each: list[dict[Kind, Any]], latency: Any, num_microbatches: int, limit: int, weight_memory: float, goal: Goal
 ) -> tuple[OrderingTask, Any]:
-    """Return the ordering task in integer times, and their unit."""
+    """Return the search problem with all times as integers, and the unit of these integers."""
     times = [latency, *(time for times in each for time in times.values())]
     unit: Any = 1
     if all(isinstance(time, int | Fraction) for time in times):
@@ -182,19 +182,19 @@ def _ordering_task(
     return OrderingTask(forward, input_, weight, wire, num_microbatches, limit, weight_memory, offsets), unit
 
 
-def _integer_value(schedule: Schedule, task: OrderingTask) -> Value:
+def _integer_goal_values(schedule: Schedule, task: OrderingTask) -> Value:
     times = {"F": task.forward, "I": task.input, "W": task.weight}
 
-    def costs(kind: Kind, stage: int, chunk: int) -> float:
+    def duration_of(kind: Kind, stage: int, chunk: int) -> float:
         return times[kind][stage]  # whole numbers, as are all sums of them
 
-    ends = [int(row[-1]) for row in time_actions(schedule, costs, task.latency).ends]
+    ends = [int(row[-1]) for row in time_actions(schedule, duration_of, task.latency).ends]
     first, second = (max(end - offset for end, offset in zip(ends, each, strict=True)) for each in task.offsets)
     return first, second
 
 
-def _search_better(task: OrderingTask, known: Value) -> FoundRows:
-    """Search for rows below the known value; each beam starts from what the narrower one has found."""
+def _search_better_rows(task: OrderingTask, known: Value) -> FoundRows:
+    """Search for rows of a better value than ``known``, by beam searches of increasing width."""
     size = len(task.forward) * task.num_microbatches
     most = None if size <= ALWAYS_PROVED else _MOST
     widths: list[int | None] = [width for width in _WIDTHS if most is None or width * 3 * size <= most]

@@ -1,4 +1,4 @@
-"""Greedy zero-bubble heuristic: an idle stage runs the first ready pass in a fixed order of F, I and W.
+"""Greedy zero-bubble heuristic: an idle stage runs a pass that is ready, by a fixed order of preference.
 
 The rounds of ``zb_rounds`` need memory for as many microbatches as there are stages; with less they stand still most of
 the time, and this does not.
@@ -16,7 +16,7 @@ _ROUNDING = 1e-9  # of sums of parts of microbatches
 
 
 class GreedyBuilder:
-    """Builder of the greedy schedule from each stage's times; ``limit`` and ``weight_memory`` as in ``zb_auto``."""
+    """Builder of a greedy zero-bubble schedule from the pass times of each stage and a memory limit."""
 
     def __init__(
         self,
@@ -37,15 +37,15 @@ class GreedyBuilder:
         self._free: list[Any] = [0] * len(times)
         self._awake: list[tuple[Any, int]] = [(0, stage) for stage in stages]
 
-    def schedule(self) -> Schedule:
-        """Return the schedule, simulating stages in the order in which they become idle or receive inputs."""
+    def build_schedule(self) -> Schedule:
+        """Build the schedule by simulating each stage whenever it becomes idle or receives an input."""
         while self._awake:
             now, stage = heapq.heappop(self._awake)
             if now >= self._free[stage]:
                 kind = next((kind for kind in self._order if self._can_run(stage, kind, now)), None)
                 if kind is not None:
                     self._run_next(stage, kind, now)
-        return Schedule.along(loop_route(len(self._rows), 1), "zb-auto", self._rows, self._most)
+        return Schedule.with_single_route(loop_route(len(self._rows), 1), "zb-auto", self._rows, self._most)
 
     def _can_run(self, stage: int, kind: Kind, now: Any) -> bool:
         done = self._done[stage]
@@ -58,7 +58,7 @@ class GreedyBuilder:
         return kind == "I" or bool(alive + 1 <= self._limit + _ROUNDING)
 
     def _run_next(self, stage: int, kind: Kind, now: Any) -> None:
-        """Run the next pass of this kind and wake the stages that wait for it."""
+        """Run the stage's next pass of this kind and queue the stages that can continue at its end."""
         self._rows[stage].append(Action(kind, self._done[stage][kind]))
         self._done[stage][kind] += 1
         end = self._free[stage] = now + self._times[stage][kind]

@@ -1,4 +1,4 @@
-"""Search for the optimal zero-bubble order of one pipeline over active schedules.
+"""Search for the optimal order of passes in a zero-bubble pipeline: branch and bound over the next action.
 
 Microbatches are identical, so every stage runs each kind in their order, and a schedule is a word of F, I and W per
 stage. Words are built one action at a time by the rule of Giffler and Thompson (Operations Research 8, 1960): of all
@@ -23,10 +23,10 @@ from typing import NamedTuple, TypeVar
 from simcluster.schedules.actions import Action, Kind
 
 Value = tuple[int, int]
-"""Of two goals the first counts, the second where the first is the same."""
+"""Values of two goals; the second one decides only between equal values of the first."""
 
 ActionChain = tuple[int, Kind, "ActionChain | None"]
-"""Actions, the last first: its stage and kind, and those before it."""
+"""Linked list of actions: stage and kind of the last action, and the list of the actions before it."""
 
 _ROUNDING = 1e-9  # of sums of parts of microbatches
 
@@ -35,7 +35,7 @@ _Each = TypeVar("_Each")
 
 @dataclass(frozen=True, slots=True)
 class OrderingTask:
-    """Ordering problem: pass times by stage, and at most ``limit`` microbatches alive on a stage.
+    """Problem of ordering a pipeline's passes: each stage's F, I and W times, and the limit of microbatches in flight.
 
     A goal is the largest end of a stage less that stage's part of ``offsets``; there are two, in order of weight.
     """
@@ -51,33 +51,33 @@ class OrderingTask:
 
     @property
     def max_pending_weight_grads(self) -> int:
-        """Largest number of pending W passes when a forward starts: F number k + this + 1 comes after W k."""
+        """Largest number of weight-gradient passes that may still be pending when a forward starts."""
         if not self.weight_memory:
             return self.num_microbatches
         return int((self.limit - 1) / self.weight_memory + _ROUNDING)
 
 
-class _State(NamedTuple):
-    """State of every stage: (F, I, W) done, when it is free, and known arrivals of its next F and I inputs."""
+class _PipelineState(NamedTuple):
+    """State of each stage: numbers of F, I and W done, the time when it is free, and arrival times of its inputs."""
 
     done: tuple[tuple[int, int, int], ...]
-    free: tuple[int, ...]
-    forwards: tuple[tuple[int, ...], ...]
-    inputs: tuple[tuple[int, ...], ...]
+    free_times: tuple[int, ...]
+    forward_arrivals: tuple[tuple[int, ...], ...]
+    input_arrivals: tuple[tuple[int, ...], ...]
 
 
-class _Node(NamedTuple):
-    """Partial schedule: its bounds, its state, its actions, and the times by which it is compared (_times)."""
+class _PartialSchedule(NamedTuple):
+    """Partial schedule: its actions so far, the resulting state, and a lower bound of the goals."""
 
     bound: Value
-    state: _State
-    way: ActionChain | None
+    state: _PipelineState
+    actions: ActionChain | None
     times: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class FoundRows:
-    """Rows of a schedule better than the known one (None if there is none), and the best value known.
+    """Result of a search: rows of a better schedule (None if none was found), and the best known value.
 
     ``complete``: nothing was dropped unproven, so that this value is the optimum.
     """
@@ -88,83 +88,83 @@ class FoundRows:
 
 
 def search_orders(task: OrderingTask, known: Value, width: int | None = None, most: int | None = None) -> FoundRows:
-    """Search for the best schedule below ``known``, with at most ``width`` partial ones at once and ``most`` in all."""
-    return _Search(task, known).run(width, most)
+    """Search for a schedule better than ``known``, with at most ``width`` partial schedules kept and ``most`` tried."""
+    return _ScheduleSearch(task, known).run(width, most)
 
 
 def lower_bound(task: OrderingTask, goal: int) -> int:
-    """Return a lower bound on one goal (0 or 1) over all schedules of the task."""
-    searching = _Search(task, (0, 0))
-    return searching.bound(searching.start(), goal)
+    """Return a lower bound of the first or second goal (0 or 1) for all schedules of this problem."""
+    searching = _ScheduleSearch(task, (0, 0))
+    return searching.lower_bound(searching.start_state(), goal)
 
 
-class _Search:
+class _ScheduleSearch:
     def __init__(self, task: OrderingTask, known: Value) -> None:
         self._task, self._best = task, known
         self._last = len(task.forward) - 1
-        self._tails: dict[int, _Tails] = {}
+        self._tails: dict[int, _TailTimes] = {}
 
-    def start(self) -> _State:
-        stages, none = self._last + 1, ((),) * self._last
-        return _State(((0, 0, 0),) * stages, (0,) * stages, ((0,) * self._task.num_microbatches, *none), (*none, ()))
+    def start_state(self) -> _PipelineState:
+        stages, none, first = self._last + 1, ((),) * self._last, (0,) * self._task.num_microbatches
+        return _PipelineState(((0, 0, 0),) * stages, (0,) * stages, (first, *none), (*none, ()))
 
     def run(self, width: int | None, most: int | None) -> FoundRows:
-        """Extend all partial schedules action by action; return the best complete one."""
-        layer = [_Node((0, 0), self.start(), None, ())]
+        """Extend all partial schedules, one action at a time; return the best complete schedule."""
+        layer = [_PartialSchedule((0, 0), self.start_state(), None, ())]
         complete, looked_at = True, 0
         for _ in range(3 * self._task.num_microbatches * (self._last + 1)):
             looked_at += len(layer)
             if most is not None and looked_at > most:
                 return FoundRows(None, self._best, complete=False)
-            layer = self._next_layer(layer)
+            layer = self._extend_by_one_action(layer)
             if width is not None and len(layer) > width:
-                layer = sorted(layer, key=lambda node: (node.bound, sum(node.state.free)))[:width]
+                layer = sorted(layer, key=lambda node: (node.bound, sum(node.state.free_times)))[:width]
                 complete = False
         if not layer:
             return FoundRows(None, self._best, complete)
         best = min(layer, key=lambda node: node.bound)
-        return FoundRows(self._rows_of_node(best), best.bound, complete)
+        return FoundRows(self._rows_of_schedule(best), best.bound, complete)
 
-    def _next_layer(self, layer: list[_Node]) -> list[_Node]:
-        """Return all partial schedules of one more action, without dominated ones."""
-        found: dict[tuple[tuple[int, int, int], ...], list[_Node]] = {}
+    def _extend_by_one_action(self, layer: list[_PartialSchedule]) -> list[_PartialSchedule]:
+        """Extend each partial schedule by every possible next action; drop dominated schedules."""
+        found: dict[tuple[tuple[int, int, int], ...], list[_PartialSchedule]] = {}
         for node in layer:
             for stage, kind, start in self._alternative_actions(node.state):
-                state = self._state_after(node.state, stage, kind, start)
+                state = self._state_after_action(node.state, stage, kind, start)
                 bound = self._bounds_if_better(state)
                 if bound is None:
                     continue
-                new = _Node(bound, state, (stage, kind, node.way), _comparison_times(state))
+                new = _PartialSchedule(bound, state, (stage, kind, node.actions), _comparison_times(state))
                 others = found.setdefault(state.done, [])
                 if not any(_dominates(other.times, new.times) for other in others):
                     others[:] = [other for other in others if not _dominates(new.times, other.times)]
                     others.append(new)
         return list(itertools.chain.from_iterable(found.values()))
 
-    def _alternative_actions(self, state: _State) -> list[tuple[int, Kind, int]]:
-        """Return (stage, kind, start) of the alternative next actions, all on one stage."""
+    def _alternative_actions(self, state: _PipelineState) -> list[tuple[int, Kind, int]]:
+        """Return the possible next actions, all on the same stage, as (stage, kind of pass, start time)."""
         task = self._task
         first_end: float = math.inf
         best: list[tuple[int, Kind, int, int]] = []
         for stage, (forwards, inputs, weights) in enumerate(state.done):
-            free = state.free[stage]
+            free = state.free_times[stage]
             able: list[tuple[int, Kind, int, int]] = []
             if weights < inputs:
                 able.append((stage, "W", free, free + task.weight[stage]))
-            if state.inputs[stage]:
-                start = max(free, state.inputs[stage][0])
+            if state.input_arrivals[stage]:
+                start = max(free, state.input_arrivals[stage][0])
                 able.append((stage, "I", start, start + task.input[stage]))
-            if state.forwards[stage]:
+            if state.forward_arrivals[stage]:
                 alive = forwards - inputs + task.weight_memory * (inputs - weights)
                 if alive + 1 <= task.limit + _ROUNDING:
-                    start = max(free, state.forwards[stage][0])
+                    start = max(free, state.forward_arrivals[stage][0])
                     able.append((stage, "F", start, start + task.forward[stage]))
             soonest = min((end for *_, end in able), default=math.inf)
             if soonest < first_end:
                 first_end, best = soonest, able
         return [(stage, kind, start) for stage, kind, start, end in best if start < first_end or end == first_end]
 
-    def _state_after(self, state: _State, stage: int, kind: Kind, start: int) -> _State:
+    def _state_after_action(self, state: _PipelineState, stage: int, kind: Kind, start: int) -> _PipelineState:
         task, (done, free, forwards, inputs) = self._task, state
         did_forwards, did_inputs, did_weights = done[stage]
         if kind == "F":
@@ -182,25 +182,25 @@ class _Search:
         else:
             end, did_weights = start + task.weight[stage], did_weights + 1
         did = (did_forwards, did_inputs, did_weights)
-        return _State(_replace_item(done, stage, did), _replace_item(free, stage, end), forwards, inputs)
+        return _PipelineState(_replace_item(done, stage, did), _replace_item(free, stage, end), forwards, inputs)
 
-    def _bounds_if_better(self, state: _State) -> Value | None:
-        first = self.bound(state, 0)
+    def _bounds_if_better(self, state: _PipelineState) -> Value | None:
+        first = self.lower_bound(state, 0)
         if first > self._best[0]:
             return None
-        second = self.bound(state, 1)
+        second = self.lower_bound(state, 1)
         return None if (first, second) >= self._best else (first, second)
 
-    def bound(self, state: _State, goal: int) -> int:
-        """Return a lower bound on the goal over all completions of a partial schedule."""
+    def lower_bound(self, state: _PipelineState, goal: int) -> int:
+        """Return a lower bound of a goal over all completions of a partial schedule."""
         task, offsets = self._task, self._task.offsets[goal]
         if goal not in self._tails:
-            self._tails[goal] = _tail_times(task, offsets)
+            self._tails[goal] = _compute_tail_times(task, offsets)
         tails, total, most = self._tails[goal], task.num_microbatches, 0
         next_forward, next_input = self._earliest_starts(state)
         for stage, (forwards, inputs, weights) in enumerate(state.done):
             forward, input_, weight = task.forward[stage], task.input[stage], task.weight[stage]
-            begin = state.free[stage]
+            begin = state.free_times[stage]
             if weights == inputs < total:  # no W to begin with
                 begin = next_input[stage] if forwards == total else min(next_forward[stage], next_input[stage])
             work = (total - forwards) * forward + (total - inputs) * input_ + (total - weights) * weight
@@ -218,7 +218,7 @@ class _Search:
             most = max(most, *ends)
         return most
 
-    def _earliest_starts(self, state: _State) -> tuple[list[int], list[int]]:
+    def _earliest_starts(self, state: _PipelineState) -> tuple[list[int], list[int]]:
         task, (done, free, forwards, inputs) = self._task, state
         next_forward, next_input = list(free), list(free)
         for stage in range(self._last + 1):
@@ -238,26 +238,26 @@ class _Search:
                 next_input[stage] = max(free[stage], arrival)
         return next_forward, next_input
 
-    def _rows_of_node(self, node: _Node) -> tuple[tuple[Action, ...], ...]:
+    def _rows_of_schedule(self, node: _PartialSchedule) -> tuple[tuple[Action, ...], ...]:
         rows: list[list[Kind]] = [[] for _ in range(self._last + 1)]
-        way = node.way
+        way = node.actions
         while way is not None:
             stage, kind, way = way
             rows[stage].append(kind)
-        return tuple(tuple(_number_microbatches(reversed(row))) for row in rows)
+        return tuple(tuple(_actions_of_kinds(reversed(row))) for row in rows)
 
 
 @dataclass(frozen=True, slots=True)
-class _Tails:
-    """Least time from an action's start to the end of all that must follow it, by stage and microbatch."""
+class _TailTimes:
+    """Least time from an action's start to the end of all actions that must follow, by stage and microbatch."""
 
     forward: list[list[int]]
     input: list[list[int]]
     weight: list[list[int]]
 
 
-def _tail_times(task: OrderingTask, offsets: Sequence[int]) -> _Tails:
-    """Compute the least time from each action's start to the end of everything that must follow it."""
+def _compute_tail_times(task: OrderingTask, offsets: Sequence[int]) -> _TailTimes:
+    """Compute the least time from each action's start to the end of all actions that must follow."""
     total, stages = task.num_microbatches, range(len(task.forward))
     rows = [[[0] * total for _ in stages] for _ in range(3)]
     forward, input_, weight = rows
@@ -285,17 +285,17 @@ def _tail_times(task: OrderingTask, offsets: Sequence[int]) -> _Tails:
             if stage + 1 < len(stages):
                 ends.append(f + task.latency + forward[stage + 1][k])
             forward[stage][k] = max(ends)
-    return _Tails(forward, input_, weight)
+    return _TailTimes(forward, input_, weight)
 
 
-def _replace_item(row: tuple[_Each, ...], place: int, value: _Each) -> tuple[_Each, ...]:
-    return (*row[:place], value, *row[place + 1 :])
+def _replace_item(row: tuple[_Each, ...], index: int, value: _Each) -> tuple[_Each, ...]:
+    return (*row[:index], value, *row[index + 1 :])
 
 
-def _comparison_times(state: _State) -> tuple[int, ...]:
-    """Return the times that compare two partial schedules of equal progress: the one with no later times dominates."""
-    found = list(state.free)
-    for free, arrivals in zip(state.free[1:] + state.free, state.forwards[1:] + state.inputs, strict=True):
+def _comparison_times(state: _PipelineState) -> tuple[int, ...]:
+    """Return the times by which partial schedules with the same passes done are compared (less is better)."""
+    found, arrived = list(state.free_times), state.forward_arrivals[1:] + state.input_arrivals
+    for free, arrivals in zip(state.free_times[1:] + state.free_times, arrived, strict=True):
         found += [max(free, arrival) for arrival in arrivals]
     return tuple(found)
 
@@ -304,7 +304,7 @@ def _dominates(one: tuple[int, ...], other: tuple[int, ...]) -> bool:
     return all(map(int.__le__, one, other))
 
 
-def _number_microbatches(kinds: Iterator[Kind]) -> Iterator[Action]:
+def _actions_of_kinds(kinds: Iterator[Kind]) -> Iterator[Action]:
     counts: dict[Kind, int] = {"F": 0, "I": 0, "W": 0}
     for kind in kinds:
         yield Action(kind, counts[kind])

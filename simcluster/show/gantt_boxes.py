@@ -1,4 +1,4 @@
-"""Boxes of a Gantt chart, made from spans; spans too short to be seen are joined into one box.
+"""Boxes of a Gantt chart, one per span; neighbouring spans too short to be seen share one box.
 
 Pure: arrays in, arrays out, nothing is drawn.
 """
@@ -12,8 +12,8 @@ import pandas as pd
 
 from simcluster.base.arrays import Bools, Floats, Ints
 
-Paint = tuple[str, str, int]
-"""What decides a colour: stream, kind (or "waiting"), chunk (0 outside of compute)."""
+PaintKey = tuple[str, str, int]
+"""Key of a box's colour: stream, kind (or "waiting"), chunk (0 outside of compute)."""
 
 NARROW = 3.0  # pixels: communication below this is joined with its neighbours, and a gap below this is not seen
 NARROW_COMPUTE = 48.0  # pixels: compute above this stays a box of its own
@@ -26,15 +26,15 @@ _ARRAYS = ("row", "lane", "paint", "microbatch", "start", "end", "share", "recom
 
 
 @dataclass(frozen=True, slots=True)
-class Boxes:
-    """Columns of a Gantt chart's boxes: row, lane, start and end (s), and an index into `paints` for the colour.
+class GanttBoxes:
+    """Boxes of a Gantt chart, stored as columns: row, lane, start and end (s), colour, and other attributes.
 
-    Lane 0 is compute, lane i > 0 the stream `streams[i]`. `share` is the fraction of the box's time that is work (or
-    waiting); `recompute` the fraction of that work that is recompute inside a backward. `source` is the position in the
-    timeline of a box of one span, else -1 (a joined box, or waiting). Sorted by row, lane and start.
+    `paint` is an index into `paints`. Lane 0 is compute, lane i > 0 is `streams[i]`. `share` is the fraction of the
+    box's time that is work (or waiting), `recompute` the fraction of that work that is recompute inside a backward.
+    `source` is the timeline row of a box of one span, else -1 (a joined box, or waiting). Sorted by row, lane, start.
     """
 
-    paints: tuple[Paint, ...]
+    paints: tuple[PaintKey, ...]
     streams: tuple[str, ...]
     row: Ints
     lane: Ints
@@ -49,20 +49,20 @@ class Boxes:
     def __len__(self) -> int:
         return len(self.start)
 
-    def take(self, which: Ints) -> Boxes:
-        """Return only the boxes at these indices."""
-        return replace(self, **{name: getattr(self, name)[which] for name in _ARRAYS})
+    def select(self, indices: Ints) -> GanttBoxes:
+        """Return only the boxes with the numbers in ``indices``."""
+        return replace(self, **{name: getattr(self, name)[indices] for name in _ARRAYS})
 
     @property
-    def waiting(self) -> Bools:
-        """Return a mask of the boxes in which a rank waits."""
+    def waiting_mask(self) -> Bools:
+        """Boolean mask that is true for boxes in which a rank waits."""
         return np.array([kind == "waiting" for _, kind, _ in self.paints], dtype=np.bool_)[self.paint]
 
 
 def make_boxes(
     timeline: pd.DataFrame, ranks: tuple[int, ...], window: tuple[float, float], streams: tuple[str, ...]
-) -> Boxes:
-    """Return a box for each span of `ranks` inside `window` (s), and for the waiting before it, clipped to the window.
+) -> GanttBoxes:
+    """Return Gantt boxes for some ranks' spans in a time window, and for the waiting time before each span.
 
     Row i is `ranks[i]`; `streams` are the streams that have a lane, "compute" first.
     """
@@ -85,7 +85,7 @@ def make_boxes(
     chunk = np.where((lane[of] == 0) & ~waits, np.maximum(chunk, 0), 0)
     looks = pd.DataFrame({"waits": waits, "stream": stream, "kind": np.where(waits, "waiting", kind), "chunk": chunk})
     equal = looks.groupby(list(looks))
-    return Boxes(
+    return GanttBoxes(
         paints=tuple((str(s), str(k), int(at)) for _, s, k, at in equal.size().index),
         streams=streams,
         row=row[of],
@@ -100,8 +100,8 @@ def make_boxes(
     )
 
 
-def join_small_boxes(boxes: Boxes, seconds_per_pixel: float) -> Boxes:
-    """Join neighbouring boxes that are too small to be seen: compute of one pass, and dense communication.
+def join_small_boxes(boxes: GanttBoxes, seconds_per_pixel: float) -> GanttBoxes:
+    """Join neighbouring boxes that are too small to see separately: one pass's compute, or dense communication.
 
     A joined box has the paint that fills most of its time; `share` is the fraction of the box that was filled.
     """
@@ -116,8 +116,8 @@ def join_small_boxes(boxes: Boxes, seconds_per_pixel: float) -> Boxes:
     work = np.bincount(group, weights=duration)
     mixed = rest > 0
     # Recompute counts only where there is nothing else, since it gets its own strip.
-    paint, paints = _main_paints(boxes, group, np.where(is_recompute & mixed[group], 0.0, duration))
-    found, end = boxes.take(first), np.maximum.reduceat(boxes.end, first)
+    paint, paints = _choose_group_paints(boxes, group, np.where(is_recompute & mixed[group], 0.0, duration))
+    found, end = boxes.select(first), np.maximum.reduceat(boxes.end, first)
     return replace(
         found,
         paints=paints,
@@ -129,7 +129,7 @@ def join_small_boxes(boxes: Boxes, seconds_per_pixel: float) -> Boxes:
     )
 
 
-def _find_separate_boxes(boxes: Boxes, seconds_per_pixel: float) -> Bools:
+def _find_separate_boxes(boxes: GanttBoxes, seconds_per_pixel: float) -> Bools:
     gap = (boxes.start - _previous_end(boxes.row, boxes.lane, boxes.end))[1:] / seconds_per_pixel  # inf in a new lane
     width = (boxes.end - boxes.start) / seconds_per_pixel
     wider, narrower = np.maximum(width[1:], width[:-1]), np.minimum(width[1:], width[:-1])
@@ -143,7 +143,7 @@ def _find_separate_boxes(boxes: Boxes, seconds_per_pixel: float) -> Bools:
     return apart
 
 
-def _main_paints(boxes: Boxes, group: Ints, seconds: Floats) -> tuple[Ints, tuple[Paint, ...]]:
+def _choose_group_paints(boxes: GanttBoxes, group: Ints, seconds: Floats) -> tuple[Ints, tuple[PaintKey, ...]]:
     num_paints = len(boxes.paints)
     size = (int(group[-1]) + 1) * num_paints
     totals = np.bincount(group * num_paints + boxes.paint, weights=seconds, minlength=size).reshape(-1, num_paints)
@@ -152,18 +152,18 @@ def _main_paints(boxes: Boxes, group: Ints, seconds: Floats) -> tuple[Ints, tupl
     carried = totals[:, carries].sum(axis=1)
     several = carries[main] & (carried - totals.max(axis=1) > _MINOR * carried)
     stream = np.array([boxes.streams.index(stream) for stream, _, _ in boxes.paints])[main]
-    added: tuple[Paint, ...] = tuple((stream, SEVERAL, 0) for stream in boxes.streams)
+    added: tuple[PaintKey, ...] = tuple((stream, SEVERAL, 0) for stream in boxes.streams)
     return np.where(several, num_paints + stream, main), boxes.paints + added
 
 
-def pass_name(paint: Paint) -> str:
-    """Return a common name for kinds of op that alternate within one pass, such as recompute and backward."""
+def pass_name(paint: PaintKey) -> str:
+    """Return the name of the pass that a box belongs to; recompute and backward count as one pass."""
     stream, kind, chunk = paint
     return f"{stream} {'backward' if kind in _BACKWARD else kind} {chunk}"
 
 
 def _previous_end(row: Ints, lane: Ints, end: Floats) -> Floats:
-    """Return the latest end (s) of earlier spans in each span's lane (-inf for the first), for sorted spans."""
+    """Return, for each span, the latest end (s) of the earlier spans in the same lane; -inf for the first span."""
     lanes = pd.Series(end).groupby([row, lane], sort=False)
     previous = lanes.cummax().groupby([row, lane], sort=False).shift(1).fillna(-np.inf)
     return np.asarray(previous.to_numpy(), dtype=np.float64)

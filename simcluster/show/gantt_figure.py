@@ -1,4 +1,4 @@
-"""Layout of a Gantt figure: panels on one time axis, which may have a break, a legend and a caption.
+"""Layout of a Gantt figure: timelines on one time axis that may have a break, with legend and caption.
 
 Sizes are in points from the top, so that a picture with more rows is higher and its texts are not smaller.
 """
@@ -20,10 +20,10 @@ from matplotlib.transforms import Affine2D, ScaledTranslation
 
 from simcluster.base.errors import InputError
 from simcluster.show import palette
-from simcluster.show.bars import DPI, text_width, time_unit
-from simcluster.show.gantt_panel import Panel, draw_panel, lane_heights
-from simcluster.show.gantt_rows import RowChoice, Window
-from simcluster.show.gantt_words import BoxText, make_box_texts, make_footer, write_box_texts
+from simcluster.show.bars import DPI, choose_time_unit, text_width
+from simcluster.show.gantt_panel import GanttPanel, choose_lane_heights, draw_panel
+from simcluster.show.gantt_rows import RowChoice, TimeWindow
+from simcluster.show.gantt_texts import BoxText, make_box_texts, make_footer, write_box_texts
 
 _TITLE, _LINE, _HEADER, _AXIS = 24.0, 15.0, 17.0, 36.0  # points of height; _LINE: of each further one of the title
 _TITLE_FONT = 11.0
@@ -34,24 +34,24 @@ _LOWEST = 0.22  # of their usual height: lower lanes are not distinguishable
 _TICKS = 14  # over the whole width, at most
 
 
-class Drawn(NamedTuple):
-    """A timeline with the rows to draw, the time at its origin, and its header.
+class DrawnTimeline(NamedTuple):
+    """A timeline to draw in a Gantt figure: its rows, the time at which its axis starts, and its header.
 
-    `origin` is the time (s) at which its axis is zero, `left_out` the number of microbatches in the picture's break,
-    and `header` the name above it with two texts at its right.
+    `origin` is the time (s) at which its axis is zero, `omitted_microbatches` the number of those in the picture's
+    break, and `header` the name above it with two texts at its right.
     """
 
     timeline: pd.DataFrame
     choice: RowChoice
     origin: float
-    left_out: int = 0
+    omitted_microbatches: int = 0
     header: tuple[str, str, str] | None = None
 
 
 def gantt_figure(
-    drawn: Sequence[Drawn], shown: Sequence[Window], title: str, *, labels: bool, size: tuple[float, float | None]
+    drawn: list[DrawnTimeline], shown: list[TimeWindow], title: str, *, labels: bool, size: tuple[float, float | None]
 ) -> Figure:
-    """Return a figure of timelines on one time axis, drawn in one part or in two with a break between them.
+    """Draw timelines on one time axis as a figure; a break in the axis may omit a time window.
 
     `shown` has the parts (s after each origin), `size` is in inches. InputError if the rows do not fit into it.
     """
@@ -64,18 +64,18 @@ def gantt_figure(
     letters = max(20, int((across - left - _SIDE) / (0.56 * _TITLE_FONT)))
     heading = "\n".join(textwrap.fill(line, letters) for line in title.splitlines())
     top = _TITLE + _LINE * heading.count("\n") if heading else 6.0
-    name, unit = time_unit(shown[-1][1] - shown[0][0])
-    panels = [list(_panels(each, shown, widths, unit, sum(len(each.choice.ranks) for each in drawn))) for each in drawn]
+    name, unit = choose_time_unit(shown[-1][1] - shown[0][0])
+    panels = [[*_make_panels(each, shown, widths, unit, sum(len(one.choice.ranks) for one in drawn))] for each in drawn]
     flat = [panel for parts in panels for panel in parts]
 
     left_out = ""
     if len(shown) > 1:
-        counts = sorted({each.left_out for each in drawn})
+        counts = sorted({each.omitted_microbatches for each in drawn})
         many = f"{counts[0]:,}" if len(counts) == 1 else f"{counts[0]:,} to {counts[-1]:,}"
         left_out = f"The break omits {many} microbatches like those next to it."
     if size[1] is not None:
         foot = make_footer(flat, width=right - _SIDE, numbered=True, left_out=left_out).height
-        _fit_lanes(panels, size[1], top + foot + _AXIS + header * len(panels))
+        _scale_lanes_to_fit(panels, size[1], top + foot + _AXIS + header * len(panels))
     texts = [make_box_texts(parts) if labels else [list[BoxText]() for _ in parts] for parts in panels]
     numbered = any(text.numbered for parts in texts for part in parts for text in part)
     footer = make_footer(flat, width=right - _SIDE, numbered=numbered, left_out=left_out)
@@ -95,11 +95,11 @@ def gantt_figure(
         x, made = left, list[Axes]()
         for width, panel, said in zip(widths, parts, words, strict=True):
             axes = figure.add_axes((x / across, at / height, width / across, panel.height / height))
-            draw_panel(axes, panel, named=not made)
+            draw_panel(axes, panel, label_rows=not made)
             write_box_texts(axes, panel, said)
-            _draw_time_ticks(axes, named=each is drawn[-1], ticks=max(2, round(_TICKS * width / sum(widths))))
+            _draw_time_ticks(axes, labelled=each is drawn[-1], ticks=max(2, round(_TICKS * width / sum(widths))))
             if made:
-                _draw_break(figure, (x - _BREAK, x), at, panel, each.left_out)
+                _draw_break(figure, (x - _BREAK, x), at, panel, each.omitted_microbatches)
             made.append(axes)
             x += width + _BREAK
         if each is drawn[-1]:
@@ -109,21 +109,21 @@ def gantt_figure(
     return figure
 
 
-def _panels(
-    drawn: Drawn, shown: Sequence[Window], widths: Sequence[float], unit: float, num_rows: int
-) -> Iterator[Panel]:
-    lanes = lane_heights(drawn.timeline, drawn.choice.ranks, num_rows)
+def _make_panels(
+    drawn: DrawnTimeline, shown: Sequence[TimeWindow], widths: Sequence[float], unit: float, num_rows: int
+) -> Iterator[GanttPanel]:
+    lanes = choose_lane_heights(drawn.timeline, drawn.choice.ranks, num_rows)
     for (start, end), width in zip(shown, widths, strict=True):
         window, columns = (start + drawn.origin, end + drawn.origin), max(20, round(width / 72 * DPI))
-        yield Panel(drawn.timeline, drawn.choice, lanes, window, unit, drawn.origin, columns)
+        yield GanttPanel(drawn.timeline, drawn.choice, lanes, window, unit, drawn.origin, columns)
 
 
-def _fit_lanes(panels: Sequence[Sequence[Panel]], height: float, others: float) -> None:
+def _scale_lanes_to_fit(panels: Sequence[Sequence[GanttPanel]], height: float, others: float) -> None:
     lanes = sum(parts[0].height for parts in panels)
     scale = (height * 72 - others) / lanes
     if scale < _LOWEST:
         raise InputError(
-            f"the picture's rows do not fit into {height:g} inches; give it at least "
+            f"the picture's rows do not fit into {height:g} inches; make the height at least "
             f"{(others + _LOWEST * lanes) / 72:.1f}, or draw fewer ranks"
         )
     for parts in panels:
@@ -132,31 +132,31 @@ def _fit_lanes(panels: Sequence[Sequence[Panel]], height: float, others: float) 
             panel.lanes = replace(each, compute=scale * each.compute, slim=scale * each.slim, gap=scale * each.gap)
 
 
-def _draw_time_ticks(axes: Axes, *, named: bool, ticks: int) -> None:
+def _draw_time_ticks(axes: Axes, *, labelled: bool, ticks: int) -> None:
     axes.xaxis.set_major_locator(MaxNLocator(nbins=ticks, steps=[1, 2, 2.5, 5, 10]))
     formatter = ScalarFormatter(useOffset=False)
     formatter.set_scientific(False)
     axes.xaxis.set_major_formatter(formatter)
-    axes.tick_params(axis="x", labelsize=8, length=3.5 if named else 0, labelbottom=named)
+    axes.tick_params(axis="x", labelsize=8, length=3.5 if labelled else 0, labelbottom=labelled)
     axes.grid(visible=True, axis="x", color="#C8CCD0", linewidth=0.4, zorder=-1)
 
 
-def _draw_break(figure: Figure, across: Window, at: float, panel: Panel, left_out: int) -> None:
+def _draw_break(figure: Figure, across: TimeWindow, at: float, panel: GanttPanel, num_omitted: int) -> None:
     points = Affine2D().scale(1 / 72) + figure.dpi_scale_trans
     lanes = panel.lanes
     for row in range(len(panel.choice.ranks)):
-        centre = at + panel.height - (row * lanes.pitch + lanes.gap / 2 + lanes.compute / 2)
+        centre = at + panel.height - (row * lanes.row_pitch + lanes.gap / 2 + lanes.compute / 2)
         for x in (across[0] + 3.0, across[1] - 3.0):
             low, high = centre - 0.6 * lanes.compute, centre + 0.6 * lanes.compute
             stroke = Line2D([x - 2.0, x + 2.0], [low, high], transform=points, color=palette.QUIET_TEXT, linewidth=0.9)
             figure.add_artist(stroke)
     figure.text(
-        (across[0] + across[1]) / 2, at + panel.height / 2, f"{left_out:,} ×", transform=points, fontsize=8.0,
+        (across[0] + across[1]) / 2, at + panel.height / 2, f"{num_omitted:,} ×", transform=points, fontsize=8.0,
         ha="center", va="center", color=palette.TEXT, weight="bold",
     )  # fmt: skip
 
 
-def _draw_header(parts: Sequence[Axes], panel: Panel, name: str, length: str, change: str) -> None:
+def _draw_header(parts: Sequence[Axes], panel: GanttPanel, name: str, length: str, change: str) -> None:
     parts[0].annotate(
         name, (0, 1), xytext=(0, 3), xycoords="axes fraction", textcoords="offset points", fontsize=9, weight="bold"
     )

@@ -1,4 +1,4 @@
-"""Choice of the ranks that a Gantt chart shows, and of the steady-phase microbatches that it omits.
+"""Choice of what a Gantt chart shows: which ranks, and which microbatches of the pipeline's steady phase it omits.
 
 Pure: it reads a timeline and draws nothing.
 """
@@ -16,18 +16,18 @@ import pandas as pd
 from simcluster.base.arrays import Bools, Floats
 from simcluster.base.errors import InputError
 
-Rows = Literal["rank", "stage"]
-Window = tuple[float, float]
+RowKind = Literal["rank", "stage"]
+TimeWindow = tuple[float, float]
 Stages = tuple[int, ...]
 
 MOST_ROWS = 1000
-"""Of a picture."""
+"""Maximum number of rows in a picture."""
 _NOTABLE = 1e-3  # of the timeline's length: less is not seen, and symmetric ranks differ by rounding only
 
 
 @dataclass(frozen=True, slots=True)
 class RowChoice:
-    """The ranks to draw, from top to bottom, with their labels and a sentence about omitted ranks ("" for none)."""
+    """The ranks that a Gantt chart draws from top to bottom, their labels, and a note on omitted ranks."""
 
     ranks: tuple[int, ...]
     labels: tuple[str, ...]
@@ -35,9 +35,9 @@ class RowChoice:
 
 
 def choose_rows(
-    timeline: pd.DataFrame, *, ranks: Sequence[int] | None, rows: Rows, max_rows: int, num_ranks: int | None
+    timeline: pd.DataFrame, *, ranks: Sequence[int] | None, rows: RowKind, max_rows: int, num_ranks: int | None
 ) -> RowChoice:
-    """Choose the ranks to draw: all, one per stage, or representatives if there are more than `max_rows`.
+    """Choose the ranks that a Gantt chart draws: the caller's ranks, one rank per stage, or some representatives.
 
     Ranks that the caller names are all drawn. Representatives are the lowest rank of every stage (of evenly spaced
     stages if there are more of them than rows), the rank that computes longest compared with the median of its stage,
@@ -59,13 +59,13 @@ def choose_rows(
     if ranks is not None:
         chosen, reason = wanted, ""
     elif rows == "stage":
-        chosen = evenly_spaced(lowest, max_rows)
+        chosen = pick_evenly_spaced(lowest, max_rows)
         reason = "" if len(chosen) == len(wanted) == total else _describe_lowest_ranks(len(chosen), len(lowest))
     elif len(wanted) <= max_rows:
-        chosen, reason = wanted, "" if total == len(wanted) else "the others equal one of these"
+        chosen, reason = wanted, "" if total == len(wanted) else "each other rank is identical to one of these"
     else:
         notable = _find_outlier_ranks(timeline, groups)
-        chosen = evenly_spaced(lowest, max(1, max_rows - len(notable)))
+        chosen = pick_evenly_spaced(lowest, max(1, max_rows - len(notable)))
         reason = _describe_lowest_ranks(len(chosen), len(lowest))
         for rank, why in notable:
             if rank not in chosen and len(chosen) < max_rows:
@@ -77,12 +77,12 @@ def choose_rows(
 
 
 def _check_ranks(ranks: Sequence[int], stages_of: dict[int, Stages]) -> list[int]:
-    """Return the ranks that the caller named, without repetitions; raise InputError for one that is not there."""
+    """Return the ranks that the caller named, without duplicates; raise InputError for a rank not in the timeline."""
     missing = [rank for rank in ranks if rank not in stages_of]
     if missing or not ranks:
         have = ", ".join(map(str, list(stages_of)[:8])) + (", ..." if len(stages_of) > 8 else "")
-        what = f"ranks {missing[:8]} are not in the timeline" if missing else "ranks=[] selects nothing"
-        raise InputError(f"{what}; it has {len(stages_of):,} ranks: {have}")
+        what = f"ranks {missing[:8]} are not in the timeline" if missing else "ranks=[] selects no rank"
+        raise InputError(f"{what}; the timeline has {len(stages_of):,} ranks: {have}")
     if len(set(ranks)) > MOST_ROWS:
         raise InputError(f"{len(set(ranks)):,} ranks cannot be drawn in one picture; name at most {MOST_ROWS:,}")
     return list(dict.fromkeys(int(rank) for rank in ranks))
@@ -99,12 +99,12 @@ def _find_outlier_ranks(timeline: pd.DataFrame, groups: dict[Stages, list[int]])
         total = pd.Series(np.bincount(position, weights=seconds))
         excess = (total - total.groupby(group).transform("median")).to_numpy()
         if excess.max() > _NOTABLE * (end.max() - start.min()):
-            found.setdefault(ranks[int(excess.argmax())], f"{what} longest of its stage")
+            found.setdefault(ranks[int(excess.argmax())], f"{what} longest in its stage")
     return list(found.items())
 
 
-def evenly_spaced(ranks: list[int], count: int) -> list[int]:
-    """Return at most `count` of `ranks`, evenly spaced, including the first and the last."""
+def pick_evenly_spaced(ranks: list[int], count: int) -> list[int]:
+    """Return at most ``count`` ranks at equal distances in the list, including the first and last rank."""
     if len(ranks) <= count:
         return list(ranks)
     return [ranks[at] for at in np.linspace(0, len(ranks) - 1, count).round().astype(int).tolist()]
@@ -134,39 +134,39 @@ _WORTH = 0.3  # of the time: a break that omits less is not drawn
 
 @dataclass(frozen=True, slots=True)
 class SteadyPhase:
-    """A steady phase of a pipeline, in which every pass of every rank recurs after `period` seconds.
+    """Steady phase of a pipeline, in which the passes of the drawn ranks repeat every ``period`` seconds.
 
-    `begins` are the times at which microbatches enter it on the first row; each represents `each` microbatches.
+    `entry_times` are those at which microbatches enter it on the first row; each is `microbatches_per_entry` of them.
     """
 
     start: float
     end: float
     period: float
-    per_period: int
-    begins: Floats
-    each: float
+    entries_per_period: int
+    entry_times: Floats
+    microbatches_per_entry: float
 
     @property
-    def inner(self) -> Window:
-        """Window (s) of the steady phase without the first and last periods, which are always drawn."""
-        kept = self.period * max(1, -(-_KEPT // self.per_period))
+    def inner_window(self) -> TimeWindow:
+        """Time window (s) that a chart may omit: the steady phase without its first and last periods."""
+        kept = self.period * max(1, -(-_KEPT // self.entries_per_period))
         return self.start + kept, self.end - kept
 
-    def whole_periods(self) -> Window:
-        """Return the inner window, shortened to whole periods that begin with a pass."""
-        start, end = self.inner
-        inside = self.begins[(self.begins >= start) & (self.begins <= end)]
-        last = (len(inside) - 1) // self.per_period * self.per_period
+    def whole_period_window(self) -> TimeWindow:
+        """Shorten the inner window to a whole number of periods, beginning at the start of a pass."""
+        start, end = self.inner_window
+        inside = self.entry_times[(self.entry_times >= start) & (self.entry_times <= end)]
+        last = (len(inside) - 1) // self.entries_per_period * self.entries_per_period
         return (float(inside[0]), float(inside[last])) if len(inside) else (start, start)
 
-    def microbatches(self, cut: Window) -> int:
-        """Return the number of microbatches that begin within a window of the steady phase."""
-        start, end = np.searchsorted(self.begins, np.array(cut) - 1e-6 * self.period)
-        return round(float(end - start) * self.each)
+    def count_microbatches(self, cut: TimeWindow) -> int:
+        """Return the number of microbatches that enter the pipeline within a time window."""
+        start, end = np.searchsorted(self.entry_times, np.array(cut) - 1e-6 * self.period)
+        return round(float(end - start) * self.microbatches_per_entry)
 
 
 def find_steady_phase(timeline: pd.DataFrame, ranks: Sequence[int], origin: float = 0.0) -> SteadyPhase | None:
-    """Return the steady phase of a step on these ranks, in seconds after `origin`; None if there is none."""
+    """Find the time in which the passes of these ranks repeat periodically; None if they never do."""
     series = [begins - origin for begins in _pass_starts(timeline, ranks)]
     shortest = min(map(len, series), default=0)
     for shift in range(1, min(_LONGEST, shortest // 4) + 1):
@@ -179,17 +179,17 @@ def find_steady_phase(timeline: pd.DataFrame, ranks: Sequence[int], origin: floa
     return None
 
 
-def find_omitted_window(steady: Sequence[SteadyPhase | None], whole: Window) -> Window | None:
-    """Return a time window to omit that lies in all steady phases; None if it is too short to be worth a break.
+def find_omitted_window(steady: Sequence[SteadyPhase | None], whole: TimeWindow) -> TimeWindow | None:
+    """Find a time window to omit, in which all timelines only repeat; None if omitting saves too little space.
 
     For a single picture it has whole periods, so that the picture continues after the break as before it.
     """
     found = [each for each in steady if each is not None]
     if not found or len(found) < len(steady):
         return None
-    cut = max(each.inner[0] for each in found), min(each.inner[1] for each in found)
-    cut = found[0].whole_periods() if len(found) == 1 else cut
-    enough = all(each.microbatches(cut) >= _FEWEST for each in found)
+    cut = max(each.inner_window[0] for each in found), min(each.inner_window[1] for each in found)
+    cut = found[0].whole_period_window() if len(found) == 1 else cut
+    enough = all(each.count_microbatches(cut) >= _FEWEST for each in found)
     return cut if enough and cut[1] - cut[0] >= _WORTH * (whole[1] - whole[0]) else None
 
 
@@ -212,17 +212,17 @@ def _pass_starts(timeline: pd.DataFrame, ranks: Sequence[int]) -> list[Floats]:
     return [each for _, each in sorted(series, key=lambda pair: pair[0])]
 
 
-def _typical_period(begins: Floats, shift: int) -> float:
-    apart = begins[shift:] - begins[:-shift]
+def _typical_period(starts: Floats, shift: int) -> float:
+    apart = starts[shift:] - starts[:-shift]
     quarter = len(apart) // 4
     return float(np.median(apart[quarter : len(apart) - quarter]))
 
 
-def _longest_steady_window(begins: Floats, shift: int, period: float) -> Window:
-    steady: Bools = np.abs(begins[shift:] - begins[:-shift] - period) <= _UNEVEN * period / shift
+def _longest_steady_window(starts: Floats, shift: int, period: float) -> TimeWindow:
+    steady: Bools = np.abs(starts[shift:] - starts[:-shift] - period) <= _UNEVEN * period / shift
     edges = np.flatnonzero(np.diff(np.concatenate([[False], steady, [False]])))
     runs = list(pairwise(edges.tolist()))[::2]
     if not runs:
-        return float(begins[-1]), float(begins[0])
+        return float(starts[-1]), float(starts[0])
     first, last = max(runs, key=lambda run: run[1] - run[0])
-    return float(begins[first]), float(begins[last + shift - 1])
+    return float(starts[first]), float(starts[last + shift - 1])

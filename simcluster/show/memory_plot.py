@@ -1,4 +1,4 @@
-"""Plot of memory over time: model state, activations and buffers on top of it, the capacity, and the peak."""
+"""Plot of memory over time: model state, activations, buffers, the GPU's capacity, and the peak."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from matplotlib.figure import Figure
 from simcluster.base.arrays import Floats
 from simcluster.base.errors import InputError
 from simcluster.base.units import format_seconds
-from simcluster.documents.argument_types import checked
+from simcluster.documents.argument_types import check_arguments
 from simcluster.results.memory_timeline import POOLS, MemoryPeak
 from simcluster.results.result import Result
-from simcluster.show.bars import label_axes, time_unit
-from simcluster.show.gantt_rows import evenly_spaced
+from simcluster.show.bars import choose_time_unit, label_axes
+from simcluster.show.gantt_rows import pick_evenly_spaced
 from simcluster.show.palette import LANE_SURROUND, MEMORY, QUIET_TEXT, TEXT
 
 _GB = 1e9
@@ -24,9 +24,9 @@ _DRAWN = 4  # ranks, where none are named
 _VECTOR_UP_TO = 20_000  # steps of a curve: above, an SVG or PDF holds a picture of them
 
 
-@checked
+@check_arguments
 def memory(result: Result, *, ranks: Sequence[int] | None = None, window: tuple[float, float] | None = None) -> Figure:
-    """Draw the memory of some ranks over a run, one panel per rank on a common scale; at most 12 ranks.
+    """Draw the memory use of ranks over a run, one panel per rank on a common scale; at most 12 ranks.
 
     Default ``ranks``: the one that holds most and three others, evenly over the pipeline. ``window`` is in seconds.
     InputError for too many ranks, and for a run that allocates nothing.
@@ -34,7 +34,7 @@ def memory(result: Result, *, ranks: Sequence[int] | None = None, window: tuple[
     if not len(result.memory_timeline):
         raise InputError("nothing to draw: this run allocates no memory; simulate a scenario with a model")
     fullest = result.memory_peak.rank
-    chosen = list(ranks) if ranks is not None else evenly_spaced(sorted(result.weights), _DRAWN)
+    chosen = list(ranks) if ranks is not None else pick_evenly_spaced(sorted(result.weights), _DRAWN)
     if ranks is None and fullest not in chosen:
         chosen = sorted([fullest, *chosen[1:]])
     if len(chosen) > _MOST_RANKS:
@@ -42,7 +42,7 @@ def memory(result: Result, *, ranks: Sequence[int] | None = None, window: tuple[
     figure = Figure(figsize=(13.0, 1.5 + 2.1 * len(chosen)), layout="constrained")
     panels = figure.subplots(len(chosen), 1, sharex=True, sharey=True, squeeze=False)[:, 0]
     begin, end = window or (0.0, result.step_time * result.steps)
-    unit, second = time_unit(end)
+    unit, second = choose_time_unit(end)
     scale = 1 / second
     for rank, axes in zip(chosen, panels, strict=True):
         _draw_memory(axes, result, rank, scale)
@@ -60,10 +60,10 @@ def memory(result: Result, *, ranks: Sequence[int] | None = None, window: tuple[
 
 
 def _draw_memory(axes: Axes, result: Result, rank: int, scale: float) -> None:
-    simulated = result.simulated_for(rank)
+    simulated = result.representative_of(rank)
     time, pools = result.memory_timeline.curve(simulated)
-    peak = result.peak_of(simulated)
-    state = result.facts.footprints[peak.stage].with_pools(dict.fromkeys(POOLS, 0.0))
+    peak = result.memory_peak_of(simulated)
+    state = result.facts.footprints[peak.stage].with_pool_bytes(dict.fromkeys(POOLS, 0.0))
     edges = np.concatenate([[0.0], time, [max(result.step_time * result.steps, *time[-1:])]])
     level = np.zeros(len(edges))
     layers: list[tuple[str, str, Floats | float]] = [

@@ -39,10 +39,10 @@ MEMORY: Mapping[str, str] = {
     "other": "#D55E00",
     "lost": "#E69F00",
 }
-"""Fill of each part of a rank's memory: greys stay, colours come and go."""
+"""Fill of each category of memory: grey for constant model state, colours for what is allocated and freed."""
 
 HEAT = ("#FFFFFF", "#F3C9A5", "#D55E00", "#5A2400")
-"""From nothing to the most, where cells or arrows show how much."""
+"""Colour scale of heatmap cells and arrows, from zero to the maximum."""
 
 WAITING = "#D9D9D9"
 STRAGGLING = "#969696"
@@ -63,28 +63,28 @@ _CHECKPOINT_TINTS = {"storage": 0.4, "host": 0.7}
 _COPY_TINTS = {"h2d": 0.45}
 
 
-def colour_of(stream: str, kind: str, chunk: int = 0) -> Colour:
-    """Return the RGB colour (0 to 1) of a `kind` of op on a `stream`; `chunk` shades compute (-1 for none).
+def op_colour(stream: str, kind: str, chunk: int = 0) -> Colour:
+    """Return the RGB colour (0 to 1) for ops of a kind on a stream; compute has a shade per model chunk.
 
     The kind "waiting" has one colour on all streams, "several" is mixed communication; an unknown kind or stream has
     the colour of "other".
     """
     if kind == "waiting":
-        return rgb(WAITING)
+        return parse_rgb(WAITING)
     if kind == "checkpoint":
-        return mix_with_white(rgb(COMPUTE_KINDS[kind]), _CHECKPOINT_TINTS.get(stream, 0.0))
+        return tint_colour(parse_rgb(COMPUTE_KINDS[kind]), _CHECKPOINT_TINTS.get(stream, 0.0))
     if kind == "copy":
-        return mix_with_white(rgb(COMPUTE_KINDS["offload"]), _COPY_TINTS.get(stream, 0.0))
+        return tint_colour(parse_rgb(COMPUTE_KINDS["offload"]), _COPY_TINTS.get(stream, 0.0))
     if stream == "host":
-        return rgb(COMPUTE_KINDS.get(kind, COMPUTE_KINDS["other"]))
+        return parse_rgb(COMPUTE_KINDS.get(kind, COMPUTE_KINDS["other"]))
     if stream == "compute":
         tint = _CHUNK_TINTS[chunk % len(_CHUNK_TINTS)] if chunk > 0 else 0.0
-        return mix_with_white(rgb(COMPUTE_KINDS.get(kind, COMPUTE_KINDS["other"])), tint)
-    return mix_with_white(rgb(STREAMS.get(stream, COMPUTE_KINDS["other"])), _KIND_TINTS.get(kind, 0.0))
+        return tint_colour(parse_rgb(COMPUTE_KINDS.get(kind, COMPUTE_KINDS["other"])), tint)
+    return tint_colour(parse_rgb(STREAMS.get(stream, COMPUTE_KINDS["other"])), _KIND_TINTS.get(kind, 0.0))
 
 
-def text_on(colour: Colour) -> str:
-    """Return black or white, whichever has the higher contrast on a background `colour`."""
+def text_colour_on(colour: Colour) -> str:
+    """Return black or white, whichever contrasts more with the background `colour`."""
     return TEXT if luminance(colour) > 0.19 else "#FFFFFF"
 
 
@@ -94,13 +94,13 @@ def luminance(colour: Colour) -> float:
     return float(sum(weight * part for weight, part in zip((0.2126, 0.7152, 0.0722), linear, strict=True)))
 
 
-def mix_with_white(colour: Colour, tint: float) -> Colour:
-    """Return `colour` mixed with white (`tint` from 0 to 1) or with black (0 to -1)."""
+def tint_colour(colour: Colour, tint: float) -> Colour:
+    """Make a colour lighter (``tint`` from 0 to 1) or darker (``tint`` from 0 to -1)."""
     red, green, blue = (part + (1.0 - part) * tint if tint > 0 else part * (1.0 + tint) for part in colour)
     return red, green, blue
 
 
-def rgb(code: str) -> Colour:
-    """Return the RGB colour (0 to 1) of "#RRGGBB"."""
+def parse_rgb(code: str) -> Colour:
+    """Parse "#RRGGBB" into an RGB colour (0 to 1)."""
     red, green, blue = (int(code[at : at + 2], 16) / 255 for at in (1, 3, 5))
     return red, green, blue

@@ -13,7 +13,7 @@ from matplotlib.text import Annotation
 from matplotlib.ticker import NullFormatter
 
 from simcluster.base.units import format_bytes_per_second, format_seconds
-from simcluster.documents.argument_types import checked
+from simcluster.documents.argument_types import check_arguments
 from simcluster.results.result import Result
 from simcluster.show.bars import label_axes
 from simcluster.show.palette import (
@@ -23,13 +23,13 @@ from simcluster.show.palette import (
     STREAMS,
     TEXT,
     Colour,
-    colour_of,
-    mix_with_white,
-    rgb,
+    op_colour,
+    parse_rgb,
+    tint_colour,
 )
 from simcluster.studies.kernels import PHASES
 from simcluster.studies.roofline import KernelPoint, Roofline
-from simcluster.studies.roofline import roofline as limits
+from simcluster.studies.roofline import compute_roofline as limits
 
 _LABELLED = 6
 _RING = "ring over all nodes"
@@ -38,9 +38,9 @@ _NAMES = {"input_grad": "input gradient", "weight_grad": "weight gradient"}
 _MARKERS = {"forward": "o", "recompute": "D", "input_grad": "s", "weight_grad": "^"}
 
 
-@checked
+@check_arguments
 def roofline(result: Result, *, title: str | None = None) -> Figure:
-    """Draw rooflines of a step: kernels against compute and memory (left), communication against links (right).
+    """Draw two rooflines of a step: kernels under compute and memory roofs, communication under link roofs.
 
     Left: FLOP/s of every kernel against its FLOP per byte of device memory; an area is its time in the step. Kernels
     without matmuls are at the left edge, placed by their share of memory bandwidth. Right: FLOP/s per GPU if a
@@ -53,18 +53,18 @@ def roofline(result: Result, *, title: str | None = None) -> Figure:
     slopes = [_draw_kernels(left, found), _draw_communication(right, found)]
     figure.suptitle(title or f"{result.scenario.title}: roofline of a step", fontsize=11, color=TEXT)
     for axes, rates in zip((left, right), slopes, strict=True):
-        _name_slopes(axes, rates, found.peak)
+        _label_slopes(axes, rates, found.peak_flops)
     return figure
 
 
 def _draw_kernels(axes: Axes, found: Roofline) -> dict[str, float]:
     products = [each for each in found.kernels if each.flops > 0 and each.bytes > 0]
     others = [each for each in found.kernels if not each.flops and each.bytes > 0]
-    intensities = [each.flops / each.bytes for each in products] + [found.peak / found.memory]
+    intensities = [each.flops / each.bytes for each in products] + [found.peak_flops / found.memory_bandwidth]
     low, high = min(intensities) / 8, max(intensities) * 4
     whole = sum(each.step_seconds for each in found.kernels) or 1.0
-    axes.plot([low, found.peak / found.memory, high], [low * found.memory, found.peak, found.peak], color=TEXT,
-              linewidth=1.6)  # fmt: skip
+    peak, bandwidth = found.peak_flops, found.memory_bandwidth
+    axes.plot([low, peak / bandwidth, high], [low * bandwidth, peak, peak], color=TEXT, linewidth=1.6)
     edge = low * 1.4
     for phase in PHASES:
         mine = [each for each in products if each.phase == phase]
@@ -72,29 +72,29 @@ def _draw_kernels(axes: Axes, found: Roofline) -> dict[str, float]:
         x = [each.flops / each.bytes for each in mine] + [edge] * len(memory)
         y = [each.flops / each.seconds for each in mine] + [edge * each.bytes / each.seconds for each in memory]
         area = [20 + 2500 * each.step_seconds / whole for each in (*mine, *memory)]
-        fill, edge_colour = _look(phase)
+        fill, edge_colour = _marker_style(phase)
         axes.scatter(x, y, s=area, marker=_MARKERS[phase], facecolor=fill, edgecolor=edge_colour, linewidth=1.3,
                      zorder=3)  # fmt: skip
-    _set_log_axes(axes, (low, high), (0.25 * low * found.memory, 2.2 * found.peak))
+    _set_log_axes(axes, (low, high), (0.25 * low * found.memory_bandwidth, 2.2 * found.peak_flops))
     _label_kernels(axes, products[:_LABELLED], whole)
     if others:
         text = "  non-matmul kernels: placed by\n  the memory bandwidth that they use"
-        axes.text(edge, 0.28 * low * found.memory, text, fontsize=7.5, color=QUIET_TEXT, va="bottom")
+        axes.text(edge, 0.28 * low * found.memory_bandwidth, text, fontsize=7.5, color=QUIET_TEXT, va="bottom")
     title = "kernels (area: time in the step)"
     label_axes(axes, "FLOP per byte of device memory", "FLOP/s of the kernel", title, grid=LANE_SURROUND)
     phases = [phase for phase in PHASES if any(each.phase == phase for each in found.kernels)]
-    handles = [Line2D([], [], marker=_MARKERS[phase], linestyle="", markersize=7, markerfacecolor=_look(phase)[0],
-                      markeredgecolor=_look(phase)[1], label=_NAMES.get(phase, phase)) for phase in phases]  # fmt: skip
+    handles = [Line2D([], [], marker=_MARKERS[one], linestyle="", markersize=7, markerfacecolor=_marker_style(one)[0],
+                      markeredgecolor=_marker_style(one)[1], label=_NAMES.get(one, one)) for one in phases]  # fmt: skip
     axes.legend(handles=handles, fontsize=8, frameon=False, loc="lower right")
-    return {"device memory": found.memory}
+    return {"device memory": found.memory_bandwidth}
 
 
-def _look(phase: str) -> tuple[tuple[Colour, float], Colour]:
-    colour = rgb(COMPUTE_KINDS[phase])
-    return (colour, 0.35), mix_with_white(colour, -0.3)
+def _marker_style(phase: str) -> tuple[tuple[Colour, float], Colour]:
+    colour = parse_rgb(COMPUTE_KINDS[phase])
+    return (colour, 0.35), tint_colour(colour, -0.3)
 
 
-def _label_kernels(axes: Axes, points: Sequence[KernelPoint], whole: float) -> None:
+def _label_kernels(axes: Axes, points: Sequence[KernelPoint], step_seconds: float) -> None:
     groups: list[list[KernelPoint]] = []
     for each in sorted(points, key=lambda each: -each.flops / each.bytes):
         if groups and _labels_overlap(groups[-1][0], each):
@@ -105,7 +105,7 @@ def _label_kernels(axes: Axes, points: Sequence[KernelPoint], whole: float) -> N
     for group in groups:
         lines = [
             f"{each.name.removesuffix(f'_{each.phase}').replace('_', ' ')}, {_NAMES.get(each.phase, each.phase)}: "
-            f"{each.step_seconds / whole:.0%}"
+            f"{each.step_seconds / step_seconds:.0%}"
             for each in group
         ]
         lowest = min(group, key=lambda each: each.flops / each.seconds)
@@ -125,24 +125,25 @@ def _labels_overlap(one: KernelPoint, other: KernelPoint) -> bool:
 
 def _draw_communication(axes: Axes, found: Roofline) -> dict[str, float]:
     reached = found.flops / found.step_seconds
-    rates = {name: rate for name, rate in (("within a node", found.inside), ("between nodes", found.outside)) if rate}
-    if all(abs(found.ring / rate - 1) > 0.05 for rate in rates.values()) and found.ring:
-        rates[_RING] = found.ring
-    shown = [each for each in found.wires if each.seconds >= _LEAST * found.step_seconds]
-    intensities = [found.flops / each.bytes for each in shown] + [found.peak / rate for rate in rates.values()]
+    named = {"within a node": found.bandwidth_inside_node, "between nodes": found.bandwidth_out_of_node}
+    rates = {name: rate for name, rate in named.items() if rate}
+    if all(abs(found.ring_bandwidth / rate - 1) > 0.05 for rate in rates.values()) and found.ring_bandwidth:
+        rates[_RING] = found.ring_bandwidth
+    shown = [each for each in found.communication if each.seconds >= _LEAST * found.step_seconds]
+    intensities = [found.flops / each.bytes for each in shown] + [found.peak_flops / rate for rate in rates.values()]
     low, high = min([*intensities, 1e4]) / 8, max([*intensities, 1e4]) * 30
-    heights = [reached, found.peak, *(found.flops / each.seconds for each in shown)]
+    heights = [reached, found.peak_flops, *(found.flops / each.seconds for each in shown)]
     for name, rate in rates.items():
         ring = name == _RING  # so near to another that it has no room for a name
         (line,) = axes.plot([low, high], [low * rate, high * rate], ":" if ring else "-", color=TEXT, linewidth=1.6)
         line.set_label(f"{name} {format_bytes_per_second(rate)}" if ring else "_")
-    axes.axhline(found.peak, color=TEXT, linewidth=1.6)
+    axes.axhline(found.peak_flops, color=TEXT, linewidth=1.6)
     axes.axhline(reached, color=QUIET_TEXT, linewidth=1.0, linestyle="--")
     for each in shown:
         name = f"{each.axis} {each.kind.replace('_', '-')}"
         share = f"{each.seconds / found.step_seconds:.1%} of the step"
         axes.plot([found.flops / each.bytes], [found.flops / each.seconds], "o", markersize=8,
-                  color=colour_of(each.axis, each.kind), markeredgecolor=STREAMS.get(each.axis, TEXT), zorder=3,
+                  color=op_colour(each.axis, each.kind), markeredgecolor=STREAMS.get(each.axis, TEXT), zorder=3,
                   label=f"{name}: {format_seconds(each.seconds)}, {share}")  # fmt: skip
     if shown or _RING in rates:  # above the slopes nothing lies
         axes.legend(loc="upper left", fontsize=8, edgecolor="none", framealpha=0.85, handletextpad=0.2)
@@ -158,7 +159,7 @@ def _draw_communication(axes: Axes, found: Roofline) -> dict[str, float]:
     return {name: rate for name, rate in rates.items() if name != _RING}
 
 
-class _SlopeName(Annotation):
+class _SlopeLabel(Annotation):
     def get_rotation(self) -> float:
         x, y = self.xy
         transform = self.axes.transData if self.axes else None
@@ -168,7 +169,7 @@ class _SlopeName(Annotation):
         return math.degrees(math.atan2(y1 - y0, x1 - x0))
 
 
-def _name_slopes(axes: Axes, rates: Mapping[str, float], peak: float) -> None:
+def _label_slopes(axes: Axes, rates: Mapping[str, float], peak: float) -> None:
     (low, high), (bottom, top) = axes.get_xlim(), axes.get_ylim()
     axes.annotate(f"peak {_rate_text(peak)}", (high / 1.1, peak), xytext=(0, 4), textcoords="offset points", ha="right",
                   fontsize=8.5, color=TEXT)  # fmt: skip
@@ -180,18 +181,16 @@ def _name_slopes(axes: Axes, rates: Mapping[str, float], peak: float) -> None:
         ridge = len(rates) == 1 and name == "device memory"
         first, end = max(low, bottom / rate), peak / rate if ridge else min(high, top / rate)
         places = [first ** (1 - along) * end**along for along in (0.55, 0.45, 0.35, 0.25, 0.65)]
-        crossed = [(line / rate, line) for line in flat]
-        x = max(
-            places, key=lambda x: min((_log_gap((x, x * rate), other) for other in (*taken, *crossed)), default=0.0)
-        )
+        meets = [(line / rate, line) for line in flat]
+        x = max(places, key=lambda x: min((_log_distance((x, x * rate), one) for one in (*taken, *meets)), default=0.0))
         taken.append((x, x * rate))
         axes.add_artist(
-            _SlopeName(f"{name} {format_bytes_per_second(rate)}", (x, x * rate), xytext=(-4, 5), ha="center",
+            _SlopeLabel(f"{name} {format_bytes_per_second(rate)}", (x, x * rate), xytext=(-4, 5), ha="center",
                        va="baseline", textcoords="offset points", fontsize=8.5, color=TEXT, rotation_mode="anchor")
         )  # fmt: skip
 
 
-def _log_gap(one: tuple[float, float], other: tuple[float, float]) -> float:
+def _log_distance(one: tuple[float, float], other: tuple[float, float]) -> float:
     return min(math.hypot(math.log10(one[0] / other[0]), math.log10(one[1] / other[1])), 1.6)
 
 

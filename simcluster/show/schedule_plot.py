@@ -1,4 +1,4 @@
-"""Plots of pipeline schedules: passes by stage over time, one panel per schedule.
+"""Plots of pipeline schedules: the passes of each stage over time, one panel per schedule.
 
 A row is a stage. Colours are kinds, lighter shades later chunks, hatching the microbatches that go up the pipeline; the
 two halves of a row are a fused pair. All panels of a picture share one time axis.
@@ -19,11 +19,11 @@ from matplotlib.patches import Patch
 from matplotlib.patheffects import withStroke
 
 from simcluster.base.errors import InputError
-from simcluster.documents.argument_types import checked
+from simcluster.documents.argument_types import check_arguments
 from simcluster.schedules.actions import PASS_NAMES, Kind
 from simcluster.schedules.comparison import TimedSchedule
 from simcluster.show.bars import text_width
-from simcluster.show.palette import IDLE, QUIET_TEXT, TEXT, Colour, colour_of, text_on
+from simcluster.show.palette import IDLE, QUIET_TEXT, TEXT, Colour, op_colour, text_colour_on
 
 _NAMES: dict[Kind, str] = {
     "F": "F, forward",
@@ -39,9 +39,9 @@ _LETTER = 4.4  # points that a letter of the caption takes
 
 
 class _PassBox(NamedTuple):
-    """A pass (F, B, I or W) as a rectangle: begin, upper edge (rows go down), length, height, and its look."""
+    """A pass (F, B, I or W) drawn as a rectangle, with the attributes that determine its colour and hatch."""
 
-    begin: float
+    left: float
     top: float
     length: float
     height: float
@@ -52,14 +52,14 @@ class _PassBox(NamedTuple):
 
     @property
     def colour(self) -> Colour:
-        return colour_of("compute", PASS_NAMES[self.kind], self.chunk)
+        return op_colour("compute", PASS_NAMES[self.kind], self.chunk)
 
 
-@checked
+@check_arguments
 def schedules(
     played: Sequence[TimedSchedule], *, columns: int = 1, title: str | None = None, width: float = 14.0
 ) -> Figure:
-    """Draw schedules (of `simcluster.simulate_schedules`) on one time axis, under each other or in columns.
+    """Draw pipeline schedules, simulated by `simcluster.simulate_schedules`, on one time axis.
 
     Each has its makespan, bubbles and peak of live activations. ``width`` is in inches. InputError for no schedule, and
     for more than 40,000 actions or 64 stages, which are not readable.
@@ -75,7 +75,7 @@ def schedules(
     panels = list(grid.flat)
     for empty in panels[len(played) :]:
         empty.set_visible(False)
-    _draw_all(figure, panels[: len(played)], played, size=sizes[0], width=(width / columns - side) * 72)
+    _draw_panels(figure, panels[: len(played)], played, size=sizes[0], width=(width / columns - side) * 72)
     for panel in panels[max(0, len(played) - columns) : len(played)]:
         panel.set_xlabel("time, in the unit of the given times", fontsize=sizes[1], color=TEXT)
         panel.tick_params(labelbottom=True)
@@ -83,7 +83,7 @@ def schedules(
     return figure
 
 
-def _draw_all(figure: Figure, panels: list[Axes], shown: Sequence[TimedSchedule], *, size: float, width: float) -> None:
+def _draw_panels(figure: Figure, panels: list[Axes], shown: Sequence[TimedSchedule], size: float, width: float) -> None:
     end = max(float(played.timing.makespan) for played in shown)
     seen: list[_PassBox] = []
     for panel, played in zip(panels, shown, strict=True):
@@ -95,19 +95,19 @@ def _draw_all(figure: Figure, panels: list[Axes], shown: Sequence[TimedSchedule]
     _draw_legend(figure, shown, seen)
 
 
-def _draw_panel(axes: Axes, played: TimedSchedule, boxes: Sequence[_PassBox]) -> None:
-    schedule = played.schedule
+def _draw_panel(axes: Axes, timed: TimedSchedule, boxes: Sequence[_PassBox]) -> None:
+    schedule = timed.schedule
     looks: dict[tuple[Any, ...], list[_PassBox]] = {}
     for box in boxes:
         looks.setdefault((box.top, box.height, box.colour, box.upward), []).append(box)
     for (top, height, colour, upward), alike in looks.items():
-        spans = [(box.begin, box.length) for box in alike]
+        spans = [(box.left, box.length) for box in alike]
         with rc_context({"hatch.linewidth": 0.5, "hatch.color": "#FFFFFF"}):
             axes.broken_barh(
                 spans, (top, height), facecolor=colour, edgecolor="#FFFFFF", linewidth=0.5,
                 hatch=_HATCH if upward else None,
             )  # fmt: skip
-    axes.axvline(float(played.ideal), color=TEXT, linewidth=0.9, linestyle=(0, (3, 2)), zorder=0.5)
+    axes.axvline(float(timed.ideal_time), color=TEXT, linewidth=0.9, linestyle=(0, (3, 2)), zorder=0.5)
     axes.set_ylim(schedule.num_stages - 0.5, -0.5)
     axes.set_yticks(range(schedule.num_stages), [f"r{stage}" for stage in range(schedule.num_stages)], fontsize=7)
     axes.tick_params(axis="y", length=0, pad=2, colors=QUIET_TEXT)
@@ -116,21 +116,19 @@ def _draw_panel(axes: Axes, played: TimedSchedule, boxes: Sequence[_PassBox]) ->
     axes.spines["bottom"].set_color(QUIET_TEXT)
     axes.set_facecolor(IDLE)
     axes.set_title(schedule.name, loc="left", fontsize=9, fontweight="bold", color=TEXT, pad=3)
-    axes.set_title(_describe_schedule(played), loc="right", fontsize=8, color=TEXT, pad=3)
+    axes.set_title(_describe_schedule(timed), loc="right", fontsize=8, color=TEXT, pad=3)
 
 
-def _pass_boxes(played: TimedSchedule) -> Iterator[_PassBox]:
-    """Yield a box per pass; the F and B of a fused pair split the row's height, F on top."""
-    schedule, timing = played.schedule, played.timing
+def _pass_boxes(timed: TimedSchedule) -> Iterator[_PassBox]:
+    """Yield one box per pass; a fused pair's F and B share the row's height, with F on top."""
+    schedule, timing = timed.schedule, timed.timing
     for stage, row in enumerate(schedule.rows):
-        fused = schedule.fused_at(stage)
-        for position, (action, start, end) in enumerate(
-            zip(row, timing.starts[stage], timing.ends[stage], strict=True)
-        ):
-            upper, lower = position in fused, position - 1 in fused
+        fused = schedule.fused_positions(stage)
+        for place, (action, start, end) in enumerate(zip(row, timing.starts[stage], timing.ends[stage], strict=True)):
+            upper, lower = place in fused, place - 1 in fused
             height = _HEIGHT / 2 if upper or lower else _HEIGHT
             low = (1 - _HEIGHT) / 2 + (_HEIGHT / 2 if upper else 0.0)
-            entry = schedule.route(action.microbatch)[0][0]
+            entry = schedule.microbatch_route(action.microbatch)[0][0]
             yield _PassBox(
                 float(start), stage + 0.5 - low - height, float(end - start), height, action.kind,
                 chunk=0 if len(schedule.routes) > 1 else action.chunk, upward=entry != schedule.routes[0][0][0],
@@ -144,20 +142,20 @@ def _write_numbers(axes: Axes, boxes: Sequence[_PassBox], *, size: float, points
         text = str(box.microbatch)
         if text_width(text, fits) + 1.0 <= box.length * points:
             number = axes.text(
-                box.begin + box.length / 2, box.top + box.height / 2, text, fontsize=fits,
-                color=text_on(box.colour), ha="center", va="center_baseline", clip_on=True,
+                box.left + box.length / 2, box.top + box.height / 2, text, fontsize=fits,
+                color=text_colour_on(box.colour), ha="center", va="center_baseline", clip_on=True,
             )  # fmt: skip
             if box.upward:  # keep the hatching off the digits
                 number.set_path_effects([withStroke(linewidth=2.2, foreground=box.colour)])
 
 
-def _describe_schedule(played: TimedSchedule) -> str:
-    timing = played.timing
-    peak = f"{float(max(played.peaks)):g}"
-    copies = " · weights 2x" if played.copies > 1 else ""
+def _describe_schedule(timed: TimedSchedule) -> str:
+    timing = timed.timing
+    peak = f"{float(max(timed.peak_activations)):g}"
+    copies = " · weights 2x" if timed.weight_copies > 1 else ""
     return (
         f"time {float(timing.makespan):g} · bubble {float(timing.bubble_over_total) * 100:.1f} % "
-        f"(of span: {float(played.bubble_of_span) * 100:.1f} %) · {peak} in flight{copies}"
+        f"(of span: {float(timed.span_bubble) * 100:.1f} %) · {peak} in flight{copies}"
     )
 
 
@@ -178,15 +176,15 @@ def _default_title(shown: Sequence[TimedSchedule]) -> str:
 def _draw_legend(figure: Figure, shown: Sequence[TimedSchedule], boxes: Sequence[_PassBox]) -> None:
     kinds = {box.kind for box in boxes}
     entries: list[Artist] = [
-        Patch(facecolor=colour_of("compute", PASS_NAMES[kind]), label=name)
+        Patch(facecolor=op_colour("compute", PASS_NAMES[kind]), label=name)
         for kind, name in _NAMES.items()
         if kind in kinds
     ]
     if any(box.chunk for box in boxes):
-        entries.append(Patch(facecolor=colour_of("compute", "forward", 1), label="lighter: a later chunk of the stage"))
+        entries.append(Patch(facecolor=op_colour("compute", "forward", 1), label="lighter: a later chunk of the stage"))
     if any(box.upward for box in boxes):
         with rc_context({"hatch.linewidth": 0.5, "hatch.color": "#FFFFFF"}):
-            up = Patch(facecolor=colour_of("compute", "forward"), hatch=_HATCH, edgecolor="#FFFFFF", linewidth=0,
+            up = Patch(facecolor=op_colour("compute", "forward"), hatch=_HATCH, edgecolor="#FFFFFF", linewidth=0,
                        label="hatched: enters at the last stage")  # fmt: skip
         entries.append(up)
     entries.append(Patch(facecolor=IDLE, edgecolor=QUIET_TEXT, linewidth=0.5, label="idle"))
@@ -194,8 +192,9 @@ def _draw_legend(figure: Figure, shown: Sequence[TimedSchedule], boxes: Sequence
     entries.append(line)
     halves = "  Two halves of a row: a fused pair, F above B." if any(played.schedule.fused for played in shown) else ""
     caption = (
-        "Numbers are microbatches.  bubble: idle part of the time; of span: of the longest time from first start to "
-        f"last end of a stage.  in flight: most activations alive, in microbatches of a whole stage.{halves}"
+        "Numbers are microbatches.  bubble: idle share of the time; of span: idle share of the stage with the longest "
+        "time from first start to last end.  in flight: most activations held at once, in microbatches of a whole "
+        f"stage.{halves}"
     )
     caption = textwrap.fill(caption, int(figure.get_figwidth() * 72 / _LETTER))
     figure.legend(

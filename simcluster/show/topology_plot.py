@@ -1,4 +1,4 @@
-"""Picture of a cluster: its fabric on the left, one machine of each kind on the right.
+"""Picture of a cluster: its fabric on the left, the inside of one node of each kind on the right.
 
 A machine's GPUs are in a row, with switches and bridges below and links to the fabric above. Of a rack of trays, one
 tray is drawn. NICs of networks that collectives do not use are next to the host bridges.
@@ -16,32 +16,33 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from simcluster.base.units import format_bytes_per_second, format_seconds
-from simcluster.documents.argument_types import checked
+from simcluster.documents.argument_types import check_arguments
+from simcluster.show import topology_parts
 from simcluster.show.bars import text_width
-from simcluster.show.palette import QUIET_TEXT, TEXT, Colour, mix_with_white
+from simcluster.show.palette import QUIET_TEXT, TEXT, Colour, tint_colour
 from simcluster.show.topology_fabric import draw_fabric, find_columns
-from simcluster.show.topology_parts import NODES, Legend, Point, bundles, draw_box, draw_link, medium_look, write_note
-from simcluster.studies.bench.describe import measure_cluster
-from simcluster.studies.bench.report import TopologyReport
+from simcluster.show.topology_parts import NODES, LegendContents, Point, bundle_links, draw_box, draw_link, medium_style
+from simcluster.studies.bench.cluster_measurement import measure_cluster
+from simcluster.studies.bench.topology_report import TopologyReport
 from simcluster.topology.cluster import Cluster
-from simcluster.topology.links import COMPUTE, Graph, compute_part
+from simcluster.topology.links import COMPUTE, Graph, collective_network
 
 _MOST_KINDS = 2
 _MACHINE_WIDTH = 5.6
-"""Inches of a machine's panel."""
+"""Width of a node's panel in inches."""
 _LEGEND_ENTRY = 1.45
-"""Inches that an entry of the legend takes."""
+"""Width of a legend entry in inches."""
 
 
-@checked
+@check_arguments
 def topology(cluster: Cluster) -> Figure:
-    """Draw a cluster's topology by its hierarchy, readable at thousands of GPUs.
+    """Draw a cluster's topology tier by tier, readable even with thousands of GPUs.
 
     The fabric with its columns is on the left, one machine of each kind (at most two) on the right; a single machine
     has no fabric. Rates are payload per direction; line widths grow with the root of the bandwidth.
     """
     graph = cluster.graph
-    fabric = find_columns(cluster, compute_part(graph))
+    fabric = find_columns(cluster, collective_network(graph))
     machines = []
     for machine in (each for column in fabric.columns for each in column.machines):
         near = (other for node in machine for other in graph.adj[node] if graph.nodes[other]["kind"] == "nic")
@@ -54,10 +55,10 @@ def topology(cluster: Cluster) -> Figure:
     if by_itself:
         widths = [1.5 * _MACHINE_WIDTH]  # room for the caption
     else:
-        widths.insert(0, max(3.2 + 2.2 * len(fabric.drawn), 0.0 if panels else 8.0))
+        widths.insert(0, max(3.2 + 2.2 * len(fabric.drawn_columns), 0.0 if panels else 8.0))
     figure = Figure(figsize=(sum(widths), 7.4 if tall else 6.4), layout="constrained")
     axes = figure.subplots(1, len(widths), width_ratios=widths, squeeze=False)[0]
-    explained = Legend()
+    explained = LegendContents()
     if not by_itself:
         draw_fabric(axes[0], fabric, explained)
     place = {gpu: i for i, gpu in enumerate(cluster.gpus)}
@@ -66,7 +67,7 @@ def topology(cluster: Cluster) -> Figure:
     for ax in axes:
         ax.set_axis_off()
     if len(kinds) > panels:
-        text = f"{len(kinds) - panels} other kinds of machine not drawn"
+        text = f"{len(kinds) - panels} other kinds of node not drawn"
         axes[-1].text(0.5, 0.0, text, transform=axes[-1].transAxes, ha="center", fontsize=8, color=QUIET_TEXT)
     _draw_caption(figure, measure_cluster(cluster))
     _draw_legend(figure, explained)
@@ -75,8 +76,8 @@ def topology(cluster: Cluster) -> Figure:
 
 def _draw_caption(figure: Figure, report: TopologyReport) -> None:
     rate = format_bytes_per_second
-    machines = f" in {report.machines:,} machines" if 1 < report.machines < report.gpus else ""
-    inside = f"{rate(report.inside)} inside its machine, " if report.inside else ""
+    machines = f" in {report.machines:,} nodes" if 1 < report.machines < report.gpus else ""
+    inside = f"{rate(report.inside)} inside its node, " if report.inside else ""
     facts = [f"each GPU: {inside}{rate(report.outside)} out of it"] if report.outside else [f"each GPU: {inside[:-2]}"]
     if report.bisection:
         facts.append(f"bisection {rate(report.bisection)}")
@@ -85,19 +86,19 @@ def _draw_caption(figure: Figure, report: TopologyReport) -> None:
     if report.all_reduce:
         facts.append(f"ring all-reduce {rate(report.all_reduce.busbw)}")
     title = f"{report.name}: {report.gpus:,} GPU{'s' if report.gpus > 1 else ''} ({report.device}){machines}"
-    others = [f"{network.name} network, {rate(network.per_machine)} per machine" for network in report.networks]
+    others = [f"{network.name} network, {rate(network.per_machine)} per node" for network in report.networks]
     width = 150 if figure.get_figwidth() > 12 else 100
     lines = [facts[0]]
     for fact in facts[1:]:
         longer = f"{lines[-1]}; {fact}"
         lines[-1:] = [longer] if len(longer) <= width else [lines[-1], fact]
-    lines += [f"apart from it: {'; '.join(others)}"] if others else []
+    lines += [f"separate networks: {'; '.join(others)}"] if others else []
     figure.suptitle("\n".join([title, *lines]), fontsize=11, color=TEXT)
 
 
-def _draw_legend(figure: Figure, explained: Legend) -> None:
+def _draw_legend(figure: Figure, explained: LegendContents) -> None:
     media: dict[Colour, list[str]] = {}
-    for name, colour in map(medium_look, explained.media):
+    for name, colour in map(medium_style, explained.media):
         media.setdefault(colour, []).append(name)
     entries: list[Artist] = [
         Patch(facecolor=look.colour, edgecolor=TEXT, label=look.name)
@@ -137,13 +138,13 @@ def _group_equal_machines(graph: Graph, machines: Iterable[Sequence[str]]) -> li
 
 
 def _draw_machine(
-    ax: Axes, graph: Graph, gpus: Mapping[str, int], machine: Sequence[str], count: int, explained: Legend
+    ax: Axes, graph: Graph, gpus: Mapping[str, int], machine: Sequence[str], count: int, explained: LegendContents
 ) -> None:
     nodes, trays = _select_one_tray(graph, machine)
     rows = {kind: [node for node in nodes if graph.nodes[node]["kind"] == kind] for kind in _ROWS}
     rows["gpu"].sort(key=gpus.__getitem__)
     rows = {kind: members for kind, members in rows.items() if members}
-    compute = {kind: [node for node in members if not _is_separate(graph, node)] for kind, members in rows.items()}
+    compute = {kind: [node for node in found if not _is_separate_network(graph, node)] for kind, found in rows.items()}
     height = {name: float(len(rows) - i) for i, name in enumerate(rows)}
     place = _node_coordinates(graph, rows, compute, height)
     for name, own in compute.items():
@@ -161,16 +162,16 @@ def _draw_machine(
         for other, data in graph.adj[node].items():
             end = place.get(other)
             if graph.nodes[other]["kind"] == "switch":
-                end = (at[0], at[1] + 0.32 if _is_separate(graph, node) else len(rows) + 0.62)
+                end = (at[0], at[1] + 0.32 if _is_separate_network(graph, node) else len(rows) + 0.62)
             if end is not None:
                 explained.media[data["medium"]] = None
                 draw_link(ax, at, end, data["medium"], 0.8 + 3.2 * data["bandwidth"] / widest)
-    _write_links(ax, graph, nodes, compute, height)
+    _label_links(ax, graph, nodes, compute, height)
     ax.set_xlim(-0.42, 1.5)
     ax.set_ylim(0.5, len(rows) + 1.0)
-    title = f"one of {count:,} equal machines" if count > 1 else "the machine"
+    title = f"one of {count:,} identical nodes" if count > 1 else "the node"
     if trays > 1:
-        title = f"one tray of the {trays} of {'a' if count > 1 else 'the'} rack"
+        title = f"one of the {trays} trays of {'a' if count > 1 else 'the'} rack"
     ax.set_title(title, fontsize=10, color=TEXT)
 
 
@@ -189,7 +190,7 @@ def _select_one_tray(graph: Graph, machine: Sequence[str]) -> tuple[list[str], i
     return [node for node in machine if node in wanted], len(trays)
 
 
-def _is_separate(graph: Graph, node: str) -> bool:
+def _is_separate_network(graph: Graph, node: str) -> bool:
     return bool(graph.nodes[node].get("network", COMPUTE) != COMPUTE)
 
 
@@ -212,12 +213,12 @@ def _node_coordinates(
         as_wished = apart and (kind in ("host", "nvswitch") or len(own) == len(rows[kind]))
         for i, node in enumerate(own):
             place[node] = (wish[node] if as_wished else (i + 0.5) / len(own) * room, height[kind])
-    others_of_nics = [node for node in rows.get("nic", ()) if _is_separate(graph, node)]
+    others_of_nics = [node for node in rows.get("nic", ()) if _is_separate_network(graph, node)]
     for i, node in enumerate(others_of_nics):
         place[node] = (0.86 + 0.14 * i / len(others_of_nics), height["nic"])
         for host in graph.adj[node]:
             if graph.nodes[host]["kind"] == "host" and host in place:  # next to it, left and right of it in turn
-                turn = [other for other in graph.adj[host] if _is_separate(graph, other)].index(node)
+                turn = [other for other in graph.adj[host] if _is_separate_network(graph, other)].index(node)
                 step = 0.125 * (turn // 2 + 1)
                 place[node] = (place[host][0] + (step if turn % 2 == 0 else -step), height["host"])
                 break
@@ -227,12 +228,12 @@ def _node_coordinates(
 def _draw_node(ax: Axes, graph: Graph, node: str, at: Point, in_row: int) -> None:
     data = graph.nodes[node]
     colour = NODES[data["kind"]].colour
-    if _is_separate(graph, node):
+    if _is_separate_network(graph, node):
         name = {"management": "mgmt"}.get(data["network"], str(data["network"])[:7])
-        draw_box(ax, at, (0.115, 0.3), mix_with_white(colour, 0.6), name, 5.5)
+        draw_box(ax, at, (0.115, 0.3), tint_colour(colour, 0.6), name, 5.5)
         return
     nics = (
-        other for other in graph.adj[node] if graph.nodes[other]["kind"] == "nic" and not _is_separate(graph, other)
+        near for near in graph.adj[node] if graph.nodes[near]["kind"] == "nic" and not _is_separate_network(graph, near)
     )
     passed = data["kind"] == "host" and not any(nics)
     width = min(0.9 / in_row, _PASSED if passed else 0.34)  # narrow: the NICs' links pass by
@@ -248,12 +249,12 @@ def _draw_node(ax: Axes, graph: Graph, node: str, at: Point, in_row: int) -> Non
     draw_box(ax, at, (width, 0.34), colour, text, size if text else _LARGEST)
 
 
-def _write_links(
+def _label_links(
     ax: Axes, graph: Graph, nodes: Sequence[str], compute: Mapping[str, Sequence[str]], height: Mapping[str, float]
 ) -> None:
     texts: dict[float, list[str]] = {}
     for upper, lower in combinations_with_replacement(compute, 2):
-        for bundle in bundles(graph, compute[lower], compute[upper]):
+        for bundle in bundle_links(graph, compute[lower], compute[upper]):
             count = bundle.number // 2 if lower == upper else bundle.number
             y = height[upper] if lower == upper else max(height[lower] + 0.5, (height[lower] + height[upper]) / 2)
             ends = f"{NODES[lower].name} – {NODES[upper].name}"
@@ -267,11 +268,11 @@ def _write_links(
                 own.append(node)
                 ends_of += switches
     for (kind, network), part in ports.items():
-        for bundle in bundles(graph, *part):
+        for bundle in bundle_links(graph, *part):
             y = height["host" if "host" in height else kind]
             where = f"to {network}"
             if network == COMPUTE:
                 y, where = len(height) + 0.45, "to the fabric"
-            texts.setdefault(y, []).append(f"{where}: {bundle.text()} {medium_look(bundle.medium).name}")
+            texts.setdefault(y, []).append(f"{where}: {bundle.describe()} {medium_style(bundle.medium).name}")
     for y, parts in texts.items():
-        write_note(ax, (1.05, y), parts, 8.0)
+        topology_parts.write_note(ax, (1.05, y), parts, 8.0)

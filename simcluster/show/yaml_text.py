@@ -1,4 +1,4 @@
-"""Scenario documents as readable YAML that `simcluster run` accepts."""
+"""YAML text of scenario documents, readable for people and accepted by `simcluster run`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from simcluster.base.shown import clip_line
+from simcluster.base.display import clip_line
 
 _WIDE = 100
 _LONGEST = 80  # characters of a setting's value
@@ -17,7 +17,7 @@ _NOT_TEXT = re.compile(r"(?i)(true|false|null|nan|inf|y|n|yes|no|on|off)")
 
 
 def yaml_text(document: Mapping[str, Any]) -> str:
-    """Return a document as YAML in block style, short values on one line, ambiguous texts quoted."""
+    """Return a document as YAML: nested values on separate lines, short values on one line, ambiguous texts quoted."""
     return "\n".join(_block_lines(document, "")) + "\n"
 
 
@@ -45,7 +45,7 @@ def flow_text(value: Any) -> str:
 
 
 def setting_text(value: Any) -> str:
-    """Return the value of a scenario's key on one line: {kind: slow_gpu, rank: 3}; "not set" for None."""
+    """Return the value of a scenario key as YAML on one line; "not set" for None."""
     return "not set" if value is None or value == [] else clip_line(flow_text(value), _LONGEST)
 
 

@@ -1,1 +1,1 @@
-"""Simulation of a scenario's step: planning, folding of equal ranks, and choice of an engine."""
+"""Simulation of one training step of a scenario: planning, merging of equivalent ranks, and choice of engine."""

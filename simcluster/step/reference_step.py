@@ -1,4 +1,4 @@
-"""Simulation of every rank of a planned step by the reference simulator."""
+"""Simulation of every rank of a planned step by the reference simulator, without merging equivalent ranks."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ from collections.abc import Sequence
 
 from simcluster.planning.job import Job
 from simcluster.planning.ops import StageProgram
-from simcluster.reference.communication import GroupsAndRoutes
-from simcluster.reference.record import Record
-from simcluster.reference.recording import simulate_programs
-from simcluster.scenario.job import collective_methods, disturbances_of, interference_of, rank_slowdowns
+from simcluster.reference.communication import JobCommunication
+from simcluster.reference.program_simulation import simulate_programs
+from simcluster.reference.step_record import StepRecord
+from simcluster.scenario.job_conversion import collective_methods, disturbances_of, interference_of, rank_slowdowns
 from simcluster.scenario.scenario import Scenario
 from simcluster.topology import Cluster
 
 
 def simulate_every_rank(
-    scenario: Scenario, job: Job, programs: Sequence[StageProgram], cluster: Cluster, engine: str, why: str
-) -> Record:
-    """Simulate every rank of a planned job by the reference simulator and return the step's record.
+    scenario: Scenario, job: Job, programs: Sequence[StageProgram], cluster: Cluster, engine: str, reason: str
+) -> StepRecord:
+    """Simulate every rank of a job by the reference simulator, and return the recorded op times.
 
     Raises DeadlockError when ops are left that can never begin.
     """
@@ -26,10 +26,10 @@ def simulate_every_rank(
     return simulate_programs(
         programs,
         cluster,
-        GroupsAndRoutes(job.plan, cluster, collective_methods(scenario), interference),
+        JobCommunication(job.plan, cluster, collective_methods(scenario), interference),
         rank_slowdowns(scenario),
-        disturbances_of(scenario, job.plan, cluster, saved=job.saved),
+        disturbances_of(scenario, job.plan, cluster, saved=job.checkpoint),
         in_steps=in_steps,
         engine=engine,
-        why=why,
+        why=reason,
     )

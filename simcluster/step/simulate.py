@@ -1,7 +1,7 @@
-"""Entry point of simulation: a scenario in, a result out.
+"""Entry point of simulation, which takes a scenario and returns a result.
 
-A step is planned (``step.planned.plan_step``: the job and the ops of its stages), folded (which ranks are equal, with
-its faults), simulated (``step.simulation``: when each op begins and ends), and measured on demand (``Result``).
+A step is planned (``step.step_plan.plan_step``: the job and the ops of its stages), folded (which ranks are equal, with
+its faults), simulated (``step.engine_run``: when each op begins and ends), and measured on demand (``Result``).
 """
 
 from __future__ import annotations
@@ -9,43 +9,43 @@ from __future__ import annotations
 from typing import Any
 
 from simcluster.base.clock import round_to_tick
-from simcluster.base.gc_paused import pause_gc
-from simcluster.base.telling import report_step_start
-from simcluster.documents.argument_types import checked
-from simcluster.documents.overrides import Changes, normalize_changes
-from simcluster.reference.loader import simulate_batch_delays
+from simcluster.base.gc_pause import pause_gc
+from simcluster.base.progress import report_step_start
+from simcluster.documents.argument_types import check_arguments
+from simcluster.documents.overrides import Changes, list_overrides
+from simcluster.reference.data_loader import simulate_batch_delays
 from simcluster.results.result import Result
-from simcluster.scenario.given import ScenarioLike, scenario_of
-from simcluster.scenario.loading import Loading, host_tokens, without_loader
-from simcluster.scenario.scenario import Scenario, keyword_pairs
+from simcluster.scenario.data_wait import LoaderEffect, tokens_per_host, without_loader
+from simcluster.scenario.scenario import Scenario, keywords_to_changes
+from simcluster.scenario.scenario_arguments import ScenarioLike, to_scenario
 from simcluster.scenario.sections import Engine
 from simcluster.schedules import Schedule, ScheduleFunction
-from simcluster.step.planned import EditPrograms, PlannedStep, plan_step
-from simcluster.step.simulation import simulate_step
+from simcluster.step.engine_run import simulate_step
+from simcluster.step.step_plan import EditPrograms, PlannedStep, plan_step
 
 WARMUP_STEPS = 100
 """Steps that the data loader runs before the simulated ones."""
 
 
-def simulate_loading(scenario: Scenario, step: float) -> Loading | None:
-    """Simulate the data loader: delays of its batches if a step takes ``step`` s; None without a loader."""
+def simulate_loading(scenario: Scenario, step: float) -> LoaderEffect | None:
+    """Simulate the data loader for steps of this duration (s) and return its delays; None without a data loader."""
     loader = scenario.data.loader if scenario.data else None
     if loader is None:
         return None
-    hosts, tokens = host_tokens(scenario)
-    alike = not loader.by_chance and len(set(tokens.tolist())) == 1
+    hosts, tokens = tokens_per_host(scenario)
+    alike = not loader.is_random and len(set(tokens.tolist())) == 1
     takes = loader.load_times(tokens[:1] if alike else tokens, WARMUP_STEPS + scenario.steps, scenario.seed)
     found = simulate_batch_delays(takes, loader.workers, loader.prefetch, step)[:, WARMUP_STEPS:]
     late = tuple(tuple(round_to_tick(seconds) for seconds in own) for own in found.tolist())
-    slowest = loader.seconds(float(tokens.max()))
-    return Loading(step, slowest, loader.workers, loader.prefetch > 0, late * len(hosts) if alike else late, hosts)
+    slowest = loader.batch_seconds(float(tokens.max()))
+    return LoaderEffect(step, slowest, loader.workers, loader.prefetch > 0, late * len(hosts) if alike else late, hosts)
 
 
 ResultLike = ScenarioLike | Result
 """A result, or anything that is accepted as a scenario, which is then simulated."""
 
 
-@checked
+@check_arguments
 def simulate(
     scenario: ScenarioLike,
     changes: Changes = (),
@@ -55,18 +55,18 @@ def simulate(
     engine: Engine | None = None,
     **more: Any,
 ) -> Result:
-    """Simulate a scenario's steps; a scenario is a built-in name, a path, a dict, a Scenario or a Result.
+    """Simulate a scenario's steps; the scenario may be a built-in name, a path, a dict, a Scenario or a Result.
 
     ``changes`` and keywords change it as in ``simcluster.scenario``: ``simulate("tiny_dp", parallel__tp=2)``.
     ``schedule`` replaces the scenario's: a Schedule, or a function (stages, microbatches, chunks) that returns one;
     InputError, with the place marked, if it is broken. ``folded=False`` simulates every rank, with the same result to
-    the bit; a small step is simulated both ways, and these are compared (``step.simulation``). ``engine`` replaces the
+    the bit; a small step is simulated both ways, and these are compared (``step.engine_run``). ``engine`` replaces the
     scenario's: "simpy" simulates equal ranks once by the reference, "compiled" by the compiled engine, "auto" by the
     one that suits the number of ops; "reference", every rank by the reference, is the plain meaning of a step, which
-    all others equal (``simcluster.reference.plain``).
+    all others equal (``simcluster.reference.step_simulation``).
     """
-    scenario = scenario_of(scenario, "simulate")
-    if pairs := [*normalize_changes(changes), *keyword_pairs(more)]:
+    scenario = to_scenario(scenario, "simulate")
+    if pairs := [*list_overrides(changes), *keywords_to_changes(more)]:
         scenario = scenario.with_(pairs)
     if schedule is not None:
         scenario = scenario.with_schedule(schedule)
@@ -76,11 +76,11 @@ def simulate(
 
 
 def to_result(given: ResultLike, caller: str) -> Result:
-    """Return ``given`` if it is a result, otherwise simulate it as a scenario of a study."""
+    """Return the argument if it is a result; otherwise treat it as a scenario and simulate it."""
     if isinstance(given, Result):
         return given
     takes = "a result or a scenario (a built-in name, a path, a dict, a Scenario)"
-    return simulate_scenario(scenario_of(given, caller, takes))
+    return simulate_scenario(to_scenario(given, caller, takes))
 
 
 @pause_gc()
@@ -92,7 +92,7 @@ def simulate_scenario(
     planned: PlannedStep | None = None,
     single: bool = False,
 ) -> Result:
-    """Simulate a scenario once and return its result; ``change`` may edit the planned ops.
+    """Simulate a scenario's steps and return the result; a function may edit the planned ops first.
 
     ``planned`` is its plan, if known. ``single`` means no study: ``engine: auto`` may take SimPy (``choose_engine``).
     """
@@ -107,12 +107,8 @@ def simulate_scenario(
         loading = simulate_loading(scenario, step_time_of(without_loader(scenario)))
         played = loading.delayed_scenario(scenario) if loading else scenario
     fast = scenario.engine != "reference"
-    step = simulate_step(
-        played,
-        planned,
-        folded=folded and fast,
-        single=single,
-    )
+    step = simulate_step(played, planned, folded=folded and fast, single=single)
+    stragglers = scenario.straggler_faults
     return Result(
         record=step.record,
         folding=step.folding,
@@ -123,6 +119,6 @@ def simulate_scenario(
         scenario=scenario,
         job=planned.job,
         facts=step.facts,
-        clean=(lambda: step_time_of(scenario.without(*scenario.straggling))) if scenario.straggling else None,
+        clean=(lambda: step_time_of(scenario.without(*stragglers))) if stragglers else None,
         loading=loading,
     )

@@ -1,1 +1,1 @@
-"""Studies that simulate many steps: what-if, sweeps, search for layouts, several jobs on one cluster."""
+"""Studies that simulate many training steps: what-if, sweeps, layout search, several jobs on one cluster."""

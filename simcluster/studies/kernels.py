@@ -1,4 +1,4 @@
-"""Table of the kernels that one rank of a stage launches: shape, split, FLOP, bytes, roofline limit.
+"""Table of the kernels that one rank of a stage launches: matmul shape, FLOP, bytes and roofline limit.
 
 Planning and the device's roofline alone; nothing is simulated. Matmuls that are cut into pieces to overlap with
 communication (``overlap.tensor_pieces``) are listed whole.
@@ -11,40 +11,40 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+from simcluster.base.display import Displayable
 from simcluster.base.errors import InputError
-from simcluster.base.shown import Displayable
 from simcluster.base.tables import Records
 from simcluster.devices.device import LOW_PRECISIONS, Device, kernel_seconds
-from simcluster.documents.argument_types import checked
+from simcluster.documents.argument_types import check_arguments
 from simcluster.model.kernels import Block, Kernel, Section
-from simcluster.model.layer_block import embedding_block, lm_head_block, prediction_block, weight_casts
-from simcluster.model.layers import RankShape, kinds_of_layer
+from simcluster.model.layer_block import embedding_block, lm_head_block, mtp_input_block, weight_cast_kernels
+from simcluster.model.layers import RankShape, layer_kinds
 from simcluster.model.transformer import Model
-from simcluster.scenario.given import ScenarioLike, scenario_of
-from simcluster.scenario.job import facts_of, job_of
+from simcluster.scenario.job_conversion import job_facts_of, job_of
 from simcluster.scenario.memory_plan import shape_of
 from simcluster.scenario.scenario import Scenario
+from simcluster.scenario.scenario_arguments import ScenarioLike, to_scenario
 
 PHASES = ("forward", "recompute", "input_grad", "weight_grad")
 Roof = Literal["compute", "memory", "launch"]
 
 
 @dataclass(frozen=True, slots=True)
-class LayersSection:
-    """A group of a model block's kernels (a Section), and the number of layers that have it.
+class CountedSection:
+    """A group of kernels in a model block (a section), with the number of layers that contain the group.
 
-    ``once``: it runs once per step instead of once per microbatch.
+    ``once_per_step``: it runs once per step instead of once per microbatch.
     """
 
     block: str
     section: Section
     layers: int
-    once: bool = False
+    once_per_step: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class KernelRow(Displayable):
-    """One kernel of a rank: ``batch`` matmuls of m x k with k x n (0 if not a matmul), FLOP, bytes, seconds.
+    """One kernel of a rank: its matmul shape (0 if it is not a matmul), FLOP, bytes and seconds.
 
     ``whole`` are m, k, n, batch of the same kernel of the unsplit model, None for a kernel without a shape or one that
     only the split needs. ``split`` is the rank's share: "column 1/8", "heads 1/8", "whole". ``seconds`` is one launch;
@@ -76,7 +76,7 @@ class KernelRow(Displayable):
 
     @property
     def step_seconds(self) -> float:
-        """Seconds of all launches of the kernel in a step."""
+        """Total seconds of all launches of this kernel in one step."""
         return self.seconds * self.launches
 
     def to_dict(self) -> dict[str, Any]:
@@ -91,13 +91,13 @@ class KernelRow(Displayable):
         }  # fmt: skip
 
 
-@checked
+@check_arguments
 def kernels(scenario: ScenarioLike, stage: int = 0) -> Records[KernelRow]:
-    """Return the kernels that a rank of the stage launches in a step, in model order, one row per distinct kernel.
+    """Return a row for each distinct kernel that a rank of this stage launches in a step, in model order.
 
     InputError for a stage that the job does not have.
     """
-    scenario = scenario_of(scenario, "kernels")
+    scenario = to_scenario(scenario, "kernels")
     stages = scenario.parallel.pp
     if not 0 <= stage < stages:
         have = "stage 0" if stages == 1 else f"stages 0 to {stages - 1}"
@@ -105,16 +105,16 @@ def kernels(scenario: ScenarioLike, stage: int = 0) -> Records[KernelRow]:
     device, model = scenario.cluster.device, scenario.model
     job = job_of(scenario, device)
     passes = Counter(action.chunk for action in job.schedule.rows[stage] if action.kind == "F")
-    attention = facts_of(scenario, device).attention
+    attention = job_facts_of(scenario, device).attention
     shape = shape_of(scenario)
     alone = replace(shape, tp=1, cp=1, ep=1, etp=1, sequence_parallel=False)
     found: dict[tuple[str, str, str, Kernel], KernelRow] = {}
     for chunk, microbatches in sorted(passes.items()):
-        part = job.slices.whole(job.schedule.slice_of(stage, chunk))
+        part = job.slices.pass_over_slice(job.schedule.model_slice(stage, chunk))
         ends = part.embedding, part.lm_head
         both = zip(
-            layer_sections(model, shape, part.layers, *ends),
-            layer_sections(model, alone, part.layers, *ends),
+            list_layer_sections(model, shape, part.layers, *ends),
+            list_layer_sections(model, alone, part.layers, *ends),
             strict=True,
         )
         for here, unsplit in both:
@@ -123,47 +123,47 @@ def kernels(scenario: ScenarioLike, stage: int = 0) -> Records[KernelRow]:
                 for kernel in getattr(here.section, phase):
                     row = _make_kernel_row(here, phase, kernel, wholes, device, scenario, attention)
                     key = here.block, kernel.name, phase, kernel
-                    before = found[key].launches if key in found else 0
-                    found[key] = replace(row, launches=before + here.layers * (1 if here.once else microbatches))
+                    past = found[key].launches if key in found else 0
+                    found[key] = replace(row, launches=past + here.layers * (1 if here.once_per_step else microbatches))
     return Records(found.values())
 
 
-def layer_sections(
+def list_layer_sections(
     model: Model, shape: RankShape, layers: tuple[int, ...], embedding: bool, lm_head: bool
-) -> list[LayersSection]:  # fmt: skip
-    """Return the kernel groups of some layers, and of embedding and LM head if asked; equal layers merged."""
-    found: list[LayersSection] = []
+) -> list[CountedSection]:  # fmt: skip
+    """Return the groups of kernels (sections) in these layers, embedding and LM head; equal layers share an entry."""
+    found: list[CountedSection] = []
 
-    def add(name: str, parts: Sequence[Section], count: int, shape: RankShape = shape) -> None:
-        casts = weight_casts(shape, parts)
-        found.extend([LayersSection(name, Section(casts), count, once=True)] if casts else [])
-        found.extend(LayersSection(name, section, count) for section in parts)
+    def add_sections(name: str, parts: Sequence[Section], count: int, shape: RankShape = shape) -> None:
+        casts = weight_cast_kernels(shape, parts)
+        found.extend([CountedSection(name, Section(casts), count, once_per_step=True)] if casts else [])
+        found.extend(CountedSection(name, section, count) for section in parts)
 
     def add_block(block: Block, count: int) -> None:
-        add(block.name, block.sections, count)
+        add_sections(block.name, block.sections, count)
 
     if embedding:
         add_block(embedding_block(model, shape), 1)
     plain = replace(shape, recompute="none")
-    sorts = Counter((shape.recomputes(layer), model.kinds(layer)) for layer in layers)
-    first = {model.kinds(layer): layer for layer in reversed(layers)}
+    sorts = Counter((shape.recomputes_layer(layer), model.layer_kind_names(layer)) for layer in layers)
+    first = {model.layer_kind_names(layer): layer for layer in reversed(layers)}
     for (again, kinds), count in sorts.items():
-        for kind in kinds_of_layer(model, first[kinds]):
-            add(kind.name, kind.sections(model, shape if again else plain), count)
+        for kind in layer_kinds(model, first[kinds]):
+            add_sections(kind.name, kind.sections(model, shape if again else plain), count)
     if not lm_head:
         return found
     if ahead := model.prediction_layers:
-        add_block(prediction_block(model, shape), len(ahead))
-        found += layer_sections(model, shape, tuple(ahead), embedding=False, lm_head=False)
+        add_block(mtp_input_block(model, shape), len(ahead))
+        found += list_layer_sections(model, shape, tuple(ahead), embedding=False, lm_head=False)
     add_block(lm_head_block(model, shape), 1 + len(ahead))
     return found
 
 
 def _make_kernel_row(
-    here: LayersSection,
+    counted: CountedSection,
     phase: str,
     kernel: Kernel,
-    wholes: Mapping[str, Kernel],
+    unsplit: Mapping[str, Kernel],
     device: Device,
     scenario: Scenario,
     attention: float,
@@ -171,39 +171,39 @@ def _make_kernel_row(
     precision = scenario.training.precision.removesuffix("-mixed")
     left = attention if kernel.kind == "attention" else 1.0  # fraction left by packed documents
     seconds = left * kernel_seconds(device, kernel, precision=precision)
-    of_peak = "bf16" if kernel.wide and precision in LOW_PRECISIONS else precision
+    of_peak = "bf16" if kernel.keeps_16_bits and precision in LOW_PRECISIONS else precision
     ideal: dict[Roof, float] = {
         "compute": left * kernel.flops / device.peak_flops(of_peak),
         "memory": kernel.bytes / device.memory_bandwidth,
         "launch": device.launch,
     }
     roof = max(ideal, key=lambda name: ideal[name])
-    whole = wholes.get(kernel.name)
+    whole = unsplit.get(kernel.name)
     base = kernel.name.removesuffix("_input_grad").removesuffix("_weight_grad")  # the matmul whose gradient it is
-    parent = next((section for section in here.section.forward if section.name == base and section.m), None)
+    parent = next((section for section in counted.section.forward if section.name == base and section.m), None)
     split = (
         _describe_split(kernel, whole)
-        if parent is None or base not in wholes
-        else _describe_split(parent, wholes[base])
+        if parent is None or base not in unsplit
+        else _describe_split(parent, unsplit[base])
     )
     return KernelRow(
-        here.block, kernel.name, phase, kernel.kind, kernel.m, kernel.k, kernel.n, kernel.batch,
+        counted.block, kernel.name, phase, kernel.kind, kernel.m, kernel.k, kernel.n, kernel.batch,
         (whole.m, whole.k, whole.n, whole.batch) if whole is not None and whole.m else None,
         split, left * kernel.flops, kernel.bytes, seconds, 0, roof, min(1.0, ideal[roof] / seconds) if seconds else 1.0,
     )  # fmt: skip
 
 
-def _describe_split(kernel: Kernel, whole: Kernel | None) -> str:
-    if whole is None:
+def _describe_split(kernel: Kernel, unsplit: Kernel | None) -> str:
+    if unsplit is None:
         return "for the split"
     if not kernel.m:
-        return f"1/{whole.bytes / kernel.bytes:.3g}" if kernel.bytes < whole.bytes else "whole"
+        return f"1/{unsplit.bytes / kernel.bytes:.3g}" if kernel.bytes < unsplit.bytes else "whole"
     parts = []
     of_batch = "experts" if kernel.name.startswith("experts") else "heads"
     of_n, of_k = ("keys", "width") if kernel.kind == "attention" else ("column", "row")
     for word, mine, there in (
-        (of_batch, kernel.batch, whole.batch), (of_n, kernel.n, whole.n), (of_k, kernel.k, whole.k),
-        ("tokens", kernel.m, whole.m),
+        (of_batch, kernel.batch, unsplit.batch), (of_n, kernel.n, unsplit.n), (of_k, kernel.k, unsplit.k),
+        ("tokens", kernel.m, unsplit.m),
     ):  # fmt: skip
         if mine < there:
             parts.append(f"{word} 1/{there / mine:.3g}")

@@ -1,4 +1,4 @@
-"""Roofline of a result: the limit of each kernel and of each kind of communication.
+"""Roofline of a simulated step: the hardware limit of each kernel and of each kind of communication.
 
 The roofline model (Williams, Waterman, Patterson, CACM 52(4), 2009), with a roof for the network next to those of
 compute and of memory: a collective of B bytes for each FLOP of the step lets a GPU do no more than rate / B FLOP/s,
@@ -13,14 +13,14 @@ from dataclasses import dataclass
 from simcluster.devices.device import kernel_seconds
 from simcluster.results.result import Result
 from simcluster.scenario.memory_plan import shape_of
+from simcluster.studies.bench.cluster_measurement import measure_cluster
 from simcluster.studies.bench.collective import BUS_FACTOR
-from simcluster.studies.bench.describe import measure_cluster
-from simcluster.studies.kernels import PHASES, layer_sections
+from simcluster.studies.kernels import PHASES, list_layer_sections
 
 
 @dataclass(frozen=True, slots=True)
 class KernelPoint:
-    """One kernel in a roofline: FLOP, bytes of device memory and seconds of a launch.
+    """One kernel in a roofline: FLOP, bytes of device memory and seconds of one launch.
 
     ``step_seconds`` is the sum of its launches in a step, averaged over ranks.
     """
@@ -35,7 +35,7 @@ class KernelPoint:
 
 @dataclass(frozen=True, slots=True)
 class CommunicationPoint:
-    """Communication of the same kind on a parallel axis: its bytes and seconds per step, mean over ranks.
+    """One kind of communication on one parallel axis: bytes and seconds per step, averaged over ranks.
 
     ``bytes`` are the load of its busiest port (nccl-tests' bus bandwidth times the time), ``seconds`` the time on the
     wire.
@@ -49,37 +49,37 @@ class CommunicationPoint:
 
 @dataclass(frozen=True, slots=True)
 class Roofline:
-    """Limits of a GPU (FLOP/s, B/s), and the kernels and communication of a step under them.
+    """Roofline of a step: limits of a GPU (FLOP/s, B/s), and the kernels and communication of the step.
 
-    ``peak`` applies to the step's matmuls, ``memory`` is device memory bandwidth as on the data sheet; ``inside`` and
-    ``outside`` are what a GPU alone can send within its node and out of it, ``ring`` is the port rate of a ring over
+    ``peak_flops`` applies to the step's matmuls, ``memory_bandwidth`` is the data sheet's; ``bandwidth_inside_node``
+    and ``bandwidth_out_of_node`` are what a GPU alone can send, ``ring_bandwidth`` is the port rate of a ring over
     all GPUs, to which all NICs of a node add (0 where there is no such path). ``flops`` are executed.
     """
 
-    peak: float
-    memory: float
-    inside: float
-    outside: float
-    ring: float
+    peak_flops: float
+    memory_bandwidth: float
+    bandwidth_inside_node: float
+    bandwidth_out_of_node: float
+    ring_bandwidth: float
     flops: float
     step_seconds: float
     kernels: tuple[KernelPoint, ...]
-    wires: tuple[CommunicationPoint, ...]
+    communication: tuple[CommunicationPoint, ...]
 
 
-def roofline(result: Result) -> Roofline:
-    """Compute the roofline of a result: its GPU's limits, kernels and communication."""
+def compute_roofline(result: Result) -> Roofline:
+    """Compute the roofline of a simulated step."""
     cluster, facts = measure_cluster(result.scenario.cluster.built), result.facts
     return Roofline(
-        peak=facts.peak_flops,
-        memory=result.scenario.cluster.device.memory_bandwidth,
-        inside=cluster.inside,
-        outside=cluster.outside,
-        ring=cluster.all_reduce.busbw if cluster.all_reduce else 0.0,
+        peak_flops=facts.peak_flops,
+        memory_bandwidth=result.scenario.cluster.device.memory_bandwidth,
+        bandwidth_inside_node=cluster.inside,
+        bandwidth_out_of_node=cluster.outside,
+        ring_bandwidth=cluster.all_reduce.busbw if cluster.all_reduce else 0.0,
         flops=facts.hardware_flops / facts.ranks,
         step_seconds=result.step_time,
         kernels=tuple(_kernel_points(result)),
-        wires=_communication_points(result),
+        communication=_communication_points(result),
     )
 
 
@@ -89,8 +89,8 @@ def _kernel_points(result: Result) -> Iterator[KernelPoint]:
     precision = scenario.training.precision.removesuffix("-mixed")
     layers = tuple(range(model.layers))
     found: dict[tuple[str, str, float, float], KernelPoint] = {}
-    for part in layer_sections(model, shape, layers, embedding=True, lm_head=True):
-        launches = part.layers * (1 if part.once else scenario.microbatches) / scenario.parallel.pp
+    for part in list_layer_sections(model, shape, layers, embedding=True, lm_head=True):
+        launches = part.layers * (1 if part.once_per_step else scenario.microbatches) / scenario.parallel.pp
         for phase in PHASES:
             for kernel in getattr(part.section, phase):
                 there = (

@@ -1,4 +1,4 @@
-"""Bytes of model state per GPU under each ZeRO stage, and the fewest GPUs and the largest model that fit.
+"""Model state per GPU (bytes) for each ZeRO stage, with the fewest GPUs and the largest model that fit.
 
 Model state is weights, gradients and optimizer, counted by a recipe, without activations.
 """
@@ -9,12 +9,12 @@ import math
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from simcluster.base.counts import parse_count, parse_whole
+from simcluster.base.counts import parse_count, parse_whole_number
+from simcluster.base.display import Displayable
 from simcluster.base.errors import InputError
-from simcluster.base.shown import Displayable
 from simcluster.base.tables import Records
 from simcluster.devices.device import load_device
-from simcluster.documents.argument_types import checked
+from simcluster.documents.argument_types import check_arguments
 from simcluster.model.recipes import Recipe, recipe_named, state_bytes
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ DEFAULT_RECIPE = "mixed-18"
 
 @dataclass(frozen=True, slots=True)
 class ZeroStage:
-    """Model state (bytes) that a GPU needs under one ZeRO stage, and whether it fits.
+    """Bytes of model state per GPU for one ZeRO stage, and whether these bytes fit.
 
     ``bytes_per_parameter`` and ``bytes`` are per GPU; ``reduction`` is the ratio to the bytes without ZeRO. ``total``
     is the sum over all GPUs, ``redundant`` the part of it that is stored more than once. ``smallest_dp`` is the fewest
@@ -45,8 +45,8 @@ class ZeroStage:
 
 
 @dataclass(frozen=True, slots=True)
-class StateLadder(Displayable):
-    """Model state under each ZeRO stage, of ``parameters`` on ``dp`` GPUs of ``capacity`` bytes."""
+class ModelStateLadder(Displayable):
+    """Model state per GPU for each ZeRO stage, given the number of model parameters and of GPUs (``dp``)."""
 
     parameters: float
     recipe: Recipe
@@ -78,19 +78,19 @@ class StateLadder(Displayable):
         }  # fmt: skip
 
 
-@checked
+@check_arguments
 def zero_stages(
     parameters: float | str, *, recipe: str = DEFAULT_RECIPE, dp: int | str = 8, device: str = "h100"
-) -> StateLadder:
-    """Return the four stages of ZeRO for a number of parameters ("13B") on ``dp`` GPUs of a known device (or file).
+) -> ModelStateLadder:
+    """Return the model state per GPU for each ZeRO stage, given a number of parameters ("13B") and of GPUs (``dp``).
 
     ``recipe`` names the bytes per parameter of each part (``model.recipes``). InputError for an unknown recipe or
     device, and for invalid numbers. Source: arXiv:1910.02054 section 5.
     """
-    count, replicas = parse_count(parameters, "parameters"), parse_whole(dp, "dp")
+    count, replicas = parse_count(parameters, "parameters"), parse_whole_number(dp, "dp")
     chosen, capacity = recipe_named(recipe), load_device(device).memory
     stages = tuple(_make_zero_stage(count, chosen, zero, replicas, capacity) for zero in range(4))
-    return StateLadder(count, chosen, replicas, device, capacity, stages)
+    return ModelStateLadder(count, chosen, replicas, device, capacity, stages)
 
 
 def _make_zero_stage(parameters: float, recipe: Recipe, zero: int, dp: int, capacity: float) -> ZeroStage:
@@ -110,7 +110,7 @@ def _make_zero_stage(parameters: float, recipe: Recipe, zero: int, dp: int, capa
 
 
 def find_smallest_dp(parameters: float, recipe: Recipe, zero: int, capacity: float) -> int | None:
-    """Return the fewest data-parallel GPUs whose model state fits in ``capacity`` bytes; None if none do.
+    """Return the smallest dp for which the model state fits in ``capacity`` bytes per GPU; None if no dp does.
 
     With r bytes per parameter on every GPU and s that are sharded: the least n with (r + s / n) parameters <= capacity.
     """

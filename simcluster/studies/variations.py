@@ -1,4 +1,4 @@
-"""Comparison of variants of a scenario: one row each, and the causes of differences from the first.
+"""Comparison of a scenario's variants: a row for each variant, and the causes of differences from the first variant.
 
 The breakdown of every variant sums to its step time, so the differences of its entries sum to the difference.
 """
@@ -12,18 +12,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from simcluster.base.errors import InputError, prefix_errors
-from simcluster.base.telling import report_phase
-from simcluster.documents.argument_types import checked
-from simcluster.faults.words import describe_faults
-from simcluster.results.account import attribute_difference
-from simcluster.results.file import result_table
-from simcluster.results.metrics import BREAKDOWN
-from simcluster.results.numbers import all_metrics
+from simcluster.base.progress import report_phase
+from simcluster.documents.argument_types import check_arguments
+from simcluster.faults.descriptions import describe_faults
+from simcluster.results.rank_time import BREAKDOWN
 from simcluster.results.result import Result
+from simcluster.results.result_file import result_table
+from simcluster.results.step_account import attribute_difference
+from simcluster.results.step_metrics import all_metrics
 from simcluster.scenario.memory_plan import recipe_document
 from simcluster.scenario.scenario import Scenario, load
 from simcluster.step.simulate import ResultLike, simulate_scenario, to_result
-from simcluster.studies.whatif.difference import changed_settings
+from simcluster.studies.whatif.difference import list_changed_settings
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -35,9 +35,9 @@ Variants = ResultLike | Sequence[ResultLike] | Mapping[str, ResultLike]
 """Scenarios and results to compare: one, a list of them, or labels with one each."""
 
 
-@checked
+@check_arguments
 def compare(*variants: Variants, names: Sequence[str] | None = None) -> pd.DataFrame:
-    """Compare variants in a table: step time, difference from the first (s and fraction), METRICS, breakdown, recipe.
+    """Compare variants in a table: step time, difference from the first variant, metrics, breakdown, memory recipe.
 
     A variant is a result, or a scenario (its name, path, document or Scenario): ``compare(one, other)``,
     ``compare([one, other])`` or, with labels, ``compare({"now": one, "then": other})``. The index holds labels or
@@ -59,13 +59,13 @@ def compare(*variants: Variants, names: Sequence[str] | None = None) -> pd.DataF
     return result_table(rows, index=pd.Index(index, name="variant"))
 
 
-@checked
+@check_arguments
 def differences(*variants: Variants, names: Sequence[str] | None = None) -> pd.DataFrame:
-    """Explain by cause how much longer (s) each variant's step is than the first one's, one row per variant.
+    """Explain how much longer (s) each variant's step takes than the first variant's step, by cause.
 
-    The columns are ``attribution.CAUSES``: those of the breakdown, with each axis' exposed communication split into
-    traffic (another time on free links), hiding (another part overlaps with compute) and contention (links shared with
-    others). A row sums to the difference of the step times. Variants, names and errors are as in ``compare``.
+    The columns are ``results.step_account.CAUSES``: those of the breakdown, with each axis' exposed communication split
+    into traffic (another time on free links), hiding (another part overlaps with compute) and contention (links shared
+    with others). A row sums to the difference of the step times. Variants, names and errors are as in ``compare``.
     """
     import pandas as pd
 
@@ -77,7 +77,7 @@ def differences(*variants: Variants, names: Sequence[str] | None = None) -> pd.D
 def resolve_variants(
     given: Sequence[Variants], names: Sequence[str] | None, caller: str
 ) -> tuple[list[Result], list[str]]:
-    """Return the result and label of each variant, simulating scenarios; arguments as in ``compare``."""
+    """Return the result and label of each variant; simulate variants that are scenarios."""
     if len(given) == 2 and isinstance(given[0], list | tuple) and isinstance(given[1], list | tuple):
         given, names = given[:1], cast("Sequence[str]", given[1])  # compare(variants, names)
     variants: Sequence[Any] = given
@@ -86,24 +86,24 @@ def resolve_variants(
     elif len(given) == 1 and isinstance(given[0], Mapping) and not given[0].keys() <= _SECTIONS:  # no document
         variants, names = list(given[0].values()), [str(name) for name in given[0]] if names is None else names
     if not variants:
-        raise InputError(f"{caller}: nothing to compare: give at least one scenario, or a result")
+        raise InputError(f"{caller}: there is nothing to compare; give at least one scenario or result")
     if names is not None and len(names) != len(variants):
         raise InputError(
-            f"{caller}: names: {len(names)} for {len(variants)} variants; give {len(variants)}, one name each"
+            f"{caller}: {len(variants)} variants but {len(names)} names; give {len(variants)} names, one for each"
         )
     results = []
     for place, variant in enumerate(variants):
         with prefix_errors(f"{caller}: variant {names[place] if names else place}"):
             results.append(to_result(variant, caller))
-    return results, number_duplicates(names) if names is not None else scenario_labels(
+    return results, number_repeated_names(names) if names is not None else label_scenarios(
         [result.scenario for result in results]
     )
 
 
-def make_variations(
+def make_variant_scenarios(
     path: str | Path, overrides: Sequence[Any], vary: Iterable[tuple[str, Sequence[Any]]]
 ) -> dict[str, Scenario | InputError]:
-    """Return the scenario of each combination of varied values, by label.
+    """Return the scenario of each combination of the varied values, keyed by a label of these values.
 
     An invalid combination maps to its InputError; raises InputError if the file is invalid.
     """
@@ -123,12 +123,12 @@ def make_variations(
 
 
 def label_value(path: str, value: object) -> str:
-    """Return a varied value as text for a label: faults described, everything else as YAML on one line.
+    """Return a varied value as text for a label: faults in words, other values as YAML on one line.
 
-    >>> in_label("faults", [{"kind": "slow_link", "nic_of": 0, "speed": 0.5}]), in_label("faults", [])
+    >>> label_value("faults", [{"kind": "slow_link", "nic_of": 0, "speed": 0.5}]), label_value("faults", [])
     ('slow link, nic of 0, speed 0.5', 'none')
-    >>> in_label("parallel.order", ["tp", "pp"]), in_label("model.moe", {"experts": 8}), in_label("model.moe", None)
-    ('[tp, pp]', '{experts: 8}', 'none')
+    >>> [label_value(*each) for each in (("model.x", ["tp", "pp"]), ("model.moe", {"experts": 8}), ("model.moe", None))]
+    ['[tp, pp]', '{experts: 8}', 'none']
     """
     if path == "faults" and isinstance(value, list | tuple):
         return describe_faults(value) or "none"
@@ -140,17 +140,17 @@ def label_value(path: str, value: object) -> str:
 
 
 Outcomes = dict[str, Result | InputError]
-"""By name: the result, or why there is none."""
+"""Result of each variant by name, or the error of an invalid one."""
 
 
-def simulate_all(scenarios: Iterable[tuple[str, Scenario | InputError]]) -> Outcomes:
-    """Simulate every valid variant and return results by name; equal names get a number.
+def simulate_variants(scenarios: Iterable[tuple[str, Scenario | InputError]]) -> Outcomes:
+    """Simulate all valid scenarios; return results by name, and append a number to repeated names.
 
     Raises InputError if no variant is valid.
     """
     pairs = list(scenarios)
     found: Outcomes = {}
-    for name, (_, scenario) in zip(number_duplicates([name for name, _ in pairs]), pairs, strict=True):
+    for name, (_, scenario) in zip(number_repeated_names([name for name, _ in pairs]), pairs, strict=True):
         try:
             with report_phase(f"variant {len(found) + 1} of {len(pairs)}" if len(pairs) > 1 else ""):
                 found[name] = scenario if isinstance(scenario, InputError) else simulate_scenario(scenario)
@@ -163,36 +163,36 @@ def simulate_all(scenarios: Iterable[tuple[str, Scenario | InputError]]) -> Outc
 
 
 def subtract_first_breakdown(table: pd.DataFrame) -> pd.DataFrame:
-    """Return the seconds by which each breakdown entry differs from the first variant's."""
+    """Return the breakdown (s) of each variant minus the breakdown of the first variant."""
     parts = table[list(BREAKDOWN)]
     return parts - parts.iloc[0]
 
 
-def scenario_labels(scenarios: Sequence[Scenario]) -> list[str]:
-    """Return distinct labels of scenarios: their names, plus the settings that differ if names are equal."""
+def label_scenarios(scenarios: Sequence[Scenario]) -> list[str]:
+    """Return distinct labels of scenarios: their names, and for equal names also the settings that differ."""
     names = [scenario.name for scenario in scenarios]
     found = list(names)
     for name in dict.fromkeys(names):
         places = [place for place, other in enumerate(names) if other == name]
         if len(places) > 1:
             alone = len(places) == len(names)
-            for place, what in zip(places, _differing_settings([scenarios[each] for each in places]), strict=True):
+            for place, what in zip(places, _list_differing_settings([scenarios[each] for each in places]), strict=True):
                 found[place] = what if alone and what else ": ".join(part for part in (name, what) if part)
-    return number_duplicates(found)
+    return number_repeated_names(found)
 
 
-def _differing_settings(scenarios: Sequence[Scenario]) -> list[str]:
+def _list_differing_settings(scenarios: Sequence[Scenario]) -> list[str]:
     documents = [scenario.document() for scenario in scenarios]
-    paths = dict.fromkeys(each.path for other in documents[1:] for each in changed_settings(documents[0], other))
+    paths = dict.fromkeys(each.path for other in documents[1:] for each in list_changed_settings(documents[0], other))
     if len(paths) > _MOST_SETTINGS:
         return [""] * len(scenarios)
 
-    def setting(path: str, value: Any) -> str:
+    def format_setting(path: str, value: Any) -> str:
         for part in path.split("."):
             value = value.get(part) if isinstance(value, Mapping) else None
         return _setting_text(path, value)
 
-    return [", ".join(setting(path, document) for path in paths) for document in documents]
+    return [", ".join(format_setting(path, document) for path in paths) for document in documents]
 
 
 def _setting_text(path: str, value: object) -> str:
@@ -201,8 +201,8 @@ def _setting_text(path: str, value: object) -> str:
     return f"{path.rpartition('.')[2]} {label_value(path, value)}"
 
 
-def number_duplicates(names: Sequence[str]) -> list[str]:
-    """Make names distinct by appending a number to each repeated one."""
+def number_repeated_names(names: Sequence[str]) -> list[str]:
+    """Make names distinct by appending a number to every repeated name."""
     seen: Counter[str] = Counter()
     found = []
     for name in names:

@@ -1,1 +1,1 @@
-"""Fast path: classes of equal ranks, groups and links (an equitable partition), of which one is simulated."""
+"""Fast path: find classes of equal ranks, groups and links, and simulate one representative of each class."""

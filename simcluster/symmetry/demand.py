@@ -1,4 +1,4 @@
-"""Communication calls of a job's programs, and collectives that never overlap with other traffic. Pure."""
+"""Communication calls of a job's programs, and a test for collectives that never share links. No side effects."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from collections.abc import Hashable, Iterable, Sequence
 from operator import itemgetter
 
 from simcluster.base.errors import InputError
-from simcluster.planning.ops import MAIN, Group, Item, StageProgram, Work
-from simcluster.planning.works import WORKS
+from simcluster.planning.ops import MAIN, Group, OpWork, StageProgram, WorkItem
+from simcluster.planning.work_kinds import WORKS
 
 _PASSES = 2  # each narrows down when items are under way; what is known is true at any time
 Bounds = dict[int, dict[Hashable, int]]
-"""How many barriers have begun, by stage and key of an item."""
+"""Number of barriers that have begun, by stage and key of an item."""
 
 
-def has_links_alone(programs: Sequence[StageProgram], axis: str) -> bool:
-    """Return whether collectives of an axis with one group of all ranks always have all links to themselves."""
+def never_shares_links(programs: Sequence[StageProgram], axis: str) -> bool:
+    """Return whether an axis's collectives, in one group of all ranks, never overlap with other communication."""
     main = {program.stage: program.lanes.get(MAIN, ()) for program in programs}
     others = [(program.stage, lane) for program in programs for name, lane in program.lanes.items() if name != MAIN]
     lanes = [*main.values(), *(lane for _, lane in others)]
@@ -35,16 +35,16 @@ def has_links_alone(programs: Sequence[StageProgram], axis: str) -> bool:
             begun[stage] |= dict.fromkeys((key, *also), count)
     for _ in range(_PASSES):
         for stage, lane in others:
-            _raise_lower_bounds(lane, begun, begun[stage])
+            _raise_barrier_lower_bounds(lane, begun, begun[stage])
         for stage, lane in others:
-            _lower_upper_bounds(lane, over, over[stage], counts[0])
+            _lower_barrier_upper_bounds(lane, over, over[stage], counts[0])
         if all(begun[stage][item.key] == over[stage][item.key] for stage, lane in others for item in lane):
             return True
     return False
 
 
-def _raise_lower_bounds(lane: Sequence[Item], begun: Bounds, here: dict[Hashable, int]) -> None:
-    """Raise the lower bounds of items on a lane: none begins before the items that it waits for end."""
+def _raise_barrier_lower_bounds(lane: Sequence[WorkItem], begun: Bounds, here: dict[Hashable, int]) -> None:
+    """Raise each item's lower bound on the number of barriers that have begun when the item begins."""
     low = 0
     for item in lane:
         for stage, needed in item.needs:
@@ -53,8 +53,8 @@ def _raise_lower_bounds(lane: Sequence[Item], begun: Bounds, here: dict[Hashable
             here[key] = low
 
 
-def _lower_upper_bounds(lane: Sequence[Item], over: Bounds, here: dict[Hashable, int], most: int) -> None:
-    """Lower the upper bounds of items on a lane and of those that they wait for, from the lane's end on."""
+def _lower_barrier_upper_bounds(lane: Sequence[WorkItem], over: Bounds, here: dict[Hashable, int], most: int) -> None:
+    """Lower each item's upper bound on the number of barriers that have begun when the item ends."""
     high = most
     for item in reversed(lane):
         high = min(high, *(here.get(key, most) for key in (item.key, *item.also)))
@@ -64,11 +64,11 @@ def _lower_upper_bounds(lane: Sequence[Item], over: Bounds, here: dict[Hashable,
 
 
 Call = tuple[str, float]
-"""What the network is asked for: a kind of collective (or "send") and its size in bytes."""
+"""Communication call: the kind of collective (or "send") and its size in bytes."""
 
 
 class CommunicationDemand:
-    """Communication calls of the programs, in order of first use.
+    """Communication calls (kind, size) of all programs, by communicator name and pipeline stage.
 
     ``calls`` are those of an axis (given times are none), of sends and of copies on each stage (of sends the sender's);
     ``overlapped`` has the axes whose communication may run at the same time as other communication of its rank, "pp"
@@ -90,14 +90,14 @@ class CommunicationDemand:
                 if lane != MAIN or len({op.lane for op in segment.ops}) > 1:
                     self.overlapped |= dict.fromkeys([axis for op in segment.ops if (axis := axes[id(op.work)])])
 
-    def of(self, name: Group, stages: Iterable[int]) -> tuple[Call, ...]:
-        """Return the calls of a group with this name that has ranks on these stages."""
+    def calls_of_group(self, name: Group, stages: Iterable[int]) -> tuple[Call, ...]:
+        """Return the calls of a group with this name whose ranks are on these stages."""
         return tuple({call: None for stage in dict.fromkeys(stages) for call in self.calls.get((name, stage), ())})
 
-    def _record_call(self, stage: int, work: Work) -> str:
-        """Record the call of an op; return its axis, "" for none."""
+    def _record_call(self, stage: int, work: OpWork) -> str:
+        """Record the communication call of an op; return the call's axis, or "" if it has none."""
         if type(work) not in WORKS:
-            raise InputError(f"{type(work).__name__} is not a kind of work that planning/works.WORKS names: {work}")
+            raise InputError(f"unknown kind of work {type(work).__name__}; add it to planning/work_kinds.WORKS: {work}")
         group = work.group(stage)
         if group is None or work.joins:
             return ""

@@ -1,13 +1,13 @@
-"""Fast path: the quotient of a job by its data-parallel and rail shifts, proved for regular clusters.
+"""Fast path: reduce a job to a part (window) that represents the whole job, by shifts of replicas and rails.
 
 A window is a part of a job that represents all of it: where replicas and their nodes are equal, so are their steps.
 Shifting every replica along the data-parallel axis brings a job on a regular cluster onto itself; so does shifting
 every rank along the tensor-parallel axis, where that is from rail to rail of every node. The ranks of some replicas, on
 one rail, are the window: all others are where one of them is after some shifts. Groups lie inside it or are shifted
-onto themselves, and so are the links (``turns``). Colour refinement gives equal colours to what a symmetry moves onto
-each other, so it looks at the window alone: every rank there has each of its groups once, every link each of its users;
-a group has its members and links fewer times, by one factor for all of a kind. Where anything of this does not hold,
-fewer shifts are tried, and in the end the job is looked at as a whole.
+onto themselves, and so are the links (``tree_symmetry``). Colour refinement gives equal colours to what a symmetry
+moves onto each other, so it looks at the window alone: every rank there has each of its groups once, every link each of
+its users; a group has its members and links fewer times, by one factor for all of a kind. Where anything of this does
+not hold, fewer shifts are tried, and in the end the job is looked at as a whole.
 
 With Llama 3 405B on 131,072 GPUs 8.4 million rows of usage become 33,000, and 15 s and 2.0 GB become 0.1 s and 0.3 GB
 (TP 8, PP 16; processor time). Pure.
@@ -22,27 +22,27 @@ from functools import cached_property
 
 import numpy as np
 
-from simcluster.base.arrays import Int32s, Ints, Numbers, hash64, hash_rows, position_of, renumber
-from simcluster.base.link_columns import PerLink
-from simcluster.planning.parallel import Plan, RankLayout, Ranks
-from simcluster.symmetry.turns import LinkImages, find_link_images, map_parts
+from simcluster.base.arrays import Int32s, Ints, Numbers, hash64, hash_rows, number_by_first_use, positions_of_items
+from simcluster.base.link_columns import LinkColumn
+from simcluster.planning.rank_grid import ParallelPlan, RankLayout, Ranks
+from simcluster.symmetry.tree_symmetry import LinkImages, find_link_images, find_part_map
 from simcluster.topology.cluster import Cluster
-from simcluster.topology.regular import Regular
+from simcluster.topology.regular_wiring import RegularWiring
 from simcluster.traffic.traffic import Fabric
 
 _FEW = 4096  # ranks among which most shifts fail that fail
 
 
-class NotAlikeError(Exception):
-    """Error of a shift that does not bring everything onto itself, so that no window represents the job."""
+class NotSymmetricError(Exception):
+    """Error: a shift does not map the job onto itself, so no part of the job can represent the whole job."""
 
 
 @dataclass(frozen=True, eq=False)
 class JobShift:
-    """Symmetry of a job that moves every rank by ``step`` ranks: rank r takes the place of rank ``onto[r]``.
+    """Symmetry of a job that maps each rank r to rank ``onto[r]``, ``step`` ranks further.
 
-    After ``count`` times all are back; ``rank[r]`` is the representative that takes the place of r after ``turns[r]``
-    times.
+    After ``count`` times all are back; ``rank[r]`` is the representative that takes the place of r after
+    ``shift_counts[r]`` times.
     """
 
     onto: Int32s
@@ -51,13 +51,13 @@ class JobShift:
     count: int
 
     @cached_property
-    def turns(self) -> Ints:
-        """Number of shifts from each rank's representative to the rank."""
+    def shift_counts(self) -> Ints:
+        """Number of shifts after which each rank's representative becomes the rank."""
         return (np.arange(len(self.rank)) - self.rank) // self.step
 
     @classmethod
-    def along(cls, plan: Plan, axis: str, size: int, num_ranks: int) -> JobShift:
-        """Return the shift that moves every rank ``size`` positions along an axis."""
+    def along_axis(cls, plan: ParallelPlan, axis: str, size: int, num_ranks: int) -> JobShift:
+        """Return the shift that moves every rank by ``size`` positions along an axis of the layout."""
         ranks, count = np.arange(num_ranks, dtype=np.int32), getattr(plan, axis) // size
         step = size * math.prod(getattr(plan, other) for other in plan.order[: plan.order.index(axis)])
         turn = ranks // step % count
@@ -66,8 +66,8 @@ class JobShift:
 
 
 @dataclass(frozen=True, eq=False)
-class Counterparts:
-    """Representative of every group (row) in the window (``like``), and how much of each group lies in it (``cut``).
+class GroupRepresentatives:
+    """Map from every group of a job to the group in the window (representative part) that represents it.
 
     Where all of them are shifted onto themselves by some of the shifts (``turned``), which then cut the window, ``cut``
     is how many of their ranks lie in it: the first.
@@ -78,19 +78,19 @@ class Counterparts:
     turned: tuple[int, ...] = ()
 
     @cached_property
-    def drawn(self) -> Ints:
-        """Groups that represent themselves."""
+    def representatives(self) -> Ints:
+        """Indices of the groups that represent themselves."""
         return np.flatnonzero(self.like == np.arange(len(self.like)))
 
     @cached_property
-    def told(self) -> Ints:
-        """For every group the position of its representative among ``drawn``."""
-        return position_of(self.drawn, len(self.like))[self.like]
+    def representative_indices(self) -> Ints:
+        """For every group, the index of its representative in ``representatives``."""
+        return positions_of_items(self.representatives, len(self.like))[self.like]
 
 
 @dataclass(frozen=True, eq=False)
-class Quotient:
-    """A job seen through a window: the window's ``ranks``, ascending, and the image of every rank and link there.
+class JobQuotient:
+    """Window (representative part) of a job, and a map from all ranks and links of the job into the window.
 
     ``rank[r]`` is the image of rank r under the ``shifts``, ``links`` has that of every link (``become``): both are
     None where all are themselves in the window.
@@ -100,20 +100,20 @@ class Quotient:
     shifts: tuple[JobShift, ...]
     rank: Numbers
     links: LinkImages | None
-    become: PerLink | None
+    link_image: LinkColumn | None
 
     @classmethod
-    def whole(cls, num_ranks: int) -> Quotient:
+    def trivial_quotient(cls, num_ranks: int) -> JobQuotient:
         """Return the trivial quotient, whose window is the whole job."""
         return cls(np.arange(num_ranks), (), np.arange(num_ranks, dtype=np.int32), None, None)
 
     @cached_property
-    def place(self) -> Ints:
-        """Position of every rank among those of the window, -1 for others."""
-        return position_of(self.ranks, len(self.rank))
+    def window_positions(self) -> Ints:
+        """Index of every rank in the window's ``ranks``; -1 for ranks outside the window."""
+        return positions_of_items(self.ranks, len(self.rank))
 
-    def counterparts(self, table: Ranks) -> Counterparts:
-        """Return which groups (rows of ranks) in the window represent all these groups."""
+    def find_representatives(self, table: Ranks) -> GroupRepresentatives:
+        """Find for each group (row of ranks) its representative in the window, the representative part of the job."""
         rows = found = np.arange(len(table))
         row = np.full(len(self.rank), -1, dtype=np.int32)  # by a group's first rank
         row[table[:, 0]] = rows
@@ -126,55 +126,55 @@ class Quotient:
                 continue
             part = table.shape[1] // shift.count
             if cut or not part or ((shift.rank[table] == table) != (np.arange(table.shape[1]) < part)).any():
-                raise NotAlikeError
+                raise NotSymmetricError
             if (shift.onto[table] != np.roll(table, -part, axis=1)).any():
-                raise NotAlikeError
+                raise NotSymmetricError
             cut, turned = part, [number]
-        return Counterparts(found, cut, tuple(turned))
+        return GroupRepresentatives(found, cut, tuple(turned))
 
 
-def number_layouts(fabric: Fabric, table: Ints) -> Ints:
-    """Return a number per group (row of ranks), equal where members share nodes, NICs and NVSwitches equally."""
+def group_layout_numbers(fabric: Fabric, table: Ints) -> Ints:
+    """Return a number per group (row of ranks), equal for equal placements on nodes, NICs and NVSwitches."""
     found = np.zeros(len(table), dtype=np.uint64)
     if len(table) < 2:
         return found.astype(np.int64)
-    switches, nics = fabric.seats(table.ravel())
+    switches, nics = fabric.nvswitch_and_nic_numbers(table.ravel())
     width = table.shape[1] * nics.shape[1]  # NICs of one rank may be those of another, in another order
     for salt, first_seen in (
-        (0, _first_seen(fabric.hosts[table], None)),
-        (1, _first_seen(switches.reshape(table.shape), 0)),
-        (7, _first_seen(nics.reshape(len(table), width), -1)),
+        (0, _first_occurrences(fabric.node_of_gpu[table], None)),
+        (1, _first_occurrences(switches.reshape(table.shape), 0)),
+        (7, _first_occurrences(nics.reshape(len(table), width), -1)),
     ):
         found = hash64(found ^ hash_rows(first_seen), salt)
-    return renumber(found)[0]
+    return number_by_first_use(found)[0]
 
 
-def _first_seen(table: Numbers, none: int | None) -> Ints:
-    """Return for every value the position in its row where it first occurs; -1 for ``none``."""
+def _first_occurrences(table: Numbers, no_value: int | None) -> Ints:
+    """Return for each value of a table the column where its row has it first; -1 for the value ``no_value``."""
     span = int(table.max(initial=0)) + 2
     keys = np.arange(len(table))[:, None] * span + table + 1
     _, first, inverse = np.unique(keys.ravel(), return_index=True, return_inverse=True)
     place = first[inverse].reshape(table.shape) - np.arange(len(table))[:, None] * table.shape[1]
-    return place if none is None else np.where(table == none, -1, place)
+    return place if no_value is None else np.where(table == no_value, -1, place)
 
 
-def find_windows(plan: RankLayout, fabric: Fabric) -> Iterator[Quotient]:
-    """Generate the possible windows of an undisturbed job, the smallest first."""
-    if not isinstance(plan, Plan) or not isinstance(fabric, Cluster) or not isinstance(fabric.wiring, Regular):
+def find_windows(job: RankLayout, fabric: Fabric) -> Iterator[JobQuotient]:
+    """Generate candidate windows (parts that may represent the job) of an undisturbed job, smallest first."""
+    if not (isinstance(job, ParallelPlan) and isinstance(fabric, Cluster) and isinstance(fabric.wiring, RegularWiring)):
         return
-    few, leaf = min(_FEW, plan.num_ranks), fabric.wiring.ends.leaf
-    for size in range(1, plan.dp // 2 + 1):
-        if plan.dp % size or map_parts(leaf[:few], leaf[JobShift.along(plan, "dp", size, few).onto]) is None:
+    few, leaf = min(_FEW, job.num_ranks), fabric.wiring.ends.leaf
+    for size in range(1, job.dp // 2 + 1):
+        if job.dp % size or find_part_map(leaf[:few], leaf[JobShift.along_axis(job, "dp", size, few).onto]) is None:
             continue
-        shifts = [JobShift.along(plan, "dp", size, plan.num_ranks)]
-        if plan.tp > 1:
-            shifts = [JobShift.along(plan, "tp", 1, plan.num_ranks), *shifts]
+        shifts = [JobShift.along_axis(job, "dp", size, job.num_ranks)]
+        if job.tp > 1:
+            shifts = [JobShift.along_axis(job, "tp", 1, job.num_ranks), *shifts]
         for some in (shifts, shifts[1:]):
-            rank: Numbers = np.arange(plan.num_ranks, dtype=np.int32)
+            rank: Numbers = np.arange(job.num_ranks, dtype=np.int32)
             for shift in some:
                 rank = shift.rank[rank]
             count = math.prod(shift.count for shift in some)
             links = find_link_images(fabric, [shift.onto for shift in some], rank, count) if some else None
             if links is not None:
                 ranks = np.flatnonzero(rank == np.arange(len(rank)))
-                yield Quotient(ranks, tuple(some), rank, links, links.become)
+                yield JobQuotient(ranks, tuple(some), rank, links, links.image)

@@ -1,11 +1,11 @@
-"""Clusters as graphs of GPUs, NICs, switches and links: builders, and routes of flows.
+"""Clusters as graphs of GPUs, NICs, switches and links: topology kinds, builders, and routes of flows.
 
 A new kind is a ``TopologySpec`` with fields, ``build()`` and an ``EXAMPLE``, and a line in TOPOLOGIES. Reading order:
-``spec``, ``cluster`` (the built graph), ``draft`` (what builders write), ``uniform`` (the smallest ones),
-``machine_parts``, ``trees``, ``dragonfly``, ``fabrics`` (any node on any fabric), ``machines``, ``explicit``, ``sites``
-(several of them); ``wiring`` answers queries on any of them from the graph (``routing``); of equal nodes on trees
-``regular`` answers in closed form, many flows at once (``paths``; links as ``numbering`` has them), and the graph is
-made only on demand.
+``spec``, ``cluster`` (the built graph), ``draft`` (what builders write), ``textbook_networks`` (the smallest ones),
+``machine_parts``, ``trees``, ``fabrics`` (any node on any fabric), ``machines``, ``explicit_graph``, ``sites`` (several
+of them); ``wiring`` answers queries on any of them from the graph (``routing``); of equal nodes on trees
+``regular_wiring`` answers in closed form, many flows at once (``batch_routing``; links as ``numbering`` has them), and
+the graph is made only on demand.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from typing import Annotated, TypeAlias
 
 from pydantic import TypeAdapter
 
-from simcluster.documents.kinds import RegisteredModel
+from simcluster.documents.field_annotations import ModelFromRegistry
 from simcluster.topology.cluster import Cluster, Device
-from simcluster.topology.explicit import GraphSpec
+from simcluster.topology.explicit_graph import GraphSpec
 from simcluster.topology.fabrics import DragonflyPlusSpec, MachinesSpec
 from simcluster.topology.links import LinkSpec, RateSpec
 from simcluster.topology.machine_parts import HostSpec, MachineSpec, NicSpec
 from simcluster.topology.machines import DgxSpec, FabricSpec, PcieBoxSpec
-from simcluster.topology.sites import sites_kind
+from simcluster.topology.sites import make_sites_spec
 from simcluster.topology.spec import TopologySpec
+from simcluster.topology.textbook_networks import FlatSpec, LeafSpineSpec
 from simcluster.topology.trees import FatTreeSpec, RailOnlySpec, RailOptimisedSpec, UplinkSpec
-from simcluster.topology.uniform import FlatSpec, LeafSpineSpec
 
 _OF_ONE_SITE: dict[str, type[TopologySpec]] = {
     "machines": MachinesSpec,
@@ -35,10 +35,10 @@ _OF_ONE_SITE: dict[str, type[TopologySpec]] = {
     "leaf_spine": LeafSpineSpec,
     "graph": GraphSpec,
 }
-SitesSpec = sites_kind(_OF_ONE_SITE)
+SitesSpec = make_sites_spec(_OF_ONE_SITE)
 TOPOLOGIES: dict[str, type[TopologySpec]] = {**_OF_ONE_SITE, "sites": SitesSpec}
-"""Every kind of topology, with its spec."""
-AnyTopology: TypeAlias = Annotated[TopologySpec, RegisteredModel(TOPOLOGIES)]
+"""Spec class of every topology kind."""
+AnyTopology: TypeAlias = Annotated[TopologySpec, ModelFromRegistry(TOPOLOGIES)]
 _ADAPTER: TypeAdapter[TopologySpec] = TypeAdapter(AnyTopology)
 
 

@@ -1,4 +1,4 @@
-"""Names of both ends of links by number, for regular clusters without a graph."""
+"""Names of nodes and links of a regular cluster, computed from their numbers without a graph."""
 
 from __future__ import annotations
 
@@ -7,28 +7,28 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from simcluster.base.arrays import Ints, compact
-from simcluster.topology.draft import Draft, check_graph_size
-from simcluster.topology.hops import ClusterColumns
+from simcluster.base.arrays import Ints, unique_inverse
+from simcluster.topology.draft import ClusterDraft, check_graph_size
 from simcluster.topology.links import Graph, label_for_attributes
 from simcluster.topology.numbering import LinkNumbers
+from simcluster.topology.switch_links import ClusterColumns
 from simcluster.topology.wiring import LinkKind, Wiring
 
 _AT_ONCE = 1 << 20  # links, which bounds what is kept beside their kinds
 
 
-class LinkEnds(Wiring):
-    """Names of a regular cluster's nodes and links, made from numbers; its graph is built on demand."""
+class NumberedWiring(Wiring):
+    """Wiring that computes node and link names from numbers, and builds its graph only on demand."""
 
-    draft: Draft
+    draft: ClusterDraft
     numbers: LinkNumbers
     ground: ClusterColumns
 
     @cached_property
     def graph(self) -> Graph:  # type: ignore[override]
-        """Graph of all nodes and links; raises InputError for more GPUs than a graph is built of."""
-        check_graph_size(self.draft.gpus)
-        return self.draft.graph()
+        """Graph of all nodes and links; raises InputError if there are too many GPUs for a graph."""
+        check_graph_size(self.draft.num_gpus)
+        return self.draft.build_graph()
 
     @cached_property
     def gpus(self) -> tuple[str, ...]:  # type: ignore[override]
@@ -37,40 +37,40 @@ class LinkEnds(Wiring):
 
     @cached_property
     def switches(self) -> tuple[str, ...]:
-        """Names of the switches of the collectives' network."""
+        """Names of the switches of the network that collectives use."""
         return tuple(name for name, data in self.draft.switches.values() if "network" not in data)
 
     @cached_property
     def links(self) -> tuple[tuple[str, str], ...]:  # type: ignore[override]
-        """Names of the two ends of each link."""
-        names, (begin, end) = self.draft.names(), self.nodes(np.arange(len(self.link_capacity)))
+        """Names of both ends of every link."""
+        names, (begin, end) = self.draft.node_names(), self.link_end_nodes(np.arange(len(self.link_capacity)))
         return tuple([(names[a], names[b]) for a, b in zip(begin.tolist(), end.tolist(), strict=True)])
 
     @cached_property
     def _all_names(self) -> frozenset[str]:
-        return frozenset(self.draft.names())
+        return frozenset(self.draft.node_names())
 
-    def has(self, node: str) -> bool:
-        """Return whether there is a node of this name."""
+    def has_node(self, node: str) -> bool:
+        """Return whether the cluster has a node of this name."""
         return node in self._all_names
 
-    def named(self, links: Ints) -> list[tuple[str, str]]:
-        """Return the names of the nodes where links begin and end."""
-        begin, end = (self._node_names(nodes) for nodes in self.nodes(links))
+    def link_names(self, links: Ints) -> list[tuple[str, str]]:
+        """Return the names of both ends of these links."""
+        begin, end = (self._node_names(nodes) for nodes in self.link_end_nodes(links))
         return list(zip(begin, end, strict=True))
 
-    def kinds(self, links: Ints) -> tuple[Ints, list[LinkKind]]:
+    def link_kinds(self, links: Ints) -> tuple[Ints, list[LinkKind]]:
         """Return the kind number of each link, and the list of kinds."""
         by_node, labels = self._node_labels
-        media = list(dict.fromkeys(str(data["medium"]) for data in self.draft.sorts))
-        of_sort = np.array([media.index(str(data["medium"])) for data in self.draft.sorts])
+        media = list(dict.fromkeys(str(data["medium"]) for data in self.draft.link_attributes))
+        of_sort = np.array([media.index(str(data["medium"])) for data in self.draft.link_attributes])
         codes = np.empty(len(links), dtype=np.int64)
         for first in range(0, len(links), _AT_ONCE):
             some = links[first : first + _AT_ONCE]
-            begin, end = (by_node[nodes].astype(np.int64) for nodes in self.nodes(some))
+            begin, end = (by_node[nodes].astype(np.int64) for nodes in self.link_end_nodes(some))
             medium = of_sort[self.numbers.sorts[some]]
             codes[first : first + _AT_ONCE] = (begin * len(labels) + end) * len(media) + medium
-        different, number = compact(codes)
+        different, number = unique_inverse(codes)
         kinds = []
         for code in different.tolist():
             ends, number_of_medium = divmod(code, len(media))
@@ -78,26 +78,26 @@ class LinkEnds(Wiring):
             kinds.append(LinkKind(labels[begin_label], labels[end_label], media[number_of_medium]))
         return number, kinds
 
-    def nodes(self, links: Ints) -> tuple[Ints, Ints]:
-        """Return the numbers of the nodes where links begin and end."""
+    def link_end_nodes(self, links: Ints) -> tuple[Ints, Ints]:
+        """Return the numbers of the start nodes and of the end nodes of these links."""
         numbers = self.numbers
         begin, end = np.empty((2, len(links)), dtype=np.int64)
-        place = self.ground.rows.place[links]
+        place = self.ground.rows.position_of_link[links]
         inside, others = np.flatnonzero(place < numbers.owned.size), links[place >= numbers.owned.size]
         machine, column = np.divmod(place[inside], numbers.owned.shape[1])
         came = np.array(numbers.came, dtype=np.int64).reshape(-1, 2)[column]
         for which, block in enumerate(self.draft.blocks):
             own = np.flatnonzero(came[:, 0] == which)
             for found, side in ((begin, 0), (end, 1)):
-                found[inside[own]] = block.at(side, machine[own], came[own, 1])
-        for found, those in ((begin, others), (end, numbers.turned[others - numbers.first])):
+                found[inside[own]] = block.nodes_at(side, machine[own], came[own, 1])
+        for found, those in ((begin, others), (end, numbers.turned[others - numbers.first_switch_link])):
             switch = np.searchsorted(numbers.starts, those, side="right") - 1
             found[place >= numbers.owned.size] = self.draft.nodes.size + switch
         return begin, end
 
     @cached_property
     def _node_labels(self) -> tuple[NDArray[np.int16], list[str]]:
-        """Label number of every node in reports, and the list of labels."""
+        """Label number of each node for reports, and the list of labels."""
         draft = self.draft
         known: dict[str, int] = {}
         found = np.empty(draft.size, dtype=np.int16)
@@ -113,7 +113,7 @@ class LinkEnds(Wiring):
         inside = np.flatnonzero(nodes < draft.nodes.size)
         machine = np.empty(draft.nodes.size, dtype=np.int32)
         place = np.empty_like(machine)
-        machine[draft.nodes] = np.arange(draft.stamped, dtype=np.int32)[:, None]
+        machine[draft.nodes] = np.arange(draft.num_machines, dtype=np.int32)[:, None]
         place[draft.nodes] = np.arange(draft.nodes.shape[1], dtype=np.int32)
         suffixes = [name[cut:] for name in draft.pattern]
         found = [""] * len(nodes)

@@ -1,4 +1,4 @@
-"""Links in a topology file and in the graph, report labels of nodes, and levels of switches.
+"""Links of topology files and graphs, node labels for reports, and levels of switches.
 
 The line rate (by the standard) and the efficiency (the payload's share of it) are kept apart, each with its source, so
 that it is clear what a bandwidth already contains. A link of a usual kind is a preset of the catalogue: ``{preset:
@@ -15,8 +15,8 @@ from pydantic import AfterValidator, Field, model_validator
 
 from simcluster.base.texts import escape_line_breaks
 from simcluster.base.units import BytesPerSecond, Seconds
-from simcluster.documents.catalogue.links import link_document
-from simcluster.documents.spec import Spec
+from simcluster.documents.base_spec import Spec
+from simcluster.documents.catalogue.links import load_link_entry
 
 Fraction: TypeAlias = Annotated[float, Field(strict=True, gt=0, le=1)]
 Name: TypeAlias = Annotated[str, Field(min_length=1)]
@@ -25,11 +25,11 @@ Graph: TypeAlias = "nx.DiGraph[str]"
 EdgeData: TypeAlias = dict[str, Any]
 
 COMPUTE = "compute"
-"""The network that collectives use; any other name is a network apart."""
+"""Name of the network that collectives use; any other name is a separate network."""
 
 
 class PresetSpec(Spec):
-    """A document of a link that may take values from the catalogue: ``preset: NAME`` fills in missing keys."""
+    """Link description in a topology file; its key ``preset`` names a catalogue entry that fills in missing keys."""
 
     @model_validator(mode="before")
     @classmethod
@@ -37,12 +37,12 @@ class PresetSpec(Spec):
         if not isinstance(document, Mapping) or "preset" not in document:
             return document
         written = {key: value for key, value in document.items() if key != "preset"}
-        preset = link_document(document["preset"])
+        preset = load_link_entry(document["preset"])
         return {key: value for key, value in preset.items() if key in cls.model_fields} | written
 
 
 class RateSpec(PresetSpec):
-    """Bandwidth of one direction of a link, without a latency."""
+    """Bandwidth of a link in one direction, without its latency."""
 
     line_rate: BytesPerSecond
     """Nominal (specified) rate of one direction of the link."""
@@ -52,25 +52,25 @@ class RateSpec(PresetSpec):
     medium: Name | None = None  # nvlink, pcie, infiniband, ethernet, ...; the builder knows what is usual
     """Type of link, such as nvlink, pcie, infiniband or ethernet; default: the usual type between its ends."""
 
-    def edge(self, medium: str, latency: float) -> EdgeData:
-        """Return the edge attributes of one direction, with ``latency`` seconds."""
-        return edge_data(self.line_rate, self.efficiency, latency, self.source, self.medium or medium)
+    def edge_attributes(self, medium: str, latency: float) -> EdgeData:
+        """Return the graph attributes of one direction of the link; ``latency`` is in seconds."""
+        return make_edge_data(self.line_rate, self.efficiency, latency, self.source, self.medium or medium)
 
 
 class LinkSpec(RateSpec):
-    """A link, with its bandwidth and latency."""
+    """Link with a bandwidth and a latency."""
 
     latency: Seconds
     """Latency of the first byte from one end to the other; collectives use NCCL's latencies instead if the platform is
     known (collectives.nccl)."""
 
-    def link(self, medium: str) -> EdgeData:
-        """Return the edge attributes of one direction."""
-        return self.edge(medium, self.latency)
+    def link_attributes(self, medium: str) -> EdgeData:
+        """Return the graph attributes of one direction of the link."""
+        return self.edge_attributes(medium, self.latency)
 
 
-def edge_data(line_rate: float, efficiency: float, latency: float, source: str, medium: str) -> EdgeData:
-    """Return the attributes of a directed edge of the graph; ``cluster`` documents them."""
+def make_edge_data(line_rate: float, efficiency: float, latency: float, source: str, medium: str) -> EdgeData:
+    """Return the attributes of a directed graph edge (the docstring of module ``cluster`` lists them)."""
     return {
         "line_rate": line_rate,
         "efficiency": efficiency,
@@ -82,23 +82,23 @@ def edge_data(line_rate: float, efficiency: float, latency: float, source: str, 
 
 
 def add_gpus(graph: Graph, placed: Iterable[tuple[str, int, int]]) -> None:
-    """Add GPUs to a graph, given as (name, host, index in the host)."""
+    """Add GPUs to a graph, given as (name, host number, index in the host)."""
     graph.add_nodes_from((name, {"kind": "gpu", "host": host, "local": local}) for name, host, local in placed)
 
 
 def add_switches(graph: Graph, names: Iterable[str], tier: str, network: str = COMPUTE) -> None:
-    """Add fabric switches of one tier; the graph records their network unless it is that of collectives."""
+    """Add fabric switches of one tier to a graph, labelled with their network unless collectives use that network."""
     graph.add_nodes_from(names, kind="switch", tier=tier, **_network_attribute(network))
 
 
 def add_nics(graph: Graph, names: Iterable[str], ports: int = 1, network: str = COMPUTE) -> None:
-    """Add NICs with ``ports`` cables each."""
+    """Add NICs to a graph, each with ``ports`` cables."""
     several = {"ports": ports} if ports > 1 else {}
     graph.add_nodes_from(names, kind="nic", **several, **_network_attribute(network))
 
 
-def compute_part(graph: Graph) -> Graph:
-    """Return the nodes and links that collectives use, without NICs and switches of other networks.
+def collective_network(graph: Graph) -> Graph:
+    """Return the part of the graph that collectives use, without NICs and switches of other networks.
 
     The graph itself where there is no other network (storage, management).
     """
@@ -110,13 +110,13 @@ def compute_part(graph: Graph) -> Graph:
     return part
 
 
-def connect(graph: Graph, pairs: Iterable[tuple[str, str]], data: EdgeData) -> None:
-    """Add full-duplex links between the pairs: one edge each way with the same attributes."""
+def connect_pairs(graph: Graph, pairs: Iterable[tuple[str, str]], data: EdgeData) -> None:
+    """Add full-duplex links between pairs of nodes: one edge per direction, with equal attributes."""
     graph.add_edges_from((edge for a, b in pairs for edge in ((a, b), (b, a))), **data)
 
 
-def resource_of(medium: str) -> str:
-    """Return the resource that a link counts as: nvlink, pcie, or for every other medium the network."""
+def resource_of_medium(medium: str) -> str:
+    """Return the resource that a link of this medium counts as: nvlink, pcie or network."""
     return medium if medium in ("nvlink", "pcie") else "network"
 
 
@@ -125,25 +125,25 @@ def _network_attribute(network: str) -> dict[str, str]:
 
 
 def node_label(graph: Graph, node: str) -> str:
-    """Return the label of a graph node in reports."""
+    """Return a graph node's label for reports."""
     return label_for_attributes(graph.nodes[node])
 
 
 def label_for_attributes(data: Mapping[str, Any]) -> str:
-    """Return the report label of nodes with these attributes: kind or switch tier, after a separate network's name."""
+    """Return the report label for these node attributes: the network (unless compute), and the kind or tier."""
     name = str(data["tier"]) if data["kind"] == "switch" else str(data["kind"])
     network = data.get("network", COMPUTE)
     return name if network == COMPUTE else f"{network} {name}"
 
 
-def network_names(graph: Graph) -> list[str]:
-    """Return the networks that collectives do not use, in graph order."""
+def other_network_names(graph: Graph) -> list[str]:
+    """Return the names of networks that collectives do not use, in graph order."""
     names = dict.fromkeys(str(data.get("network", COMPUTE)) for _, data in graph.nodes(data=True))
     return [name for name in names if name != COMPUTE]
 
 
 def switch_levels(graph: Graph) -> dict[str, int]:
-    """Return the level of every switch: 1 if a node is linked to it, else one above its lowest neighbour."""
+    """Return each switch's level: 1 if linked to a node, else 1 more than the lowest level among its neighbours."""
     switches = [node for node, data in graph.nodes(data=True) if data["kind"] == "switch"]
     among = set(switches)
     frontier = [s for s in switches if any(other not in among for other in graph.pred[s])]

@@ -1,4 +1,4 @@
-"""Parts of a node, for every fabric: GPUs, NVSwitch, PCIe switches, host bridges and NICs.
+"""Node hardware for the topology kind ``machines``: GPUs, NVSwitch, PCIe switches, host bridges and NICs.
 
 A machine is an NVLink domain, as for NCCL: a DGX box, or a whole rack of trays whose GPUs meet in NVSwitches.
 """
@@ -12,19 +12,19 @@ from typing import Annotated, Any, Literal, Self, assert_never
 from pydantic import Field, model_validator
 
 from simcluster.base.errors import InputError
+from simcluster.documents.base_spec import Spec
 from simcluster.documents.diagnostics import RuleError
-from simcluster.documents.spec import Spec
-from simcluster.topology.draft import Draft, Recorder, check_link_count
-from simcluster.topology.links import COMPUTE, EdgeData, Graph, LinkSpec, Name, add_gpus, add_nics, connect
+from simcluster.topology.draft import ClusterDraft, RecordingGraph, check_link_count
+from simcluster.topology.links import COMPUTE, EdgeData, Graph, LinkSpec, Name, add_gpus, add_nics, connect_pairs
 
 Place = Literal["gpu", "pcie", "host"]
 Few = Annotated[int, Field(strict=True, ge=1, le=1024)]
-"""Parts of one machine."""
+"""Number of parts of one machine."""
 
 
 @dataclass(frozen=True, slots=True)
 class NicPort:
-    """NIC that every machine has, by its place in a machine, and the link by which it joins a fabric.
+    """NIC at one index in every node, and the link between this NIC and a fabric switch.
 
     ``rail`` numbers the NICs of a tray in the network.
     """
@@ -37,7 +37,7 @@ class NicPort:
 
 
 class NicSpec(Spec):
-    """Identical NICs of a node.
+    """Group of identical NICs of a node.
 
     A NIC with several ``ports`` represents several that are driven as one, every message striped over them (NCCL merges
     the ports of a card; the AWS plug-in the cards of a GPU). Planes are copies of a network that never meet.
@@ -73,17 +73,17 @@ class HostSpec(Spec):
     """Link between two host bridges."""
 
     @model_validator(mode="after")
-    def _bridges_are_linked(self) -> Self:
+    def _check_bridge_link(self) -> Self:
         if self.count > 1 and self.between is None:
             raise InputError(
-                f"{self.count} host bridges need a link between them: give between, such as "
-                "{preset: upi-sapphire-rapids}, or count: 1"
+                f"{self.count} host bridges need a link to each other: add between: "
+                "{preset: upi-sapphire-rapids}, or set count: 1"
             )
         return self
 
 
 class MachineSpec(Spec):
-    """A node: a box of GPUs, or a rack of such boxes whose GPUs share one NVLink domain.
+    """Node hardware: a box of GPUs, or a rack of such boxes whose GPUs share one NVLink domain.
 
     All NVSwitch chips are one node without a separate limit.  PCIe switches are linked to NICs (``pcie``) and to host
     bridges.  Without PCIe switches GPUs hang on the host bridge, if there is one, and NICs on GPUs, if ``at`` says so
@@ -110,7 +110,7 @@ class MachineSpec(Spec):
 
     @property
     def num_gpus(self) -> int:
-        """Number of GPUs of the machine, over all trays."""
+        """Number of GPUs of the node, over all trays."""
         return self.gpus * self.trays
 
     @model_validator(mode="after")
@@ -124,38 +124,38 @@ class MachineSpec(Spec):
         if self.trays > 1 and self.nvlink is None:
             yield (
                 ("trays",),
-                f"{self.trays} trays make one machine by NVLink: give nvlink, or trays: 1 and more nodes",
+                f"{self.trays} trays form one node only by NVLink: add nvlink, or set trays: 1 and use more nodes",
             )
         if self.mesh is not None and self.nvlink is not None:
             yield (
                 ("mesh",),
-                "the machine has nvlink, too; GPUs meet in switches (nvlink) or each other (mesh): give one",
+                "mesh and nvlink are both set; GPUs are linked directly (mesh) or by NVSwitches (nvlink): remove one",
             )
         per_switch = self.gpus_per_pcie_switch
         if per_switch and self.gpus % per_switch:
-            what = f"{per_switch} does not divide the {self.gpus} GPUs"
+            what = f"{self.gpus} GPUs are not divisible by {per_switch} per PCIe switch"
             yield (
                 ("gpus_per_pcie_switch",),
-                f"{what}; every PCIe switch has as many: use one of {_list_divisors(self.gpus)}",
+                f"{what}; every PCIe switch must have the same number: use one of {_list_divisors(self.gpus)}",
             )
         if not self.nics:
-            yield ("nics",), "is empty; give at least one group of NICs, such as {count: 8, link: {preset: ndr}}"
+            yield ("nics",), "has no entry; add at least one group of NICs, such as {count: 8, link: {preset: ndr}}"
         for i, nic in enumerate(self.nics):
-            where, places = self._place_of_nic(nic), self._count_places(self._place_of_nic(nic))
+            where, places = self._nic_attachment(nic), self._count_attachment_points(self._nic_attachment(nic))
             if not places:
                 having = "gpus_per_pcie_switch" if where == "pcie" else "host"
-                yield ("nics", i, "at"), f"the machine has no {where}: give {having}, or leave at out"
+                yield ("nics", i, "at"), f"the node has no {_NAMES[where]} for 'at': {where}; add {having} or drop 'at'"
             elif where != "host" and nic.count % places and places % nic.count:
                 what = f"{nic.count} NICs do not spread evenly over {places} {_NAMES[where]}"
                 yield ("nics", i, "count"), f"{what}; use a multiple of {places}, or one of {_list_divisors(places)}"
 
-    def _place_of_nic(self, nic: NicSpec) -> Place:
+    def _nic_attachment(self, nic: NicSpec) -> Place:
         if nic.at is not None:
             return nic.at
         return "pcie" if self.gpus_per_pcie_switch else "host" if self.host else "gpu"
 
-    def _count_places(self, where: Place) -> int:
-        """Return the number of places of a kind (GPU, PCIe switch, host bridge) at which a box can have NICs."""
+    def _count_attachment_points(self, where: Place) -> int:
+        """Return the number of GPUs, PCIe switches or host bridges of a box to which NICs can attach."""
         if where == "pcie":
             return self.gpus // self.gpus_per_pcie_switch if self.gpus_per_pcie_switch else 0
         if where == "host":
@@ -166,19 +166,19 @@ class MachineSpec(Spec):
 
     # --- building ----------------------------------------------------------------------------------------------------
 
-    def add(self, draft: Draft, machines: int) -> list[NicPort]:
-        """Add equal machines to a draft; return each machine's ports to the fabrics, in order.
+    def add_to_draft(self, draft: ClusterDraft, machines: int) -> list[NicPort]:
+        """Add ``machines`` equal nodes to a draft; return the NIC ports that each of them has, in order.
 
         Nodes: node0.gpu0, node0.nvswitch, node0.pcie0, node0.host0, node0.nic0 (node0.storage-nic0 in a network of that
         name), ...; in a rack of trays rack0.nvswitch, rack0.tray0.gpu0, ...
         """
         check_link_count(
-            machines * self.trays * max(self.gpus, *(nic.count for nic in self.nics)), "of a kind inside machines"
+            machines * self.trays * max(self.gpus, *(nic.count for nic in self.nics)), "of one type inside nodes"
         )
         meshed = {"GPU - GPU": self.gpus if self.mesh else 1, "host - host": self.host.count if self.host else 1}
         for of, parts in meshed.items():
-            check_link_count(machines * self.trays * (parts * (parts - 1) // 2), f"{of} inside machines")
-        graph = Recorder()
+            check_link_count(machines * self.trays * (parts * (parts - 1) // 2), f"{of} inside nodes")
+        graph = RecordingGraph()
         ports: list[tuple[str, NicPort]] = []
         name = "rack" if self.trays > 1 else "node"
         domain = f"{name}0"
@@ -188,7 +188,7 @@ class MachineSpec(Spec):
             ports += self._add_nics(graph, box)
         if self.nvlink:
             graph.add_node(f"{domain}.nvswitch", kind="nvswitch")
-        draft.stamp(graph, machines, name)
+        draft.add_machines(graph, machines, name)
         place = {node: number for number, node in enumerate(graph)}
         return [replace(port, nic=place[nic]) for nic, port in ports]
 
@@ -198,46 +198,45 @@ class MachineSpec(Spec):
         if self.trays > 1:
             graph.add_nodes_from(gpus, tray=tray)
         if self.nvlink:
-            connect(graph, ((gpu, f"{domain}.nvswitch") for gpu in gpus), self.nvlink.link("nvlink"))
+            connect_pairs(graph, ((gpu, f"{domain}.nvswitch") for gpu in gpus), self.nvlink.link_attributes("nvlink"))
         if self.mesh:
             pairs = [(a, b) for i, a in enumerate(gpus) for b in gpus[i + 1 :]]
-            connect(graph, pairs, self.mesh.link("nvlink"))
+            connect_pairs(graph, pairs, self.mesh.link_attributes("nvlink"))
         below = gpus
-        pcie = self.pcie.link("pcie")
+        pcie = self.pcie.link_attributes("pcie")
         if self.gpus_per_pcie_switch:
-            below = [f"{box}.pcie{i}" for i in range(self._count_places("pcie"))]
+            below = [f"{box}.pcie{i}" for i in range(self._count_attachment_points("pcie"))]
             graph.add_nodes_from(below, kind="pcie")
-            connect(graph, _pair_evenly(gpus, below), pcie)
+            connect_pairs(graph, _pair_evenly(gpus, below), pcie)
         if self.host:
             bridges = [f"{box}.host{i}" for i in range(self.host.count)]
             graph.add_nodes_from(bridges, kind="host")
-            connect(
-                graph, _pair_evenly(below, bridges), self.host.upstream.link("pcie") if self.host.upstream else pcie
-            )
+            upstream = self.host.upstream.link_attributes("pcie") if self.host.upstream else pcie
+            connect_pairs(graph, _pair_evenly(below, bridges), upstream)
             pairs = [(a, b) for i, a in enumerate(bridges) for b in bridges[i + 1 :]]
             if self.host.between:
-                connect(graph, pairs, self.host.between.link("pcie"))
+                connect_pairs(graph, pairs, self.host.between.link_attributes("pcie"))
 
     def _add_nics(self, graph: Graph, box: str) -> Iterator[tuple[str, NicPort]]:
         numbered: dict[tuple[str, int], int] = {}
         fewer: dict[Place, int] = {}  # groups so far with fewer NICs than there are places
         for group in self.nics:
-            where = self._place_of_nic(group)
+            where = self._nic_attachment(group)
             first = numbered.get((group.network, group.plane), 0)
             numbered[group.network, group.plane] = first + group.count
             plane = f"plane{group.plane}-" if any(nic.plane for nic in self.nics) else ""
             kind = f"{'' if group.network == COMPUTE else group.network + '-'}{plane}nic"
             nics = [f"{box}.{kind}{first + i}" for i in range(group.count)]
             add_nics(graph, nics, group.ports, group.network)
-            places = [f"{box}.{where}{i}" for i in range(self._count_places(where))]
+            places = [f"{box}.{where}{i}" for i in range(self._count_attachment_points(where))]
             if len(nics) < len(places) and where == "gpu":
                 pairs = _pair_with_shared_nics(nics, places)
             else:
-                pairs = _pair_evenly(nics, places, turn=fewer.get(where, 0))
+                pairs = _pair_evenly(nics, places, shift=fewer.get(where, 0))
                 fewer[where] = fewer.get(where, 0) + (len(nics) < len(places))
-            slot = (group.pcie or self.pcie).link("pcie")
-            connect(graph, pairs, _bundle_links(slot, group.slots, "slots"))
-            link = _bundle_links(group.link.link("network"), group.ports, "ports")
+            slot = (group.pcie or self.pcie).link_attributes("pcie")
+            connect_pairs(graph, pairs, _bundle_links(slot, group.slots, "slots"))
+            link = _bundle_links(group.link.link_attributes("network"), group.ports, "ports")
             for i, nic in enumerate(nics):
                 yield nic, NicPort(-1, first + i, group.network, group.plane, link)
 
@@ -245,22 +244,22 @@ class MachineSpec(Spec):
 _NAMES = {"gpu": "GPUs", "pcie": "PCIe switches", "host": "host bridges"}
 
 
-def _pair_evenly(lower: list[str], upper: list[str], turn: int = 0) -> Iterable[tuple[str, str]]:
-    """Pair each of ``lower`` with one of ``upper``, in order and evenly; ``turn`` shifts the pairing."""
+def _pair_evenly(lower: list[str], upper: list[str], shift: int = 0) -> Iterable[tuple[str, str]]:
+    """Pair each node of ``lower`` with one of ``upper``, in order and evenly; ``shift`` shifts the pairing."""
     gap = max(1, len(upper) // len(lower))
-    return ((node, upper[i * len(upper) // len(lower) + turn % gap]) for i, node in enumerate(lower))
+    return ((node, upper[i * len(upper) // len(lower) + shift % gap]) for i, node in enumerate(lower))
 
 
 def _pair_with_shared_nics(nics: list[str], gpus: list[str]) -> Iterable[tuple[str, str]]:
     return ((nic, gpu) for gpu, nic in _pair_evenly(gpus, nics))
 
 
-def _bundle_links(link: EdgeData, count: int, of: str) -> EdgeData:
-    """Return the attributes of ``count`` equal links that are used as one."""
+def _bundle_links(link: EdgeData, count: int, label: str) -> EdgeData:
+    """Return the attributes of one link that combines ``count`` equal links."""
     if count == 1:
         return link
     together: dict[str, Any] = {key: link[key] * count for key in ("line_rate", "bandwidth")}
-    return link | together | {"source": f"{count} {of} as one; {link['source']}"}
+    return link | together | {"source": f"{count} {label} as one; {link['source']}"}
 
 
 def _list_divisors(number: int) -> str:

@@ -1,4 +1,4 @@
-"""Real nodes on a fat tree: DGX with NVSwitch and one NIC per GPU, and PCIe boxes that share NICs.
+"""Topology kinds ``dgx`` (NVSwitch, one NIC per GPU) and ``pcie_box`` (shared NICs), on a fat tree.
 
 Idealised on purpose: all NVSwitch chips of a node are one graph node without a limit, and PCIe is omitted where nothing
 contends for it. ``fabrics`` (kind machines) makes such nodes part by part.
@@ -11,13 +11,13 @@ from typing import ClassVar, Literal, Self
 from pydantic import model_validator
 
 from simcluster.base.errors import InputError
-from simcluster.documents.spec import Count
-from simcluster.topology.cluster import Cluster, cluster_of_draft
-from simcluster.topology.draft import Draft, Recorder, check_gpu_count, check_link_count
-from simcluster.topology.links import COMPUTE, EdgeData, Graph, LinkSpec, Title, add_gpus, add_nics, connect
+from simcluster.documents.base_spec import Count
+from simcluster.topology.cluster import Cluster, make_cluster_from_draft
+from simcluster.topology.draft import ClusterDraft, RecordingGraph, check_gpu_count, check_link_count
+from simcluster.topology.links import COMPUTE, EdgeData, Graph, LinkSpec, Title, add_gpus, add_nics, connect_pairs
 from simcluster.topology.machine_parts import NicPort
 from simcluster.topology.spec import Fields, TopologySpec
-from simcluster.topology.trees import Site, TreeSpec
+from simcluster.topology.trees import FabricBuilder, TreeSpec
 
 _CABLE = {"line_rate": "50 GB/s", "latency": "1 us"}
 
@@ -56,33 +56,33 @@ class DgxSpec(TopologySpec):
     """Rail-optimised fat tree that connects the NICs of all nodes."""
 
     @model_validator(mode="after")
-    def _one_nic_per_gpu(self) -> Self:
+    def _check_nic_count(self) -> Self:
         if self.nics_per_node not in (None, self.gpus_per_node):
             raise InputError(
-                f"nics_per_node is {self.nics_per_node} and gpus_per_node {self.gpus_per_node}; kind dgx has one NIC "
-                "per GPU: leave nics_per_node out, or use kind pcie_box or graph for shared NICs"
+                f"nics_per_node is {self.nics_per_node}, but kind dgx needs one NIC per GPU ({self.gpus_per_node}): "
+                "remove nics_per_node, or use kind pcie_box or graph for shared NICs"
             )
         return self
 
     @model_validator(mode="after")
-    def _not_too_large(self) -> Self:
+    def _check_size(self) -> Self:
         check_gpu_count(self.nodes * self.gpus_per_node)
         return self
 
     def build(self) -> Cluster:
         """Build the cluster: node0.gpu0, node0.nic0, node0.nvswitch, ..., unit0.leaf0 (rail 0), ..., spine0, ..."""
-        graph, rails = Recorder(), range(self.gpus_per_node)
+        graph, rails = RecordingGraph(), range(self.gpus_per_node)
         gpus, nics = ([f"node0.{part}{i}" for i in rails] for part in ("gpu", "nic"))
         add_gpus(graph, ((gpu, 0, i) for i, gpu in enumerate(gpus)))
         graph.add_node("node0.nvswitch", kind="nvswitch")
         add_nics(graph, nics)
-        connect(graph, ((gpu, "node0.nvswitch") for gpu in gpus), self.nvlink.link("nvlink"))
-        connect(graph, zip(gpus, nics, strict=True), self.pcie.link("pcie"))
-        draft = Draft()
-        draft.stamp(graph, self.nodes, "node", ("gpu", "nvswitch", "nic"))
-        ports = _make_nic_ports(graph, self.nic.link("infiniband"))
-        self.fabric.add_by_rail(Site(draft, COMPUTE), ports, self.nodes)
-        return cluster_of_draft(self.name, self.device, draft, self.routing, self.nccl)
+        connect_pairs(graph, ((gpu, "node0.nvswitch") for gpu in gpus), self.nvlink.link_attributes("nvlink"))
+        connect_pairs(graph, zip(gpus, nics, strict=True), self.pcie.link_attributes("pcie"))
+        draft = ClusterDraft()
+        draft.add_machines(graph, self.nodes, "node", ("gpu", "nvswitch", "nic"))
+        ports = _make_nic_ports(graph, self.nic.link_attributes("infiniband"))
+        self.fabric.add_tree_by_rail(FabricBuilder(draft, COMPUTE), ports, self.nodes)
+        return make_cluster_from_draft(self.name, self.device, draft, self.routing, self.nccl)
 
 
 class PcieBoxSpec(TopologySpec):
@@ -113,21 +113,22 @@ class PcieBoxSpec(TopologySpec):
     """Fat tree that connects the NICs of all nodes."""
 
     @model_validator(mode="after")
-    def _not_too_large(self) -> Self:
+    def _check_size(self) -> Self:
         check_gpu_count(self.nodes * self.gpus_per_node)
         check_link_count(self.nodes * self.nics_per_node, "nic - leaf")
         return self
 
     def build(self) -> Cluster:
         """Build the cluster: node0.gpu0, node0.pcie0, node0.host, node0.nic0, ..., leaf0, ..., spine0, ..."""
-        graph = Recorder()
-        pcie = self.pcie.link("pcie")
-        upstream = pcie if self.upstream is None else self.upstream.link("pcie")
+        graph = RecordingGraph()
+        pcie = self.pcie.link_attributes("pcie")
+        upstream = pcie if self.upstream is None else self.upstream.link_attributes("pcie")
         self._add_machine(graph, pcie, upstream)
-        draft = Draft()
-        draft.stamp(graph, self.nodes, "node")
-        self.fabric.add_by_unit(Site(draft, COMPUTE), _make_nic_ports(graph, self.nic.link("ethernet")), self.nodes)
-        return cluster_of_draft(self.name, self.device, draft, self.routing, self.nccl)
+        draft = ClusterDraft()
+        draft.add_machines(graph, self.nodes, "node")
+        ports = _make_nic_ports(graph, self.nic.link_attributes("ethernet"))
+        self.fabric.add_tree_by_unit(FabricBuilder(draft, COMPUTE), ports, self.nodes)
+        return make_cluster_from_draft(self.name, self.device, draft, self.routing, self.nccl)
 
     def _add_machine(self, graph: Graph, pcie: EdgeData, upstream: EdgeData) -> None:
         gpus = [f"node0.gpu{i}" for i in range(self.gpus_per_node)]
@@ -138,12 +139,12 @@ class PcieBoxSpec(TopologySpec):
         graph.add_nodes_from(dict.fromkeys(switch_of), kind="pcie")
         graph.add_node(host, kind="host")
         graph.add_nodes_from(nics, kind="nic")
-        connect(graph, zip(gpus, switch_of, strict=True), pcie)
-        connect(graph, ((switch, host) for switch in dict.fromkeys(switch_of)), upstream)
-        connect(graph, ((host, nic) for nic in nics), pcie)
+        connect_pairs(graph, zip(gpus, switch_of, strict=True), pcie)
+        connect_pairs(graph, ((switch, host) for switch in dict.fromkeys(switch_of)), upstream)
+        connect_pairs(graph, ((host, nic) for nic in nics), pcie)
 
 
 def _make_nic_ports(graph: Graph, link: EdgeData) -> list[NicPort]:
-    """Return the NICs of a machine, each a separate rail."""
+    """Return the ports of a node's NICs, each NIC on a separate rail."""
     nics = [place for place, node in enumerate(graph) if graph.nodes[node]["kind"] == "nic"]
     return [NicPort(place, rail, COMPUTE, 0, link) for rail, place in enumerate(nics)]

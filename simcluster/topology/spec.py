@@ -1,4 +1,4 @@
-"""Base of topology documents: routing of the network, GPU type, and construction of the cluster."""
+"""Base of topology documents: routing policy, GPU type, and construction of the cluster."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from typing import Annotated, Any, ClassVar, Self, TypeAlias
 from pydantic import AfterValidator, BeforeValidator
 
 from simcluster.base.units import Bytes
+from simcluster.documents.base_spec import Spec
 from simcluster.documents.catalogue.devices import device_names
-from simcluster.documents.kinds import A_PATH, FileForms
-from simcluster.documents.spec import Spec
+from simcluster.documents.field_annotations import A_PATH, SchemaAlternatives
 from simcluster.topology.cluster import Cluster
 from simcluster.topology.links import Name, Title
 from simcluster.topology.policies import STATIC, RoutingSpec
 from simcluster.traffic.nccl.platforms import load_platform, platform_names
 
 NcclPlatform: TypeAlias = Annotated[str, AfterValidator(lambda name: load_platform(name).name)]
-"""The name of one of NCCL's platforms."""
+"""Name of an NCCL platform (node type that NCCL's tuner knows)."""
 
 Fields: TypeAlias = Mapping[str, Any]
-"""Fields of a document, as they are written."""
+"""Fields of a topology document, as the user writes them."""
 
 
 class HostMemorySize(Spec):
@@ -38,7 +38,7 @@ def _parse_size(value: object) -> object:
 
 
 class TopologySpec(Spec):
-    """A cluster as a document of one ``kind``, which a class below gives fields and ``build``.
+    """Base of all topology kinds: a document that describes a cluster, and the method that builds the cluster.
 
     ``EXAMPLE`` are the fields of a small one, which the tests of all topologies build.
     """
@@ -47,22 +47,26 @@ class TopologySpec(Spec):
 
     routing: RoutingSpec = STATIC
     """Routing policy: how a flow chooses among equally short paths."""
-    nccl: Annotated[NcclPlatform | None, FileForms(lambda: (tuple(platform_names()), type(None)))] = None
+    nccl: Annotated[NcclPlatform | None, SchemaAlternatives(lambda: (tuple(platform_names()), type(None)))] = None
     """NCCL platform that sets latencies and rates of collectives (simcluster list platforms); default: none, only the
     links count."""
-    host_memory: Annotated[HostMemorySize | None, BeforeValidator(_parse_size), FileForms(lambda: (..., str))] = None
+    host_memory: Annotated[
+        HostMemorySize | None, BeforeValidator(_parse_size), SchemaAlternatives(lambda: (..., str))
+    ] = None
     """CPU memory of one node; default: unknown, so that offloading is not checked against it."""
     kind: str
     name: Title
     """Name of the cluster."""
-    device: Annotated[Name | dict[str, object], FileForms(lambda: (tuple(device_names()), A_PATH, {"type": "object"}))]
+    device: Annotated[
+        Name | dict[str, object], SchemaAlternatives(lambda: (tuple(device_names()), A_PATH, {"type": "object"}))
+    ]
     """GPU of the cluster: a built-in name, the path of a device file, or a mapping of base and changed values."""
 
     @classmethod
-    def small(cls, kind: str) -> Self:
-        """Return the example, with H100 unless it states another GPU."""
+    def from_example(cls, kind: str) -> Self:
+        """Return the example topology of this class (``EXAMPLE``), with H100 GPUs unless the example names others."""
         return cls.model_validate({"kind": kind, "device": "h100", **cls.EXAMPLE})
 
     @abstractmethod
     def build(self) -> Cluster:
-        """Build the cluster's graph of GPUs, switches and links; InputError where GPUs cannot reach each other."""
+        """Build the cluster; raise InputError if some GPUs cannot reach each other."""

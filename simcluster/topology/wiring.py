@@ -1,4 +1,4 @@
-"""Names, links and routes of a cluster from its graph, including switch trees and paths to host memory."""
+"""Links and routes of a cluster, computed from its graph."""
 
 from __future__ import annotations
 
@@ -12,26 +12,24 @@ import numpy as np
 
 from simcluster.base.arrays import Floats, Int32s, Ints
 from simcluster.base.errors import InputError
-from simcluster.base.link_columns import LinkValues, PerLink, TreeFlows
+from simcluster.base.link_columns import LinkColumn, LinkValues, TreeFlows
 from simcluster.topology.access_paths import WHOLE, ShortestPaths, Spread, split_evenly
-from simcluster.topology.links import Graph, compute_part, label_for_attributes
+from simcluster.topology.links import Graph, collective_network, label_for_attributes
 from simcluster.topology.policies import RoutingSpec
 from simcluster.topology.routing import Router
 
 
-def host_way(graph: Graph, link_index: Mapping[tuple[str, str], int], gpu: str, direction: str) -> Spread:
-    """Return the links from a GPU to host memory (``direction`` "d2h") or back ("h2d"), in order.
+def find_host_memory_route(graph: Graph, link_index: Mapping[tuple[str, str], int], gpu: str, direction: str) -> Spread:
+    """Return the links between a GPU and host memory, in order: from the GPU ("d2h") or to it ("h2d").
 
     "storage": from host memory to the fabric, none on a node without one; "peers": there and back. InputError without
     any.
     """
     if direction in ("storage", "peers"):
-        cables = _nic_links(graph, gpu)
+        cables = _nic_uplinks(graph, gpu)
         parts = split_evenly(WHOLE, len(cables)) if cables else []
         ways = [cables] if direction == "storage" else [cables, [(switch, port) for port, switch in cables]]
-        return tuple(
-            [(link_index[cable], part / WHOLE) for way in ways for cable, part in zip(way, parts, strict=True)]
-        )
+        return tuple([(link_index[link], part / WHOLE) for way in ways for link, part in zip(way, parts, strict=True)])
     nodes = _path_to_host(graph, gpu, direction)
     if direction == "h2d":
         nodes.reverse()
@@ -39,7 +37,7 @@ def host_way(graph: Graph, link_index: Mapping[tuple[str, str], int], gpu: str, 
 
 
 def _path_to_host(graph: Graph, gpu: str, direction: str) -> list[str]:
-    """Return the graph nodes from a GPU to the nearest host bridge, or over the GPU's PCIe link."""
+    """Return the graph nodes from a GPU to the nearest host bridge; without a bridge, the ends of its PCIe link."""
     near = graph.adj if direction == "d2h" else graph.pred
     paths = [[gpu]]
     seen = {gpu: None}
@@ -61,7 +59,7 @@ def _path_to_host(graph: Graph, gpu: str, direction: str) -> list[str]:
     )
 
 
-def _nic_links(graph: Graph, gpu: str) -> list[tuple[str, str]]:
+def _nic_uplinks(graph: Graph, gpu: str) -> list[tuple[str, str]]:
     """Return the links from the NICs nearest to a GPU (or the GPU itself) to their switches."""
     kinds = graph.nodes(data="kind")
     near, seen = [gpu], {gpu: None}
@@ -75,10 +73,10 @@ def _nic_links(graph: Graph, gpu: str) -> list[tuple[str, str]]:
     return []
 
 
-def find_meeting_paths(
+def find_paths_to_common_switch(
     router: Router, links: Sequence[tuple[str, str]], gpus: Sequence[int], hosts: Sequence[int], turn: int
 ) -> list[list[str]]:
-    """Return for each GPU the nodes up to the switch in which all of them meet; ``hosts`` has each one's machine.
+    """Return each GPU's path (graph nodes) to the switch where all paths meet; ``hosts`` has each GPU's node.
 
     Of equally near switches it is number ``turn`` (modulo how many there are, in natural order of names). InputError
     when there is none.
@@ -87,48 +85,48 @@ def find_meeting_paths(
     for gpu, host in zip(gpus, hosts, strict=True):
         other = next((other for other, at in zip(gpus, hosts, strict=True) if at != host), None)
         if other is None:
-            raise InputError(f"{router.gpus[gpu]} and the others of its group share no switch that could reduce")
+            raise InputError(f"{router.gpus[gpu]} and its group share no switch that can reduce; use another algorithm")
         exits.append([router.gpus[gpu]])  # to the first switch of the fabric, on its route to another machine
         for link in router.route(gpu, other):
             exits[-1].append(links[link][1])
             if exits[-1][-1] in router.ways.switches:
                 break
     top = _find_common_switch(router.ways, list(dict.fromkeys(path[-1] for path in exits)), turn)
-    return [path + _path_to_top(router.ways, path[-1], top) for path in exits]
+    return [path + _path_to_switch(router.ways, path[-1], top) for path in exits]
 
 
-def links_both_ways(router: Router, path: Sequence[str]) -> tuple[Spread, Spread]:
-    """Return the links along a path of graph nodes, and the links back."""
+def links_there_and_back(router: Router, path: Sequence[str]) -> tuple[Spread, Spread]:
+    """Return the links along a path of graph nodes, and the links of the same path in reverse."""
     index = router.link_index
     pairs = [list(itertools.pairwise(way)) for way in (path, path[::-1])]
     for a, b in itertools.chain(*pairs):
         if (a, b) not in index:
-            raise InputError(f"no link from {a} to {b}: what is reduced in a switch comes back the way it went")
+            raise InputError(f"in-network reduction needs a link from {a} to {b}; add it, or use another algorithm")
     up, down = (tuple([(index[pair], 1.0) for pair in way]) for way in pairs)
     return up, down
 
 
 def _find_common_switch(ways: ShortestPaths, leaves: Sequence[str], turn: int) -> str:
-    """Return the switch nearest to the farthest of these leaves; of several, the one nearest to all leaves."""
+    """Return the switch that is nearest to the farthest of these leaves; ties: least total distance."""
     cost: dict[str, tuple[int, int]] = {}
-    hops = [ways.hops_across(((leaf, 0),)) for leaf in leaves]
+    hops = [ways.hops_by_switch(((leaf, 0),)) for leaf in leaves]
     for switch in hops[0]:
         if all(switch in each for each in hops):
             distances = [each[switch] for each in hops]
             cost[switch] = max(distances), sum(distances)
     if not cost:
-        raise InputError(f"the switches {leaves[0]} and {leaves[-1]} have no switch above both that could reduce")
+        raise InputError(f"no switch above {leaves[0]} and {leaves[-1]} can reduce their data; use another algorithm")
     best = min(cost.values())
-    found = ways.in_order(switch for switch, each in cost.items() if each == best)
+    found = ways.sort_by_name(switch for switch, each in cost.items() if each == best)
     return found[turn % len(found)]
 
 
-def _path_to_top(ways: ShortestPaths, leaf: str, top: str) -> list[str]:
+def _path_to_switch(ways: ShortestPaths, leaf: str, top: str) -> list[str]:
     towards, path = ((top, 0),), [leaf]
-    if leaf not in ways.hops_across(towards):
-        raise InputError(f"there is no way from switch {leaf} to {top}, in which its traffic would be reduced")
+    if leaf not in ways.hops_by_switch(towards):
+        raise InputError(f"no path from switch {leaf} to switch {top}, which reduces its data; use another algorithm")
     while path[-1] != top:
-        path.append(ways.onward(towards, path[-1])[0])
+        path.append(ways.next_switches(towards, path[-1])[0])
     return path[1:]
 
 
@@ -137,7 +135,7 @@ Rows: TypeAlias = tuple[Ints, Ints, Floats]
 
 
 class LinkKind(NamedTuple):
-    """Kind of link: the report labels of both ends, and the medium."""
+    """Kind of link: labels of both ends for reports, and the medium."""
 
     begin: str
     end: str
@@ -145,7 +143,7 @@ class LinkKind(NamedTuple):
 
 
 def find_link_kinds(graph: Graph, links: Sequence[tuple[str, str]]) -> tuple[Ints, list[LinkKind]]:
-    """Return the kinds of links that are given by their nodes in a graph."""
+    """Return each link's kind number, and the list of kinds; links are pairs of graph nodes."""
     labels = {node: label_for_attributes(data) for node, data in graph.nodes(data=True)}
     known: dict[LinkKind, int] = {}
     kinds = [LinkKind(labels[a], labels[b], str(graph[a][b]["medium"])) for a, b in links]
@@ -153,7 +151,7 @@ def find_link_kinds(graph: Graph, links: Sequence[tuple[str, str]]) -> tuple[Int
 
 
 class Wiring:
-    """Names, links and routes of a cluster with a graph; ``Regular`` gives the same without one."""
+    """Names, links and routes of a cluster with a graph; ``RegularWiring`` provides the same without a graph."""
 
     def __init__(self, graph: Graph, gpus: tuple[str, ...], hosts: Sequence[int], routing: RoutingSpec) -> None:
         self.routing = routing
@@ -167,69 +165,69 @@ class Wiring:
 
     @cached_property
     def link_index(self) -> dict[tuple[str, str], int]:
-        """Number of a link by its nodes."""
+        """Link numbers by the names of both ends."""
         return {link: number for number, link in enumerate(self.links)}
 
     @cached_property
     def switches(self) -> tuple[str, ...]:
-        """Names of the switches of the collectives' network."""
+        """Names of the switches of the network that collectives use."""
         nodes = self.graph.nodes(data=True)
         return tuple(node for node, data in nodes if data["kind"] == "switch" and "network" not in data)
 
     @cached_property
-    def storage_nics(self) -> bool:
-        """Whether machines have NICs on a network for storage."""
+    def has_storage_nics(self) -> bool:
+        """Whether nodes have separate NICs on a storage network."""
         nodes = self.graph.nodes(data=True)
         return any(data["kind"] == "nic" and data.get("network") == "storage" for _, data in nodes)
 
     @cached_property
     def router(self) -> Router:
-        """Routes of single flows."""
-        return Router(compute_part(self.graph), self.gpus, self.link_index, self.routing)
+        """Router of single flows."""
+        return Router(collective_network(self.graph), self.gpus, self.link_index, self.routing)
 
-    def has(self, node: str) -> bool:
-        """Return whether there is a node of this name."""
+    def has_node(self, node: str) -> bool:
+        """Return whether the cluster has a node of this name."""
         return node in self.graph
 
-    def named(self, links: Ints) -> list[tuple[str, str]]:
-        """Return the names of both ends of some links."""
+    def link_names(self, links: Ints) -> list[tuple[str, str]]:
+        """Return the names of both ends of these links."""
         return [self.links[link] for link in links.tolist()]
 
-    def kinds(self, links: Ints) -> tuple[Ints, list[LinkKind]]:
-        """Return the kind number of some links, and the list of kinds."""
-        return find_link_kinds(self.graph, self.named(links))
+    def link_kinds(self, links: Ints) -> tuple[Ints, list[LinkKind]]:
+        """Return each link's kind number, and the list of kinds."""
+        return find_link_kinds(self.graph, self.link_names(links))
 
-    def rows(self, src: Ints, dst: Ints, number: Ints) -> Rows:
-        """Return the links that flows cross, as rows (flow, link, fraction of its bytes), sorted by flow."""
-        return self.one_by_one(np.flatnonzero(src != dst), src, dst, number)
+    def route_rows(self, src: Ints, dst: Ints, number: Ints) -> Rows:
+        """Return the routes of many flows as rows (flow, link, fraction of the flow's bytes), sorted by flow."""
+        return self.route_one_by_one(np.flatnonzero(src != dst), src, dst, number)
 
-    def one_by_one(self, flows: Ints, src: Ints, dst: Ints, number: Ints) -> Rows:
-        """Return the links that some of the flows cross, found one flow after the other."""
+    def route_one_by_one(self, flows: Ints, src: Ints, dst: Ints, number: Ints) -> Rows:
+        """Return the routes of ``flows`` as rows (flow, link, fraction), computed one flow at a time."""
         rows = [
             (place, link, fraction)
             for place in flows.tolist()
-            for link, fraction in self.router.spread(int(src[place]), int(dst[place]), int(number[place]))
+            for link, fraction in self.router.spread_route(int(src[place]), int(dst[place]), int(number[place]))
         ]
         flow, link, fraction = np.array(rows, dtype=np.float64).reshape(-1, 3).T  # numbers of links are exact
         return flow.astype(np.int64), link.astype(np.int64), fraction
 
-    def loads(self, flows: TreeFlows) -> PerLink | None:
-        """Return None: a graph has no closed form of loads."""
+    def tree_link_loads(self, flows: TreeFlows) -> LinkColumn | None:
+        """Return None: a cluster with a graph has no closed form of loads."""
         del flows
         return None
 
-    def uplinks(self, gpu: int) -> tuple[str, ...]:
-        """Return the NICs of a GPU."""
-        return self.router.uplinks(gpu)
+    def exit_nics(self, gpu: int) -> tuple[str, ...]:
+        """Return the NICs through which a GPU's traffic leaves its node."""
+        return self.router.exit_nics(gpu)
 
     def nvswitch(self, gpu: int) -> str:
-        """Return the NVSwitch of a GPU; "" for none."""
+        """Return the name of the GPU's NVSwitch; "" if it has none."""
         near = self.graph.adj[self.gpus[gpu]]
         return next((node for node in near if self.graph.nodes[node]["kind"] == "nvswitch"), "")
 
     @cached_property
     def meshed(self) -> bool:
-        """Whether every GPU has a link to every other GPU of its machine, if there are several."""
+        """Whether every GPU of a node has a direct link to every other GPU of the node."""
         machines: dict[int, list[str]] = {}
         for gpu, host in zip(self.gpus, self.hosts.tolist(), strict=True):
             machines.setdefault(host, []).append(gpu)
@@ -239,37 +237,37 @@ class Wiring:
         )
 
     @cached_property
-    def all_seats(self) -> tuple[Int32s, Int32s]:
-        """Numbers of the NVSwitch (0: none) and of the NICs (-1 after the last) of all GPUs."""
+    def all_nvswitch_and_nic_numbers(self) -> tuple[Int32s, Int32s]:
+        """NVSwitch number (0: none) and NIC numbers (padded with -1) of every GPU."""
         numbers, gpus = {"": 0}, range(len(self.gpus))
         switches = [numbers.setdefault(self.nvswitch(gpu), len(numbers)) for gpu in gpus]
-        uplinks = [[numbers.setdefault(name, len(numbers)) for name in self.uplinks(gpu)] for gpu in gpus]
+        uplinks = [[numbers.setdefault(name, len(numbers)) for name in self.exit_nics(gpu)] for gpu in gpus]
         nics = np.full((len(gpus), max(map(len, uplinks))), -1, dtype=np.int32)
         for row, own in zip(nics, uplinks, strict=True):
             row[: len(own)] = own
         return np.array(switches, dtype=np.int32), nics
 
-    def seats(self, gpus: Ints) -> tuple[Int32s, Int32s]:
-        """Return numbers of the NVSwitch (0: none) and of the NICs (-1 after the last) of some GPUs."""
-        switches, nics = self.all_seats
+    def nvswitch_and_nic_numbers(self, gpus: Ints) -> tuple[Int32s, Int32s]:
+        """Return each GPU's NVSwitch number (0: none) and its NIC numbers (padded with -1)."""
+        switches, nics = self.all_nvswitch_and_nic_numbers
         return switches[gpus], nics[gpus]
 
-    def switch_ways(self, gpus: Sequence[int], turn: int) -> tuple[tuple[Spread, Spread], ...]:
-        """Return for each GPU its route to the switch in which all of them meet, and the route back."""
+    def routes_to_common_switch(self, gpus: Sequence[int], turn: int) -> tuple[tuple[Spread, Spread], ...]:
+        """Return, for each GPU, the route to the switch where all these GPUs' paths meet, and the route back."""
         inside = dict.fromkeys(self.nvswitch(gpu) for gpu in gpus)
         if len(inside) == 1 and "" not in inside:
-            return tuple(self.nvswitch_ways(gpu) for gpu in gpus)
-        paths = find_meeting_paths(self.router, self.links, gpus, self.hosts[list(gpus)].tolist(), turn)
-        return tuple(links_both_ways(self.router, path) for path in paths)
+            return tuple(self.nvswitch_routes(gpu) for gpu in gpus)
+        paths = find_paths_to_common_switch(self.router, self.links, gpus, self.hosts[list(gpus)].tolist(), turn)
+        return tuple(links_there_and_back(self.router, path) for path in paths)
 
-    def nvswitch_ways(self, gpu: int) -> tuple[Spread, Spread]:
-        """Return the route of a GPU to its NVSwitch, and back."""
-        return links_both_ways(self.router, [self.gpus[gpu], self.nvswitch(gpu)])
+    def nvswitch_routes(self, gpu: int) -> tuple[Spread, Spread]:
+        """Return the route from a GPU to its NVSwitch, and the route back."""
+        return links_there_and_back(self.router, [self.gpus[gpu], self.nvswitch(gpu)])
 
-    def host_way(self, gpu: int, direction: str) -> Spread:
-        """Return the links between a GPU and its host's memory."""
-        return host_way(self.graph, self.link_index, self.gpus[gpu], direction)
+    def host_memory_route(self, gpu: int, direction: str) -> Spread:
+        """Return the links between a GPU and its host's memory, for this copy direction."""
+        return find_host_memory_route(self.graph, self.link_index, self.gpus[gpu], direction)
 
-    def tray(self, gpu: int) -> int:
-        """Return the tray of a GPU in its rack."""
+    def tray_of_gpu(self, gpu: int) -> int:
+        """Return the GPU's tray number in its rack; 0 without trays."""
         return int(self.graph.nodes[self.gpus[gpu]].get("tray", 0))

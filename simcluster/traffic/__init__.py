@@ -1,1 +1,1 @@
-"""Traffic of collectives and sends on links, and the resulting max-min fair rates. Pure."""
+"""Traffic of collectives and sends on links, and the resulting max-min fair rates. No side effects."""

@@ -1,4 +1,4 @@
-"""Hops of collectives as arrays: routes of all hops at once, and their loads on links; trees of chains.
+"""Hops of collectives as arrays: their routes and loads on links, computed for all hops at once.
 
 Pure.
 """
@@ -12,38 +12,38 @@ from itertools import pairwise
 
 import numpy as np
 
-from simcluster.base.arrays import Bools, Floats, Ints, compact
-from simcluster.base.link_columns import PerLink, TreeFlows
-from simcluster.collectives.description import ColumnHops, Hop, HopList, Phase
-from simcluster.collectives.tree import ChainedTrees
+from simcluster.base.arrays import Bools, Floats, Ints, unique_inverse
+from simcluster.base.link_columns import LinkColumn, TreeFlows
+from simcluster.collectives.description import Hop, HopList, LazyHopList, Phase
+from simcluster.collectives.tree import DoubleTreeHops
 from simcluster.traffic.traffic import Fabric
 
 
-def load_chained_trees(fabric: Fabric, gpus: Ints, phases: Sequence[Phase]) -> tuple[float, PerLink] | None:
-    """Return the activity of one group's double tree of chains: its share, and its flows on every link.
+def find_double_tree_loads(fabric: Fabric, gpus: Ints, phases: Sequence[Phase]) -> tuple[float, LinkColumn] | None:
+    """Return a double tree's data share per hop and its flows on every link; None if there is no closed form.
 
     None for other phases, or where the cluster has no closed form.
     """
     if not all(phase.pipelined for phase in phases):
         return None
-    hops = [phase.hops for phase in phases if isinstance(phase.hops, ChainedTrees)]
+    hops = [phase.hops for phase in phases if isinstance(phase.hops, DoubleTreeHops)]
     if not hops or len(hops) < len(phases) or any(each.walks is not hops[0].walks for each in hops):
         return None
     pairs: Counter[tuple[int, int]] = Counter()
     for each in hops:
-        pairs.update(_count_pairs(each))
+        pairs.update(_count_hops_per_pair(each))
     below, above, tree = _tree_edges(hops[0])
     source = np.concatenate([below if each.up else above for each in hops])
     target = np.concatenate([above if each.up else below for each in hops])
     tree = np.tile(tree, len(hops))
     walks = hops[0].walks
     rails = [(order[0], 2 * rail) for rail, order in enumerate(walks.orders)]
-    load = fabric.loads(TreeFlows(gpus.reshape(walks.many, walks.size), pairs, source, target, rails, tree))
-    return None if load is None else (hops[0].share, load)
+    load = fabric.tree_link_loads(TreeFlows(gpus.reshape(walks.many, walks.size), pairs, source, target, rails, tree))
+    return None if load is None else (hops[0].hop_share, load)
 
 
-def _count_pairs(hops: ChainedTrees) -> Counter[tuple[int, int]]:
-    """Return the number of hops between each pair of places inside every node; each chain is in both trees."""
+def _count_hops_per_pair(hops: DoubleTreeHops) -> Counter[tuple[int, int]]:
+    """Count the hops between each pair of local ranks in a node; both trees contain the same chains of ranks."""
     found: Counter[tuple[int, int]] = Counter()
     for order in hops.walks.orders:
         for above, below in pairwise(order):
@@ -51,8 +51,8 @@ def _count_pairs(hops: ChainedTrees) -> Counter[tuple[int, int]]:
     return found
 
 
-def _tree_edges(hops: ChainedTrees) -> tuple[Ints, Ints, Ints]:
-    """Return the node, parent node and tree of hops between the heads of chains, equal on every rail."""
+def _tree_edges(hops: DoubleTreeHops) -> tuple[Ints, Ints, Ints]:
+    """Return arrays (child node, parent node, tree) of the hops between nodes; all rails have the same hops."""
     below = [np.flatnonzero(parents >= 0) for parents in hops.parents]
     above = [parents[own] for own, parents in zip(below, hops.parents, strict=True)]
     tree = np.repeat([0, 1], [len(own) for own in below])
@@ -65,7 +65,7 @@ UNITS = 2.0**20
 
 @dataclass(frozen=True)
 class HopColumns:
-    """Hops of phases in columns, by position in the group; ``weight`` is a hop's share relative to the largest."""
+    """Hops of a collective's phases as arrays, by group position; ``weight`` is relative to the largest share."""
 
     share: float
     weight: Floats
@@ -76,36 +76,36 @@ class HopColumns:
     flow: Ints
 
     @classmethod
-    def of(cls, phases: Sequence[Phase]) -> HopColumns:
-        """Return the hops of all phases in columns, phase by phase."""
+    def from_phases(cls, phases: Sequence[Phase]) -> HopColumns:
+        """Return the hops of all phases as arrays, phase by phase."""
         parts = [cls._as_hop_list(phase.hops) for phase in phases]
-        hops = parts[0] if len(parts) == 1 else HopList.joined(parts)
+        hops = parts[0] if len(parts) == 1 else HopList.concatenate(parts)
         share, flow = float(hops.share.max()), hops.channel + hops.lane
         relay = np.where(hops.relay == hops.source, -1, hops.relay)
         return cls(share, hops.share / share, hops.source, hops.target, relay, hops.channel, flow)
 
     @staticmethod
     def _as_hop_list(hops: Sequence[Hop]) -> HopList:
-        if isinstance(hops, HopList | ColumnHops):
-            return hops if isinstance(hops, HopList) else hops.listed
+        if isinstance(hops, HopList | LazyHopList):
+            return hops if isinstance(hops, HopList) else hops.hop_list
         hops = list(hops)  # of some each look makes them anew
         whole = [(hop.source, hop.target, hop.relay, hop.channel, hop.chunk, hop.lane) for hop in hops]
         source, target, *others = np.array(whole, dtype=np.int64).T
         return HopList(source, target, np.array([hop.share for hop in hops]), *others)
 
-    def turned_back(self, size: int, cut: int) -> tuple[HopColumns, Ints] | None:
-        """Return the hops that begin in the first ``cut`` positions, and the counterpart there of every hop.
+    def fold_into_window(self, group_size: int, window_size: int) -> tuple[HopColumns, Ints] | None:
+        """Return the hops from the first ``window_size`` positions, and for every hop the index of its equivalent.
 
-        Each has its full weight; the positions are ``size``. None where some hop has no such counterpart of equal
+        Each has its full weight; the positions are ``group_size``. None where some hop has no such counterpart of equal
         weight for each of the other parts, or where adding up weights needs rounding.
         """
-        turn = self.source // cut
-        source, target = self.source - turn * cut, (self.target - turn * cut) % size
-        relay = np.where(self.relay < 0, -1, (self.relay - turn * cut) % size)
+        turn = self.source // window_size
+        source, target = self.source - turn * window_size, (self.target - turn * window_size) % group_size
+        relay = np.where(self.relay < 0, -1, (self.relay - turn * window_size) % group_size)
         flows = int(self.flow.max(initial=0)) + 1
-        name = ((source * size + target) * (size + 1) + relay + 1) * flows + self.flow
+        name = ((source * group_size + target) * (group_size + 1) + relay + 1) * flows + self.flow
         names, first, which = np.unique(name, return_index=True, return_inverse=True)
-        turns = size // cut
+        turns = group_size // window_size
         weight = np.bincount(which * turns + turn, self.weight, len(names) * turns).astype(float).reshape(-1, turns)
         units = self.weight * UNITS
         if (weight != weight[:, :1]).any() or (units != np.floor(units)).any():
@@ -114,8 +114,8 @@ class HopColumns:
                      self.flow[first])  # fmt: skip
         return hops, which
 
-    def ways(self, fabric: Fabric, members: Ints) -> tuple[Ints, Ints, Floats, Floats]:
-        """Return the routes of all groups' hops as rows (hop, link, fraction), and the latency (s) of every hop.
+    def hop_routes(self, fabric: Fabric, members: Ints) -> tuple[Ints, Ints, Floats, Floats]:
+        """Return the routes of all groups' hops as rows (hop, link, fraction of bytes), and each hop's latency (s).
 
         Hops are numbered group by group.
         """
@@ -123,24 +123,24 @@ class HopColumns:
         flow = np.tile(self.flow, len(members))
         relayed: Bools = np.tile(self.relay >= 0, len(members))
         if not relayed.any():
-            return fabric.routes(source, target, flow)
+            return fabric.route_rows(source, target, flow)
         relay = np.where(relayed, members[:, self.relay].ravel(), target)
-        first = fabric.routes(source, relay, flow)
+        first = fabric.route_rows(source, relay, flow)
         then = np.flatnonzero(relayed)
-        second = fabric.routes(relay[then], target[then], flow[then])
+        second = fabric.route_rows(relay[then], target[then], flow[then])
         hop = np.append(first[0], then[second[0]])
         order = np.argsort(hop, kind="stable")
         hop, link, fraction = hop[order], np.append(first[1], second[1])[order], np.append(first[2], second[2])[order]
-        return hop, link, fraction, fabric.latencies(hop, link, fraction, len(source))
+        return hop, link, fraction, fabric.route_latencies(hop, link, fraction, len(source))
 
-    def usages(self, hop: Ints, link: Ints, fraction: Floats) -> tuple[Ints, Ints, Floats]:
-        """Return the flows of each group on each link as rows (group, link, flows), sorted, from the routes of hops.
+    def sum_group_flows(self, hop: Ints, link: Ints, fraction: Floats) -> tuple[Ints, Ints, Floats]:
+        """Sum the hops' routes to flows of each group on each link; return sorted arrays (group, link, flows).
 
         Sums are in the order of hops, as for one group.
         """
         group, number = np.divmod(hop, len(self.weight))
         width = int(link.max(initial=0)) + 1
-        there, place = compact(group * width + link)
+        there, place = unique_inverse(group * width + link)
         flows = np.bincount(place, self.weight[number] * fraction, len(there))
         found: Ints = there // width
         return found, there - found * width, flows.astype(np.float64)

@@ -66,15 +66,15 @@ def _unfolded(self: Any, capacity: Any, *_: Any) -> Any:
 
 
 def _not_alike(*_: Any, **__: Any) -> None:
-    from simcluster.symmetry.quotient import NotAlikeError
+    from simcluster.symmetry.quotient import NotSymmetricError
 
-    raise NotAlikeError
+    raise NotSymmetricError
 
 
 def _one_by_one(self: Any, src: Any, dst: Any, number: Any) -> Any:
     from simcluster.topology.wiring import Wiring
 
-    return Wiring.rows(self, src, dst, number)
+    return Wiring.route_rows(self, src, dst, number)
 
 
 def _graphs(name: str, device: Any, draft: Any, routing: Any, nccl: Any = None) -> Any:
@@ -84,9 +84,9 @@ def _graphs(name: str, device: Any, draft: Any, routing: Any, nccl: Any = None) 
 
 
 def _not_quick(*_: Any) -> Any:
-    from simcluster.studies.sweep.stage_network import NotQuickError
+    from simcluster.studies.sweep.stage_network import NeedsFullRunError
 
-    raise NotQuickError("switched off")
+    raise NeedsFullRunError("switched off")
 
 
 def _no_bound(*_: Any) -> float:
@@ -95,26 +95,33 @@ def _no_bound(*_: Any) -> float:
 
 SWITCHES: dict[str, Switch] = {
     "all on": nullcontext,
-    "symmetry: fold": _patched("symmetry.folding:Symmetry", "folding", _unfolded),
-    "symmetry: quotient": _patched("symmetry.folding:Symmetry", "_windows_that_fold", lambda _: iter(())),
-    "symmetry: cells": _patched("symmetry.folding", "make_cells", _not_alike),
-    "symmetry: barriers": _patched("symmetry.communicators", "has_links_alone", lambda programs, axis: False),
+    "symmetry: fold": _patched("symmetry.folding:SymmetryFinder", "fold_job", _unfolded),
+    "symmetry: quotient": _patched("symmetry.folding:SymmetryFinder", "_usable_windows", lambda _: iter(())),
+    "symmetry: cells": _patched("symmetry.folding", "divide_into_cells", _not_alike),
+    "symmetry: barriers": _patched("symmetry.communicators", "never_shares_links", lambda programs, axis: False),
     "bulk: regular clusters": _all(
-        *(_patched(f"topology.{where}", "cluster_of_draft", _graphs) for where in ("fabrics", "machines", "uniform"))
+        *(
+            _patched(f"topology.{where}", "make_cluster_from_draft", _graphs)
+            for where in ("fabrics", "machines", "textbook_networks")
+        )
     ),
-    "bulk: routes": _patched("topology.regular:Regular", "rows", _one_by_one),
-    "bulk: hop columns": _patched("symmetry.communicators", "usage_at_once", _nothing),
-    "bulk: chained trees": _patched("traffic.link_usage", "load_chained_trees", _nothing),
-    "quick step": _patched("studies.sweep.quick_rows", "quick_step", _not_quick),
-    "replicas: sweep": _patched("studies.whatif.montecarlo", "REPLICAS", SimpleNamespace(obstacle=lambda _: "off")),
+    "bulk: routes": _patched("topology.regular_wiring:RegularWiring", "route_rows", _one_by_one),
+    "bulk: hop columns": _patched("symmetry.communicators", "batch_link_usage", _nothing),
+    "bulk: chained trees": _patched("traffic.link_usage", "find_double_tree_loads", _nothing),
+    "quick step": _patched("studies.sweep.quick_rows", "quick_step_time", _not_quick),
+    "replicas: sweep": _patched(
+        "studies.whatif.monte_carlo_study", "REPLICAS", SimpleNamespace(obstacle=lambda _: "off")
+    ),
     "search: bounds": _all(
         *(
-            _patched("studies.search.bound:Bounds", name, _no_bound)
-            for name in ("outline", "with_ends", "with_schedule")
+            _patched("studies.search.step_time_bounds:StepTimeBounds", name, _no_bound)
+            for name in ("outline_bound", "bound_with_ends", "bound_with_schedule")
         ),
     ),
-    "search: bounds of schedules": _patched("studies.search.bound:Bounds", "with_schedule", _no_bound),
-    "collector off": _patched("base.gc_paused", "gc", SimpleNamespace(isenabled=lambda: False, disable=lambda: None)),
+    "search: bounds of schedules": _patched(
+        "studies.search.step_time_bounds:StepTimeBounds", "bound_with_schedule", _no_bound
+    ),
+    "collector off": _patched("base.gc_pause", "gc", SimpleNamespace(isenabled=lambda: False, disable=lambda: None)),
 }
 
 
@@ -122,13 +129,13 @@ def searched() -> Any:
     """Layouts on leaves that replicas do not fill, as a search plays them."""
     from simcluster import simulate
     from simcluster.scenario.scenario import load
-    from simcluster.studies.search.plan import searchable_scenario
+    from simcluster.studies.search.plan import make_searchable_scenario
 
     found = []
     for tp in (8, 4):
         layout = {"gpus": 1024, "cluster.nodes": 128, "parallel.tp": tp, "parallel.pp": 16, "parallel.dp": 64 // tp,
                   "training.global_batch": 1536, "pipeline.schedule": "1f1b", "pipeline.chunks": 1}  # fmt: skip
-        found.append(simulate(searchable_scenario(load("gpt3_175b_64xa100", layout))).step_time)
+        found.append(simulate(make_searchable_scenario(load("gpt3_175b_64xa100", layout))).step_time)
     return found
 
 
@@ -176,9 +183,9 @@ def run(row: str, switch: str, limit: float = 0.0) -> Found:
     def late(*_: Any) -> None:
         raise TimeoutError
 
-    from simcluster.scenario import fields
+    from simcluster.scenario import scenario_fields
 
-    fields._build_cluster.cache_clear()  # else clusters and all that is drawn on them stay from the run before
+    scenario_fields._build_cluster.cache_clear()  # else clusters and all that is drawn on them stay from the run before
     signal.signal(signal.SIGPROF, late)
     signal.setitimer(signal.ITIMER_PROF, limit)
     try:

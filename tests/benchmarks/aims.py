@@ -90,8 +90,8 @@ def command(scenario: str, changes: dict[str, Any]) -> Action:
 
 def layouts() -> Action:
     """Return an exact sweep of 1,000 layouts on two processes."""
-    from simcluster.scenario.scenario import Base
-    from simcluster.studies.sweep.quick_rows import measure_quickly
+    from simcluster.scenario.scenario import BaseScenario
+    from simcluster.studies.sweep.quick_rows import simulate_quickly
     from simcluster.studies.sweep.sweep import make_sweep, run_sweep
 
     document, grid = configurations()
@@ -100,8 +100,8 @@ def layouts() -> Action:
         with TemporaryDirectory() as folder:
             path = Path(folder) / "base.yaml"
             path.write_text(json.dumps(document))
-            made = make_sweep(Base(str(path)), {}, rows=grid)
-            rows = run_sweep(made, executor=2, store=Path(folder) / "rows", measure=measure_quickly).rows
+            made = make_sweep(BaseScenario(str(path)), {}, rows=grid)
+            rows = run_sweep(made, executor=2, store=Path(folder) / "rows", measure=simulate_quickly).rows
         return sum(row.get("step_time_s", 0.0) for row in rows)
 
     return action
@@ -136,7 +136,7 @@ def weeks() -> Action:
     except ImportError:
         from simcluster.longrun.replicas import play_replicas as simulate_runs
     scenario = load(WEEKS)
-    run = build.long_run_of(scenario, states.StepStates(scenario))
+    run = build.long_run_of(scenario, states.ClusterStateSimulator(scenario))
     return lambda: float(simulate_runs(run, 0, 10_000).wall.sum())
 
 

@@ -10,13 +10,15 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from simcluster.base.link_columns import LinkValues
-from simcluster.scenario.files import load_cluster
+from simcluster.scenario.document_resolution import load_cluster
 from simcluster.topology import Cluster, parse_topology
 
 if TYPE_CHECKING:
-    from simcluster.engine.tables import Tables
+    from simcluster.engine.tables import EngineTables
 
-concurrent_times = import_module("simcluster.bench.collective").concurrent_times  # by the name that older trees have
+concurrent_times = import_module(
+    "simcluster.bench.collective"
+).concurrent_collective_times  # by the name that older trees have
 
 SEED = 20240229
 LATENCY = 5e-6  # s, of every path: SimGrid's CM02 weighs shares by 1 / latency
@@ -59,7 +61,7 @@ class RingCase:
             for group in self.groups
             for source, target in zip(group, (*group[1:], group[0]), strict=True)
         )
-        routes = {pair: [link for link, _ in cluster.spread(*pair)] for pair in pairs}
+        routes = {pair: [link for link, _ in cluster.spread_route(*pair)] for pair in pairs}
         lines = [f"{len(cluster.capacity)}", " ".join(map(repr, cluster.capacity.tolist())), repr(LATENCY)]
         lines += [f"{len(cluster.gpus)}", f"{len(routes)}"]
         lines += [f"{s} {t} {len(links)} {' '.join(map(str, links))}" for (s, t), links in routes.items()]
@@ -88,9 +90,9 @@ def flat_ring(num_ranks: int, size: float) -> RingCase:
     return RingCase(f"flat ring of {num_ranks}", cluster, (tuple(range(num_ranks)),), size)
 
 
-def random_flows(num_flows: int, num_links: int = 10_240, hops: int = 4) -> Tables:
+def random_flows(num_flows: int, num_links: int = 10_240, hops: int = 4) -> EngineTables:
     """Return flows of 1 to 2 GB over ``hops`` random links each, all begun at once, on links of 25 to 100 GB/s."""
-    from simcluster.engine.explicit import ExplicitProgram
+    from simcluster.engine.explicit_program import ExplicitProgram
     from simcluster.engine.tables import CommunicationKind
     from simcluster.traffic.traffic import Traffic
 
@@ -101,6 +103,6 @@ def random_flows(num_flows: int, num_links: int = 10_240, hops: int = 4) -> Tabl
     for own, size in zip(links, draw.uniform(1e9, 2e9, num_flows).tolist(), strict=True):
         usage = tuple((link, 1.0) for link in dict.fromkeys(own))
         lane = program.add_lane(len(program.lane_rank))
-        program.add_op(lane, meeting=len(program.meetings))
+        program.add_op(lane, rendezvous=len(program.meetings))
         program.meetings.append(CommunicationKind(1, [Traffic(usage, size, 1, 0.0)]))
-    return program.tables(capacity)
+    return program.make_tables(capacity)

@@ -18,8 +18,8 @@ from __future__ import annotations
 import sys
 import time
 
-from simcluster.longrun.pattern import CheckpointPattern, SnapshotCost
-from simcluster.longrun.run import DefectiveBatch, FailureMode, LongRun, Outcomes, RestartPhase, SpareNodes
+from simcluster.longrun.checkpoint_pattern import CheckpointPattern, SnapshotCost
+from simcluster.longrun.long_run import DefectiveBatch, FailureMode, LongRun, RestartPhase, RunOutcomes, SpareNodes
 from simcluster.longrun.simulation import simulate_runs
 from simcluster.scenario.run_times import FixedTime, StagedTime
 
@@ -40,7 +40,7 @@ def published_case(pattern: CheckpointPattern = FREE, *, priced: bool = False) -
     """AIReSim's case with these checkpoints."""
     repair = StagedTime.model_validate(StagedTime.EXAMPLE)
     cause = FailureMode(
-        "server", "stop", SERVERS * RATE, repair=repair, bad=DefectiveBatch(round(0.15 * 4160), 6.0, 0.76)
+        "server", "stop", SERVERS * RATE, repair=repair, defective_batch=DefectiveBatch(round(0.15 * 4160), 6.0, 0.76)
     )
     recovery = FixedTime(seconds="20 min")
     return LongRun(
@@ -53,7 +53,7 @@ def published_case(pattern: CheckpointPattern = FREE, *, priced: bool = False) -
     )
 
 
-def _line(words: str, outcomes: Outcomes, took: float) -> float:
+def _line(words: str, outcomes: RunOutcomes, took: float) -> float:
     hours = outcomes.wall / HOUR
     half = 1.96 * hours.std(ddof=1) / len(hours) ** 0.5
     failures = outcomes.strikes.mean()

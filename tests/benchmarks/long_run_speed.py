@@ -16,11 +16,11 @@ from pathlib import Path
 
 import simcluster
 from simcluster.longrun.events import simulate_with_log
-from simcluster.longrun.run import LongRun
+from simcluster.longrun.long_run import LongRun
 from simcluster.longrun.simulation import simulate_runs
-from simcluster.longrun.studies.build import build_long_run
-from simcluster.longrun.studies.comparing import Policy
-from simcluster.longrun.studies.states import StepStates
+from simcluster.longrun.studies.cluster_states import ClusterStateSimulator
+from simcluster.longrun.studies.policy_comparison import Policy
+from simcluster.longrun.studies.run_builder import build_long_run
 from simcluster.scenario.scenario import load
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -46,7 +46,7 @@ def _processor() -> float:
 
 def _run() -> LongRun:
     scenario = load(SCENARIO)
-    return build_long_run(scenario, StepStates(scenario))
+    return build_long_run(scenario, ClusterStateSimulator(scenario))
 
 
 def policies() -> None:

@@ -135,11 +135,11 @@ def told(scenario: str, rows: list[dict[str, float]]) -> Iterator[str]:
 
 def parts(scenario: str, count: int) -> Iterator[str]:
     """The same of each part of an answer, in milliseconds of the processor, in this process."""
-    from simcluster.interactive.page.answers import QUICK, PageQuery, answer_part
-    from simcluster.interactive.page.pool import reduce_garbage_collection
-    from simcluster.interactive.page.states import parse_state
+    from simcluster.interactive.page.page_parts import QUICK_PARTS, PageQuery, compute_page_part
+    from simcluster.interactive.page.studio_state import parse_state
+    from simcluster.interactive.page.worker_pool import reduce_garbage_collection
 
-    rows: dict[str, list[float]] = {part: [] for part in QUICK}
+    rows: dict[str, list[float]] = {part: [] for part in QUICK_PARTS}
     settings: dict[str, Any] = {}
     reduce_garbage_collection()
     for turn, (key, value) in enumerate(changes()):
@@ -147,9 +147,9 @@ def parts(scenario: str, count: int) -> Iterator[str]:
             break
         settings[key] = value
         asked = PageQuery(parse_state({"base": scenario, "settings": settings}), None, Path())
-        for part in QUICK:
+        for part in QUICK_PARTS:
             begun = time.process_time()
-            found = answer_part(asked, part)
+            found = compute_page_part(asked, part)
             assert "problem" not in found, found
             if turn >= 7:
                 rows[part].append(1000 * (time.process_time() - begun))

@@ -153,7 +153,7 @@ def step_alone(scenario: str, changes: dict[str, Any]) -> Figures:
 def replicas(changes: dict[str, Any], count: int) -> Figures:
     """So many replicas of a step whose kernels jitter, in this process."""
     from simcluster.scenario.scenario import load
-    from simcluster.studies.whatif.montecarlo import monte_carlo
+    from simcluster.studies.whatif.monte_carlo_study import monte_carlo
 
     made = load(LLAMA, {**changes, **JITTER, "replicas": count})
     _ = made.cluster.built
@@ -165,7 +165,7 @@ def replicas(changes: dict[str, Any], count: int) -> Figures:
 def frozen_against_events(changes: dict[str, Any], count: int) -> Figures:
     """So many replicas of a step, no two GPUs equally fast: in one sweep, and the same draws on the engine."""
     from simcluster.scenario.scenario import load
-    from simcluster.studies.whatif.montecarlo import monte_carlo
+    from simcluster.studies.whatif.monte_carlo_study import monte_carlo
 
     made = load(LLAMA, {**changes, **SPEEDS})
     with Clock() as clock:
@@ -199,15 +199,15 @@ def deep(schedule: str, chunks: int, microbatches: int) -> list[Scenario]:
 
 def warm(variants: list[Scenario]) -> Clock:
     """The quick steps of variants whose parts have all been seen before."""
-    from simcluster.base.gc_paused import pause_gc
-    from simcluster.studies.sweep.quick import quick_step
+    from simcluster.base.gc_pause import pause_gc
+    from simcluster.studies.sweep.quick_steps import quick_step_time
 
     with pause_gc():
         for each in variants:
-            quick_step(each)
+            quick_step_time(each)
         with Clock() as clock:
             for each in variants:
-                quick_step(each)
+                quick_step_time(each)
     return clock
 
 
@@ -226,7 +226,7 @@ def fast_path() -> Figures:
 
 def deep_pipeline() -> Figures:
     """P = 64, M = 512, interleaved, v = 4, with given times: planned, lowered and played."""
-    from simcluster.studies.bench.given_times import Costs, simulate_costs
+    from simcluster.studies.bench.fixed_durations import Costs, simulate_costs
 
     costs = Costs(forward=0.010, backward=0.020, send=0.0001)
     with Clock() as clock:
@@ -251,7 +251,7 @@ def streams(count: int) -> Figures:
     """Events of the engine: so many lanes of ops one after the other, against as many bare SimPy processes."""
     import simpy
 
-    from simcluster.engine.explicit import ExplicitProgram
+    from simcluster.engine.explicit_program import ExplicitProgram
     from simcluster.engine.run import simulate_tables
 
     each = max(8, 65536 // count)
@@ -260,7 +260,7 @@ def streams(count: int) -> Figures:
         lane = program.add_lane(stream)
         for _ in range(each):
             program.add_op(lane, 1.0 + stream / 1024)
-    tables = program.tables([])
+    tables = program.make_tables([])
 
     def process(env: simpy.Environment, seconds: float) -> Generator[simpy.Event, None, None]:
         for _ in range(each):
@@ -307,9 +307,9 @@ def configurations() -> tuple[dict[str, Any], list[dict[str, Any]]]:
 
 def swept(processes: int = 1) -> Figures:
     """The 1,000 configurations, simulated in this process, or as a sweep on several with its store of rows."""
-    from simcluster.base.gc_paused import pause_gc
-    from simcluster.scenario.scenario import Base, Variant
-    from simcluster.studies.sweep.quick_rows import measure_quickly
+    from simcluster.base.gc_pause import pause_gc
+    from simcluster.scenario.scenario import BaseScenario, ScenarioVariant
+    from simcluster.studies.sweep.quick_rows import simulate_quickly
     from simcluster.studies.sweep.sweep import make_sweep, run_sweep
 
     document, grid = configurations()
@@ -318,10 +318,13 @@ def swept(processes: int = 1) -> Figures:
         path.write_text(json.dumps(document))
         with pause_gc(), Clock() as clock:
             if processes == 1:
-                rows = [measure_quickly(Variant(Base(str(path)), tuple(changes.items()))) for changes in grid]
+                rows = [
+                    simulate_quickly(ScenarioVariant(BaseScenario(str(path)), tuple(changes.items())))
+                    for changes in grid
+                ]
             else:
-                made = make_sweep(Base(str(path)), {}, rows=grid)
-                rows = run_sweep(made, executor=processes, store=Path(folder) / "rows", measure=measure_quickly).rows
+                made = make_sweep(BaseScenario(str(path)), {}, rows=grid)
+                rows = run_sweep(made, executor=processes, store=Path(folder) / "rows", measure=simulate_quickly).rows
     ways = Counter(row.get("how", row["status"]) for row in rows)
     said = ", ".join(f"{count} {way}" for way, count in sorted(ways.items()))
     children = resource.getrusage(resource.RUSAGE_CHILDREN)

@@ -24,7 +24,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from table_cases import SCHEDULES, deep, warm
 
 from simcluster.step.simulate import simulate
-from simcluster.studies.sweep.quick import quick_step
+from simcluster.studies.sweep.quick_steps import quick_step_time
 
 pytestmark = pytest.mark.benchmark
 
@@ -55,5 +55,5 @@ def test_a_configuration_as_sweeps_play_it() -> None:
         quick = warm(variants).cpu / len(variants)
         full = best(lambda one=variants[0]: simulate(one), 3)  # type: ignore[misc]
         print(f"{name:12} {1e3 * quick:8.3f}, in full {1e3 * full:8.1f}")
-        assert quick_step(variants[0]) == simulate(variants[0]).step_time
+        assert quick_step_time(variants[0]) == simulate(variants[0]).step_time
         assert quick <= AIM, f"{name}: {1e3 * quick:.2f} ms"

@@ -91,10 +91,10 @@ def played(data: Path) -> dict[str, float]:
 
 
 def _errors(group: Group, data: Path) -> list[float]:
-    from simcluster.evidence.validation.fitting import StudyRows
+    from simcluster.evidence.validation.fitting import FitStudyRows
     from simcluster.evidence.validation.fitting_rows import load_study_samples
 
-    samples = load_study_samples(StudyRows(study=_STUDY_FILES[group.study]), data)
+    samples = load_study_samples(FitStudyRows(study=_STUDY_FILES[group.study]), data)
     found = []
     for sample in samples:
         if re.search(group.labels, sample.label):

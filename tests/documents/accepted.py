@@ -33,7 +33,7 @@ def wants(command: str) -> str | None:
 
 def outcome(command: str) -> str:
     """How far a command comes: "simulates", "done", or what it complains of."""
-    planning = importlib.import_module("simcluster.step.planned")
+    planning = importlib.import_module("simcluster.step.step_plan")
 
     def stop(*_: Any, **__: Any) -> NoReturn:
         raise Simulated

@@ -81,10 +81,10 @@ def run_in(folder: Path, command: str, *, paint: bool) -> Ran:
 @contextlib.contextmanager
 def drawn(*, paint: bool) -> Iterator[dict[Path, Shown]]:
     """What each figure that is saved meanwhile shows, by its path; ``paint``: it is saved, too, with what it shows."""
-    from simcluster.show import saving
+    from simcluster.show import figure_files
 
     found: dict[Path, Shown] = {}
-    save = saving.save_figure
+    save = figure_files.save_figure
 
     def save_figure(figure: Figure, path: str | Path, **options: Any) -> None:
         found[Path(path)] = shown = shown_by(figure)
@@ -93,7 +93,7 @@ def drawn(*, paint: bool) -> Iterator[dict[Path, Shown]]:
             if Path(path).suffix == ".png":
                 write_shown(Path(path), shown)
 
-    with mock.patch.object(saving, "save_figure", save_figure):
+    with mock.patch.object(figure_files, "save_figure", save_figure):
         yield found
 
 

@@ -15,11 +15,11 @@ from functools import cache
 from documents import above_aim, readme, scores
 from documents.commands import ROOT, numbers
 from documents.readme import figures_in, with_figures
-from simcluster.longrun.eventlog import read_event_log
+from simcluster.longrun.event_log import read_event_log
 from simcluster.longrun.simulation import simulate_runs
-from simcluster.longrun.studies.logged_failures import with_logged_failures
-from simcluster.longrun.studies.replays import resolve_log_path
-from simcluster.longrun.studies.train import TrainingRun
+from simcluster.longrun.studies.failure_replay import resolve_log_path
+from simcluster.longrun.studies.logged_failures import replace_failures_by_log
+from simcluster.longrun.studies.training import TrainingRun
 
 Figures = tuple[str, ...]
 
@@ -92,7 +92,7 @@ def _replayed() -> Figures:
     """Strikes of the log that ships, and what 16 spares for 64 cost with them, in points of goodput."""
     run, log = _llama().run, read_event_log(resolve_log_path("simulated_54_days"))
     spares = (run.spares, replace(run.spares, warm=16))
-    played = [simulate_runs(with_logged_failures(replace(run, spares=each), log, run), 0, 200) for each in spares]
+    played = [simulate_runs(replace_failures_by_log(replace(run, spares=each), log, run), 0, 200) for each in spares]
     goodput = [float((each.seconds_by_category()["productive"] / each.wall).mean()) for each in played]
     return f"{played[0].strikes.sum(axis=1).max()}", f"{100 * (goodput[0] - goodput[1]):.1f}"
 

@@ -44,14 +44,14 @@ def fresh_moves() -> Shown:
 
 
 def _words(states: tuple[Any, Any]) -> list[str]:
-    from simcluster.interactive.page.answers import PageQuery, answer_part
-    from simcluster.interactive.page.states import StudioState
+    from simcluster.interactive.page.page_parts import PageQuery, compute_page_part
+    from simcluster.interactive.page.studio_state import StudioState
 
     live, pinned = (None if each is None else StudioState(BASE, each) for each in states)
     assert live is not None
     asked = PageQuery(live, pinned, ROOT)
-    found = answer_part(asked, "answer")
-    controls = [control["label"] for control in answer_part(asked, "figures")["controls"]]
+    found = compute_page_part(asked, "answer")
+    controls = [control["label"] for control in compute_page_part(asked, "figures")["controls"]]
     words = [unescape(word).strip() for html in found["sections"].values() for word in re.split(r"<[^<>]*>", html)]
     return [*controls, *(word for word in words if word)]
 

@@ -16,13 +16,13 @@ from simcluster.results.result import Result
 from simcluster.results.timeline import COLUMNS
 from simcluster.scenario.scenario import Scenario
 from simcluster.step.simulate import simulate_scenario
-from simcluster.studies.scopes import PLAN, REPLICAS
-from simcluster.studies.search.bound import Bounds
+from simcluster.studies.fast_path_scopes import PLAN, REPLICAS
 from simcluster.studies.search.layout import layout_of_scenario
-from simcluster.studies.search.plan_request import searchable_scenario
-from simcluster.studies.sweep.quick import quick_step
-from simcluster.studies.sweep.stage_network import NotQuickError
-from simcluster.studies.whatif.montecarlo import monte_carlo
+from simcluster.studies.search.plan_request import make_searchable_scenario
+from simcluster.studies.search.step_time_bounds import StepTimeBounds
+from simcluster.studies.sweep.quick_steps import quick_step_time
+from simcluster.studies.sweep.stage_network import NeedsFullRunError
+from simcluster.studies.whatif.monte_carlo_study import monte_carlo
 
 
 class RefusedError(Exception):
@@ -56,7 +56,7 @@ def answered(name: str, way: Callable[[Scenario, Meant], None], scenario: Scenar
     """Return what one way gives."""
     try:
         way(scenario, meant)
-    except (InputError, RefusedError, NotQuickError) as error:
+    except (InputError, RefusedError, NeedsFullRunError) as error:
         if name == "default":
             return Answer(name, "differs", f"refuses what the reference simulates: {error}")
         return Answer(name, "refused", reason_of(error))
@@ -167,26 +167,26 @@ def by_simpy(scenario: Scenario, meant: Meant) -> None:
 
 def quickly(scenario: Scenario, meant: Meant) -> None:
     """Check the quick row of a sweep."""
-    quick = quick_step(scenario)
+    quick = quick_step_time(scenario)
     assert quick == meant.step_time, f"quick {quick!r}, reference {meant.step_time!r}"
 
 
 def bounded(scenario: Scenario, meant: Meant) -> None:
     """Check that the tightest bound of a layout search does not exceed the reference's step time."""
-    obstacle, layout = PLAN.obstacle(scenario), layout_of_scenario(scenario)
+    obstacle, layout = PLAN.find_obstacle(scenario), layout_of_scenario(scenario)
     if obstacle or scenario.faults:
         raise RefusedError(obstacle or "faults")
     if layout is None:
         raise RefusedError("a schedule with parameters")
-    least = Bounds(searchable_scenario(scenario), [layout]).with_schedule(layout)
+    least = StepTimeBounds(make_searchable_scenario(scenario), [layout]).bound_with_schedule(layout)
     assert 0 < least <= meant.step_time * (1 + 1e-12), f"bound {least!r}, reference {meant.step_time!r}"
 
 
 def as_replica(scenario: Scenario, meant: Meant) -> None:
     """As one replica of a sweep in which nothing is left to chance."""
-    if any(fault.by_chance for fault in scenario.faults):
+    if any(fault.is_random for fault in scenario.faults):
         raise RefusedError("replicas draw for themselves")
-    obstacle = REPLICAS.obstacle(scenario)
+    obstacle = REPLICAS.find_obstacle(scenario)
     if obstacle:
         raise RefusedError(obstacle)
     (found,) = monte_carlo(scenario, replicas=1, method="sweep").step_times.tolist()

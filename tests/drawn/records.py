@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from simcluster.reference.record import Ops, Record
+from simcluster.reference.step_record import OpTable, StepRecord
 
 
-def record_difference(one: Record, other: Record) -> str:
+def record_difference(one: StepRecord, other: StepRecord) -> str:
     """Return where two records of the same ranks differ first, "" for equal ones."""
     for name, first, second in (
         ("lanes", [*zip(one.lane_rank, one.lane_stage, one.lane_end, strict=True)],
@@ -25,14 +25,14 @@ def record_difference(one: Record, other: Record) -> str:
     return ""
 
 
-def columns_of(ops: Ops) -> dict[str, list[Any]]:
+def columns_of(ops: OpTable) -> dict[str, list[Any]]:
     """Return the columns with what numbers represent, and op by op what it waits for."""
     meets: dict[int, list[int]] = {}
     for op in np.flatnonzero(ops.parties > 1).tolist():
         meets.setdefault(int(ops.meeting[op]), []).append(op)
-    waits = [[each for each in dict.fromkeys(ops.waits.op[first:last].tolist()) if each != before]
-             for first, last, before in zip(
-        ops.waits.first[:-1], ops.waits.first[1:], ops.before.tolist(), strict=True)]  # fmt: skip
+    waits = [[each for each in dict.fromkeys(ops.dependencies.op[first:last].tolist()) if each != before]
+             for first, last, before in zip(ops.dependencies.offsets[:-1], ops.dependencies.offsets[1:],
+                                            ops.previous_ops.tolist(), strict=True)]  # fmt: skip
     return {
         "label": [ops.labels[label] if label >= 0 else None for label in ops.label.tolist()],
         "lane": [(int(ops.lane_rank[lane]), ops.lane_name[lane]) for lane in ops.lane.tolist()],

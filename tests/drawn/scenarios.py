@@ -15,12 +15,12 @@ from hypothesis import strategies as st
 
 from drawn.values import NothingDrawnError, document, drawn
 from simcluster.base.errors import InputError
-from simcluster.base.telling import set_estimate_limit
-from simcluster.devices.software import software_names
-from simcluster.documents.kinds import models_in
-from simcluster.documents.shipped import builtin_names
+from simcluster.base.progress import set_estimate_limit
+from simcluster.devices.software import list_software_names
+from simcluster.documents.builtin_documents import builtin_names
+from simcluster.documents.field_annotations import models_in_annotation
 from simcluster.faults import FAULTS
-from simcluster.scenario.scope import _FIELDS, FastPath, step_fields
+from simcluster.scenario.fast_path import _FIELDS, FastPath, list_step_fields
 from simcluster.scenario.sections import Pipeline
 from simcluster.schedules import SCHEDULES
 from simcluster.step.simulate import simulate_scenario
@@ -108,7 +108,7 @@ class Drawing:
     def changed(self, found: Document, focus: str = "") -> Document:
         """Return the sections with values of fields, most of them of one section, since some fields need others."""
         dice = self._dice
-        paths = [path for path in step_fields() if drawn_here(path)]
+        paths = [path for path in list_step_fields() if drawn_here(path)]
         focus = focus or dice.choice(sorted({path.rpartition(".")[0] for path in paths}))
         for section, least in SECTIONS.items():
             if section == focus or dice.random() < 0.1:
@@ -153,7 +153,7 @@ class Drawing:
             made = tiny_scenario(**found)
         except InputError:
             return False
-        return self._scope is None or not self._scope.obstacle(made)
+        return self._scope is None or not self._scope.find_obstacle(made)
 
 
 def drawn_here(path: str) -> bool:
@@ -212,7 +212,7 @@ def job(dice: Random) -> Document:
         },
         "pipeline": {"schedule": schedule, "chunks": chunks, **layers_of(dice, layers, pp * chunks)},
         "training": {"global_batch": rounds * dp},
-        "software": {} if dice.random() < 0.8 else {"base": dice.choice(software_names())},
+        "software": {} if dice.random() < 0.8 else {"base": dice.choice(list_software_names())},
         "overlap": {"experts": experts and dice.choice((False, True))},
         "collectives": {"nccl": dice.choice(("auto", "auto", "none"))},
         "faults": [],
@@ -275,7 +275,7 @@ def schedule_of(dice: Random, stages: int) -> tuple[Any, int, int]:
 def specs() -> list[Any]:
     """Return the schedules that have parameters."""
     field = Pipeline.model_fields["schedule"]
-    return [each for each in models_in(field.annotation, field.metadata) if "rows" not in each.model_fields]
+    return [each for each in models_in_annotation(field.annotation, field.metadata) if "rows" not in each.model_fields]
 
 
 def layers_of(dice: Random, layers: int, slices: int) -> Document:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from simcluster.scenario.scope import FastPath
-from simcluster.step.planned import FOLDING
-from simcluster.studies.scopes import PLAN, QUICK, REPLICAS
+from simcluster.scenario.fast_path import FastPath
+from simcluster.step.step_plan import FOLDING
+from simcluster.studies.fast_path_scopes import PLAN, QUICK, REPLICAS
 
 SCOPES: dict[str, FastPath] = {
     "folding": FOLDING, "plan": PLAN, "quick": QUICK, "replicas": REPLICAS,

@@ -12,9 +12,9 @@ import numpy as np
 from drawn.comparison import WAYS, Answer, answered, meaning
 from drawn.records import record_difference
 from simcluster.scenario.scenario import Scenario, load
-from simcluster.step.planned import plan_step
+from simcluster.step.engine_run import count_ops
 from simcluster.step.simulate import simulate_scenario
-from simcluster.step.simulation import count_ops
+from simcluster.step.step_plan import plan_step
 
 SCENARIOS = Path(__file__).parents[2] / "scenarios"
 SECONDS, OPS = 90, 3_000_000

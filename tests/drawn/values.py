@@ -10,8 +10,8 @@ from typing import Any, Literal, get_args, get_origin
 
 from pydantic import BaseModel
 
-from simcluster.documents.kinds import models_in
-from simcluster.scenario.keys import fragment_of
+from simcluster.documents.field_annotations import models_in_annotation
+from simcluster.scenario.scenario_keys import field_fragment
 
 QUANTITIES: dict[str, tuple[str, ...]] = {
     "seconds": ("3 us", "20 us", "100 us", "300 us", "1 ms"),  # a drawn step takes some ms
@@ -27,8 +27,8 @@ class NothingDrawnError(Exception):
 
 def drawn(dice: Random, annotation: Any, metadata: Iterable[Any] = (), names: Mapping[str, Any] = {}) -> Any:
     """Return a value that the annotation allows; ``names`` has those of fields of models by their names."""
-    models = models_in(annotation, metadata)
-    fragment = fragment_of(annotation, metadata)
+    models = models_in_annotation(annotation, metadata)
+    fragment = field_fragment(annotation, metadata)
     kinds = [each for each in fragment.get("anyOf", [fragment]) if each.get("type") != "null"]
     kind = dice.choice([each for each in kinds if each.get("type") != "string" or "x-unit" in each] or [{}])
     if "$ref" in kind:

@@ -17,8 +17,8 @@ from drawn.comparison import compared
 from drawn.scenarios import ASIDE, sections
 from drawn.scopes import SCOPES
 from simcluster.base.errors import InputError
+from simcluster.scenario.fast_path import _FIELDS, FastPath, _field_value, list_step_fields
 from simcluster.scenario.scenario import Scenario
-from simcluster.scenario.scope import _FIELDS, FastPath, _field_value, step_fields
 
 FILE = Path(__file__).parent / "varied.json"
 TRIES, FEW = 60, 25
@@ -39,7 +39,7 @@ def varied(scenario: Scenario) -> set[str]:
     """Return the fields that are not at their defaults."""
     return {
         path
-        for path in step_fields()
+        for path in list_step_fields()
         if _field_value(scenario, path) != _FIELDS[path].get_default(call_default_factory=True)
     }
 
@@ -47,7 +47,9 @@ def varied(scenario: Scenario) -> set[str]:
 def to_vary(scope: FastPath) -> set[str]:
     """Return the fields for which a scope vouches, but those of ``ASIDE`` and texts."""
     aside = (*ASIDE, *ONLY_TEXT)
-    return {path for path in scope.free if not any(path == each or path.startswith(f"{each}.") for each in aside)}
+    return {
+        path for path in scope.unrestricted if not any(path == each or path.startswith(f"{each}.") for each in aside)
+    }
 
 
 class Record(NamedTuple):
@@ -59,7 +61,7 @@ class Record(NamedTuple):
     def varied(self) -> dict[str, set[str]]:
         """Return the fields that it varies, by its scopes, which vouch for it still."""
         scenario = tiny_scenario(**self.sections)
-        assert not [name for name in self.scopes if SCOPES[name].obstacle(scenario)], self.sections
+        assert not [name for name in self.scopes if SCOPES[name].find_obstacle(scenario)], self.sections
         return dict.fromkeys(self.scopes, varied(scenario))
 
 
@@ -69,7 +71,7 @@ def proved(document: dict[str, Any]) -> Record:
     PLANNED.clear()
     answers = {each.way: each.verdict for each in compared(scenario)}
     equal = [name for name, way in BY_WAY.items() if answers.get(way) == "equal" and "differs" not in answers.values()]
-    return Record([name for name in equal if not SCOPES[name].obstacle(scenario)], document)
+    return Record([name for name in equal if not SCOPES[name].find_obstacle(scenario)], document)
 
 
 def records() -> list[Record]:
@@ -128,5 +130,5 @@ def drawn_for(left: dict[str, set[str]]) -> Iterator[dict[str, Any]]:
                     scenario = tiny_scenario(**document)
                 except InputError:
                     continue
-                if not scope.obstacle(scenario) and varied(scenario) & left[name]:
+                if not scope.find_obstacle(scenario) and varied(scenario) & left[name]:
                     yield document

@@ -16,8 +16,8 @@ from pydantic.fields import FieldInfo
 from fields.bases import BASES
 from fields.software import NEEDS
 from simcluster.base.errors import InputError
-from simcluster.documents.kinds import RegisteredModel
-from simcluster.documents.spec import Spec
+from simcluster.documents.base_spec import Spec
+from simcluster.documents.field_annotations import ModelFromRegistry
 from simcluster.scenario.scenario import Scenario, from_document
 from simcluster.step.simulate import simulate_scenario
 
@@ -80,7 +80,7 @@ def _walked(spec: type[Spec], before: str) -> Iterator[tuple[str, FieldInfo]]:
         sections = [part for part in parts if isinstance(part, type) and issubclass(part, Spec)]
         if path in WRITTEN:
             yield path, info
-        if len(sections) == 1 and not any(isinstance(each, RegisteredModel) for each in info.metadata):
+        if len(sections) == 1 and not any(isinstance(each, ModelFromRegistry) for each in info.metadata):
             yield from _walked(sections[0], f"{path}.")
         elif path not in WRITTEN:
             yield path, info

@@ -75,7 +75,7 @@ def warm(commands: Iterable[str] = WARM) -> None:
     from simcluster import cli
 
     for command in cli.COMMANDS:
-        importlib.import_module(cli.module_name(command))
+        importlib.import_module(cli.command_module_name(command))
     for name in (
         "pyarrow.parquet",
         "matplotlib.pyplot",
@@ -84,7 +84,7 @@ def warm(commands: Iterable[str] = WARM) -> None:
         "scipy.stats",
         "scipy.optimize",
         "networkx",
-        "simcluster.interactive.page.answers",
+        "simcluster.interactive.page.page_parts",
         "simcluster.interactive.page.server",
     ):
         importlib.import_module(name)

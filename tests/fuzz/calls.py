@@ -18,9 +18,9 @@ def _refused(problem: Exception) -> int:
 def studio_message(case: Case) -> int:
     """A message of the studio's page, and what is answered for each part of it."""
     from simcluster.base.errors import InputError
-    from simcluster.interactive.page.answers import PageQuery, answer_part
+    from simcluster.interactive.page.page_parts import PageQuery, compute_page_part
     from simcluster.interactive.page.server import _parse_message
-    from simcluster.interactive.page.states import parse_state
+    from simcluster.interactive.page.studio_state import parse_state
 
     try:
         told = _parse_message(case.files["message.json"].decode("utf-8", "surrogateescape"))
@@ -28,7 +28,7 @@ def studio_message(case: Case) -> int:
         pinned = None if told.get("pinned") is None else parse_state(told["pinned"])
         changed = told.get("changed", "")
         asked = PageQuery(live, pinned, Path.cwd(), changed if isinstance(changed, str) else "")
-        json.dumps(answer_part(asked, "answer"), allow_nan=False)
+        json.dumps(compute_page_part(asked, "answer"), allow_nan=False)
     except InputError as problem:
         return _refused(problem)
     return 0
@@ -37,8 +37,8 @@ def studio_message(case: Case) -> int:
 def studio_link(case: Case) -> int:
     """A link of the studio, and the scenario that it stands for."""
     from simcluster.base.errors import InputError
-    from simcluster.interactive.page.answers import scenario_text
-    from simcluster.interactive.page.states import parse_link
+    from simcluster.interactive.page.page_parts import scenario_text
+    from simcluster.interactive.page.studio_state import parse_link
 
     try:
         sys.stdout.write(scenario_text(parse_link(case.files["link.txt"].decode("utf-8", "replace")), Path.cwd()))
@@ -50,7 +50,7 @@ def studio_link(case: Case) -> int:
 def notebook_text(case: Case) -> int:
     """A scenario as text, as a notebook has it, played and shown."""
     from simcluster.base.errors import InputError
-    from simcluster.base.telling import set_estimate_limit
+    from simcluster.base.progress import set_estimate_limit
     from simcluster.scenario.scenario import load_text
     from simcluster.step.simulate import simulate
 
@@ -67,9 +67,9 @@ def notebook_text(case: Case) -> int:
 def studio_request(case: Case) -> int:
     """A part of the studio's page that is asked for, or a state that is saved."""
     from simcluster.base.errors import InputError
-    from simcluster.interactive.page.answers import PageQuery, answer_part
-    from simcluster.interactive.page.pool import PagePart
-    from simcluster.interactive.page.states import Folder, parse_state
+    from simcluster.interactive.page.page_parts import PageQuery, compute_page_part
+    from simcluster.interactive.page.studio_state import StudioFolder, parse_state
+    from simcluster.interactive.page.worker_pool import PagePart
 
     asked = json.loads(case.files["request.json"].decode("utf-8", "surrogateescape"))
     told = asked["message"] if isinstance(asked["message"], dict) else {}
@@ -77,8 +77,8 @@ def studio_request(case: Case) -> int:
         live = parse_state(told.get("live"))
         pinned = None if told.get("pinned") is None else parse_state(told["pinned"])
         if isinstance(told.get("save"), str):
-            Folder(Path.cwd()).to_write(told["save"])
-        PagePart.of(answer_part(PageQuery(live, pinned, Path.cwd(), "parallel.tp"), asked["part"]))
+            StudioFolder(Path.cwd()).path_to_write(told["save"])
+        PagePart.from_content(compute_page_part(PageQuery(live, pinned, Path.cwd(), "parallel.tp"), asked["part"]))
     except InputError as problem:
         return _refused(problem)
     return 0
@@ -88,7 +88,7 @@ def python_call(case: Case) -> int:
     """A public function, called with one argument changed, and its answer shown."""
     import simcluster
     from fuzz.arguments import FUNCTIONS, VALUES
-    from simcluster.base.telling import set_estimate_limit
+    from simcluster.base.progress import set_estimate_limit
 
     asked = json.loads(case.files["call.json"])
     value = asked["given"] if "given" in asked else VALUES[asked["value"]]()

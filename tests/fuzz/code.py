@@ -14,9 +14,9 @@ def _schedule_of_ours(dice: Random) -> Case:
     """A schedule in Python that is one, or nearly: passes in an order of their own, a microbatch more or less."""
     more, kind = dice.choice(("", "", "", "", "", " + 1", " - 1")), dice.choice(("B", "B", "B", "B", "I"))
     backwards = dice.choice(("range(m)", "range(m)", "reversed(range(m))", "range(0, m, 2)"))
-    row = dice.choice(("forwards + backwards", "alternate(forwards, backwards, warmup=p - 1 - s)"))
+    row = dice.choice(("forwards + backwards", "alternate_passes(forwards, backwards, warmup=p - 1 - s)"))
     text = f"""from simcluster.schedules.actions import Action, Schedule, loop_route
-from simcluster.schedules.one_f_one_b import alternate
+from simcluster.schedules.one_f_one_b import alternate_passes
 
 
 def f(p, m, v=1):

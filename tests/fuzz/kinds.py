@@ -65,9 +65,9 @@ def scenario_bytes(dice: Random) -> Case:
 
 def overrides(dice: Random) -> Case:
     """--set and its other spellings, with paths and values that may be none."""
-    from simcluster.scenario.paths import _key_index
+    from simcluster.scenario.key_paths import _index_keys_by_name
 
-    paths = sorted({path for places in _key_index().values() for path in places})
+    paths = sorted({path for places in _index_keys_by_name().values() for path in places})
 
     argv = ["run", dice.choice(corpus.SMALL[:4])]
     own = [] if dice.random() < 0.45 else _own_values(corpus.scenario(argv[1]))

@@ -126,8 +126,8 @@ def _varying(dice: Random, option: str) -> Case:
 
 def request(dice: Random) -> Case:
     """A part of the studio's page, of states that are changed, or a name to save one under."""
-    from simcluster.interactive.page.answers import PARTS
     from simcluster.interactive.page.hints import hint_parts
+    from simcluster.interactive.page.page_parts import PARTS
 
     settings = {"parallel.tp": 2, "slow_gpu": 1.5, "cluster.nodes": 2, "cluster.scale.network": 2}
     live = {"base": dice.choice((*corpus.SMALL[:4], "mine.yaml", "week.yaml")), "settings": {}}

@@ -97,7 +97,7 @@ def _child(case: Case, folder: Path, logs: Path) -> None:
             status = CALLS[case.call](case)
         else:
             from simcluster import cli
-            from simcluster.base.telling import set_estimate_limit
+            from simcluster.base.progress import set_estimate_limit
 
             with set_estimate_limit(BEGUN):
                 status = cli.main(case.argv)

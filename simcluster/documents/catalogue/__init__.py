@@ -1,4 +1,4 @@
-"""Catalogue of built-in devices, links, models and other presets by name, each with its source."""
+"""Catalogue of built-in devices, links, models and other presets, with lookup by name."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from simcluster.documents.reading import read_document
+from simcluster.documents.yaml_documents import read_document
 
 
 def catalogue_path(name: str) -> Path:
@@ -16,5 +16,5 @@ def catalogue_path(name: str) -> Path:
 
 @cache
 def load_presets(name: str) -> dict[str, Any]:
-    """Return the entries of a catalogue file such as ``models.yaml``, by name; the caller must not change them."""
+    """Return a catalogue file's entries by name; the dict is cached, so callers must not change it."""
     return read_document(catalogue_path(name)).data

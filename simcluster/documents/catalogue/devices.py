@@ -1,4 +1,4 @@
-"""Catalogue of built-in GPUs, from ``devices.yaml``; an entry may extend an earlier one (``base``)."""
+"""Catalogue of built-in GPUs (``devices.yaml``); with the key ``base``, an entry extends an earlier entry."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from simcluster.documents.diagnostics import did_you_mean
 
 def device_names() -> tuple[str, ...]:
     """Return the names of the built-in GPUs, in the order of the catalogue."""
-    return tuple(_load_catalogue())
+    return tuple(_load_devices())
 
 
-def device_document(name: str) -> dict[str, Any]:
-    """Return a copy of a built-in GPU's entry (the fields of ``Device``), with its ``name``.
+def load_device_entry(name: str) -> dict[str, Any]:
+    """Return a copy of a built-in GPU's catalogue entry: the fields of ``Device``, including ``name``.
 
     Raises InputError for a name that is not in the catalogue.
     """
-    catalogue = _load_catalogue()
+    catalogue = _load_devices()
     if not isinstance(name, str) or name not in catalogue:
         written = str(name).lower()
-        near = [known for known in catalogue if known.startswith(written)] or catalogue  # a100 is no slip for h100
+        near = [known for known in catalogue if known.startswith(written)] or catalogue  # do not suggest h100 for a100
         raise InputError(
             f"there is no device {name!r}{did_you_mean(written, near)}; known: "
             f"{', '.join(catalogue)}; or define your own from one of these: {{base: h100, memory: 96 GB}}"
@@ -32,10 +32,10 @@ def device_document(name: str) -> dict[str, Any]:
     return merge_mappings({"name": name}, catalogue[name])
 
 
-def merge_mappings(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
-    """Merge two nested mappings; ``above`` wins, and replaces a section of another ``kind`` as a whole."""
-    result = {key: merge_mappings({}, value) if isinstance(value, Mapping) else value for key, value in below.items()}
-    for key, value in above.items():
+def merge_mappings(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Merge nested mappings: ``changes`` wins, and a section with a different ``kind`` is replaced entirely."""
+    result = {key: merge_mappings({}, value) if isinstance(value, Mapping) else value for key, value in base.items()}
+    for key, value in changes.items():
         old = result.get(key)
         if not isinstance(value, Mapping):
             result[key] = value
@@ -47,7 +47,7 @@ def merge_mappings(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[s
 
 
 @cache
-def _load_catalogue() -> dict[str, dict[str, Any]]:
+def _load_devices() -> dict[str, dict[str, Any]]:
     filled: dict[str, dict[str, Any]] = {}
     for name, entry in load_presets("devices.yaml").items():
         own = {key: value for key, value in entry.items() if key != "base"}

@@ -1,4 +1,4 @@
-"""Catalogue of built-in links, from ``links.yaml``, for ``preset: ndr`` in a topology file."""
+"""Catalogue of built-in link types, such as NDR InfiniBand; topology files use them as in ``preset: ndr``."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from simcluster.documents.catalogue import load_presets
 from simcluster.documents.diagnostics import did_you_mean
 
 
-def link_document(name: object) -> dict[str, Any]:
-    """Return a copy of a link preset's fields: line_rate, efficiency, latency, medium, source.
+def load_link_entry(name: object) -> dict[str, Any]:
+    """Return a copy of a link type's catalogue entry: line_rate, efficiency, latency, medium and source.
 
     Raises InputError for a name that is not in the catalogue.
     """

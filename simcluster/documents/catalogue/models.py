@@ -1,4 +1,4 @@
-"""Catalogue of built-in models, from ``models.yaml``."""
+"""Catalogue of built-in models (``models.yaml``), and lookup of a model by its Hugging Face name."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from simcluster.documents.catalogue import load_presets
 from simcluster.documents.diagnostics import did_you_mean
 
 
-def model_document(name: str) -> dict[str, Any]:
-    """Return a copy of a model preset's fields for ``Model``, with its ``name``.
+def load_model_entry(name: str) -> dict[str, Any]:
+    """Return a copy of a built-in model's catalogue entry: the fields of ``Model``, including ``name``.
 
     Raises InputError for a name that is not in the catalogue.
     """
@@ -27,24 +27,24 @@ def model_document(name: str) -> dict[str, Any]:
 
 
 def find_model_preset(name: str) -> str:
-    """Return the built-in model that matches a public name, as on Hugging Face; "" if there is none.
+    """Return the built-in model's name for a Hugging Face model name; "" if the model is not built in.
 
     The generation must agree: Llama 3.1 matches Llama 3, whose shapes it has, but Llama 2 does not.
 
-    >>> preset_near("meta-llama/Meta-Llama-3-8B-Instruct"), preset_near("mistralai/Mixtral-8x7B-v0.1")
+    >>> find_model_preset("meta-llama/Meta-Llama-3-8B-Instruct"), find_model_preset("mistralai/Mixtral-8x7B-v0.1")
     ('llama3-8b', 'mixtral-8x7b')
-    >>> preset_near("Qwen/Qwen3-30B-A3B"), preset_near("my-org/my-model")
+    >>> find_model_preset("Qwen/Qwen3-30B-A3B"), find_model_preset("my-org/my-model")
     ('qwen3-30b-a3b', '')
     """
-    own = _normalize_name(name.rstrip("/").rpartition("/")[2])
-    by_name = {_normalize_name(each): each for each in load_presets("models.yaml")}
+    own = _normalize_model_name(name.rstrip("/").rpartition("/")[2])
+    by_name = {_normalize_model_name(each): each for each in load_presets("models.yaml")}
     return by_name.get(own, "")
 
 
-def _normalize_name(name: str) -> str:
-    """Return a model name's letters and digits, without maker, minor version and tuning suffixes.
+def _normalize_model_name(name: str) -> str:
+    """Reduce a model name to its letters and digits, without maker, minor version and tuning suffix.
 
-    >>> _plain("Llama-3.1-70B-Instruct"), _plain("Llama-2-7b-hf")
+    >>> _normalize_model_name("Llama-3.1-70B-Instruct"), _normalize_model_name("Llama-2-7b-hf")
     ('llama370b', 'llama27b')
     """
     text = re.sub(r"(?<=\d)\.\d+(?=-)", "", name.lower())

@@ -1,4 +1,4 @@
-"""Text of the device file that a calibration writes: comments on what was measured, then the device."""
+"""Text of the device file that a calibration writes: comments on the measurements, then the device."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from simcluster.base.units import (
     parse_flop_per_second,
     parse_seconds,
 )
-from simcluster.evidence.calibration.device_fit import DeviceFit, rms_error
+from simcluster.evidence.calibration.device_fit import DeviceFit, rms_log_error
 from simcluster.evidence.calibration.raw_table import MeasuredTable, Measurement
 
 _QUANTITY = re.compile(r"([0-9.e+-]+) (B|B/s|FLOP/s|s)")
@@ -30,7 +30,7 @@ _UNITS: Mapping[str, tuple[Callable[[object], float], tuple[tuple[str, float], .
 
 
 def device_file_text(fit: DeviceFit, table_name: str) -> str:
-    """Return the text of the calibrated device's file; ``table_name`` is the name of the raw table."""
+    """Return the YAML text of the calibrated device, with a comment that names the raw table file."""
     lines = [f"# {line}".rstrip() for line in _header_lines(fit, table_name)]
     notes = {constant.path: _constant_note(constant.error, constant.at_bound) for constant in fit.constants}
     data = fit.device.model_dump(mode="json", exclude_none=True)
@@ -39,8 +39,8 @@ def device_file_text(fit: DeviceFit, table_name: str) -> str:
 
 def _constant_note(error: float | None, at_bound: bool) -> str:
     if at_bound:
-        return "fitted; at its bound"
-    return f"fitted, standard error {error:.2g}" if error is not None else "fitted; these rows do not determine it"
+        return "fitted, at its bound"
+    return f"fitted, standard error {error:.2g}" if error is not None else "fitted, not determined by the measured rows"
 
 
 def _header_lines(fit: DeviceFit, table_name: str) -> Iterator[str]:
@@ -57,13 +57,13 @@ def _header_lines(fit: DeviceFit, table_name: str) -> Iterator[str]:
     yield ""
     yield "Errors of the device model on the fitted rows (rms of ln model / measured):"
     for kind, rows in fit.rows_by_kind().items():
-        yield f"  {kind}: {len(rows)} rows, {rms_error(rows):.1%}"
+        yield f"  {kind}: {len(rows)} rows, {rms_log_error(rows):.1%}"
     yield ""
-    yield from calibration_remarks(fit.table)
+    yield from list_calibration_remarks(fit.table)
 
 
-def calibration_remarks(table: MeasuredTable) -> list[str]:
-    """Return remarks on a calibration: host times, copies, overlapped work, clocks, and failed cases."""
+def list_calibration_remarks(table: MeasuredTable) -> list[str]:
+    """Return remarks about a calibration: host times, copies, overlap, GPU clocks, and failed cases."""
     of_kind: dict[str, list[Measurement]] = {}
     for each in table.timed_measurements:
         of_kind.setdefault(each.case.kind, []).append(each)
@@ -71,7 +71,7 @@ def calibration_remarks(table: MeasuredTable) -> list[str]:
     host = [each for each in of_kind.get("launch", ()) if each.case.op.startswith("host ")]
     if host:
         times = ", ".join(f"{each.case.op[5:]} {format_seconds(each.seconds)}" for each in host)
-        lines.append(f"The host issues: {times} (software: {{kernel: ...}} of a scenario takes such a time)")
+        lines.append(f"Host time per launch: {times} (a value for software: {{kernel: ...}} of a scenario)")
     best: dict[str, float] = {}
     for each in of_kind.get("host_copy", ()):
         best[each.case.op] = max(best.get(each.case.op, 0.0), each.case.size / each.seconds)
@@ -90,13 +90,13 @@ def calibration_remarks(table: MeasuredTable) -> list[str]:
             )
     failed = (each for each in table.measurements if each.failed)
     reasons = Counter(f"{each.case.kind} {each.case.op}: {each.failed[:120]}" for each in failed)
-    return [*lines, *(f"Not measured: {count} of {reason}" for reason, count in reasons.items())]
+    return [*lines, *(f"Not measured: {count} cases of {reason}" for reason, count in reasons.items())]
 
 
-def _yaml_lines(data: Mapping[str, Any], notes: Mapping[str, str], above: str = "") -> Iterator[str]:
-    indent = "  " * (above.count(".") if above else 0)
+def _yaml_lines(data: Mapping[str, Any], notes: Mapping[str, str], parent: str = "") -> Iterator[str]:
+    indent = "  " * (parent.count(".") if parent else 0)
     for key, value in data.items():
-        path = f"{above}{key}"
+        path = f"{parent}{key}"
         if isinstance(value, Mapping):
             yield f"{indent}{key}:"
             yield from _yaml_lines(value, notes, f"{path}.")
@@ -106,16 +106,16 @@ def _yaml_lines(data: Mapping[str, Any], notes: Mapping[str, str], above: str = 
 
 
 def _yaml_scalar(value: object) -> str:
-    """Return a value as a JSON literal (valid in YAML), quantities with the shortest exact unit prefix."""
+    """Return a value as a JSON literal (valid YAML); quantities get the shortest exact unit prefix."""
     quantity = _QUANTITY.fullmatch(value) if isinstance(value, str) else None
     if quantity:
-        return json.dumps(_short_quantity(float(quantity[1]), quantity[2]))
+        return json.dumps(_format_quantity(float(quantity[1]), quantity[2]))
     if isinstance(value, Sequence) and not isinstance(value, str):
         return "[" + ", ".join(_yaml_scalar(item) for item in value) + "]"
     return json.dumps(value, ensure_ascii=False)
 
 
-def _short_quantity(number: float, unit: str) -> str:
+def _format_quantity(number: float, unit: str) -> str:
     parse, prefixes = _UNITS[unit]
     for prefix, scale in prefixes:
         text = f"{number / scale:.6g} {prefix}{unit}"

@@ -1,4 +1,4 @@
-"""Fit of a device model's constants to the measured kernels of a calibration, by least squares.
+"""Least-squares fit of a device model's constants to the kernel times measured by a calibration.
 
 Every timed kernel counts by the logarithm of model over measurement. Each kind of kernel has the same total weight, and
 a row further off than 5 % counts less than by its square, so that a library's odd choice for one shape decides nothing.
@@ -17,13 +17,13 @@ import numpy as np
 
 from simcluster.base.arrays import Floats
 from simcluster.base.errors import InputError
-from simcluster.devices.device import AttentionKernel, Device, TilesMatmul, kernel_seconds
-from simcluster.documents.reading import read_document
-from simcluster.evidence.calibration.cases import ELEMENT_BYTES, KernelCase
+from simcluster.devices.device import AttentionKernel, Device, TiledMatmul, kernel_seconds
+from simcluster.documents.yaml_documents import read_document
+from simcluster.evidence.calibration.cases import ELEMENT_BYTES, CalibrationCase
 from simcluster.evidence.calibration.least_squares import (
     FitParameter,
     FitSolution,
-    least_squares,
+    fit_least_squares,
     replace_value_at,
     value_at_path,
 )
@@ -36,17 +36,17 @@ _ROWWISE_OPS = ("softmax", "dropout")
 _MASK_BYTES = 1  # per element, written by dropout with its result
 
 
-def kernel_of_case(case: KernelCase) -> Kernel | None:
-    """Return a calibration case as a kernel of the device model; None for copies and host times.
+def device_model_kernel(case: CalibrationCase) -> Kernel | None:
+    """Return the device model's kernel for a calibration case, or None for copies and host times.
 
     FLOP and bytes are counted as in planning: operands read once and results written once, causal attention at one
-    half, backward attention with five matmuls. InputError for a size of 0 and for an unknown op.
+    half, backward attention with five matmuls. Raises InputError for a size of 0 or an unknown op.
     """
     m, n, k, batch, element = case.m, case.n, case.k, case.batch, ELEMENT_BYTES[case.dtype]
     sides = ("m", "n", "batch") if case.kind in ("memory", "launch") else ("m", "n", "k", "batch")
     for side in sides if case.kind not in ("host_copy", "beside") else ():
         if not getattr(case, side):
-            raise InputError(f"case {case.label!r}: {side} is 0; {', '.join(sides)} are at least 1 each")
+            raise InputError(f"case {case.label!r}: {side} is 0; {', '.join(sides)} must be 1 or more")
     match case.kind:
         case "matmul":
             size = batch * (element * (m * k + k * n) + (2 if case.dtype == "fp8" else element) * m * n)
@@ -72,13 +72,13 @@ def kernel_of_case(case: KernelCase) -> Kernel | None:
             assert_never(case.kind)
 
 
-def attention_kernel_name(case: KernelCase) -> str:
-    """Return the attention kernel's name in a device file, such as sdpa-flash."""
+def attention_kernel_name(case: CalibrationCase) -> str:
+    """Return the name of the case's attention kernel in a device file, as in sdpa-flash."""
     return f"sdpa-{case.op}"
 
 
-def modelled_seconds(device: Device, timed: Iterable[tuple[KernelCase, Kernel]]) -> list[float]:
-    """Return the device model's time (s) of each calibration case."""
+def modelled_seconds(device: Device, timed: Iterable[tuple[CalibrationCase, Kernel]]) -> list[float]:
+    """Return the time (s) that the device model predicts for each calibration case."""
     running: dict[str, Device] = {}  # devices by attention kernel
     found = []
     for case, kernel in timed:
@@ -98,7 +98,7 @@ _STARTS = ((0.75, 0.85), (0.55, 0.95), (0.9, 0.6))  # of power and clock: the fi
 
 @dataclass(frozen=True, slots=True)
 class CalibratedConstant:
-    """Constant of a device, fitted by calibration; ``error`` is its standard error, None if undetermined."""
+    """Device constant fitted by calibration, with its standard error (None if undetermined)."""
 
     path: str
     start: float
@@ -108,71 +108,69 @@ class CalibratedConstant:
 
 
 @dataclass(frozen=True, slots=True)
-class CalibrationRow:
-    """Timed kernel of a calibration, and its time (s) according to the fitted device."""
+class ModelledMeasurement:
+    """Measured kernel time of a calibration, and the fitted device model's time (s) for the same kernel."""
 
     measurement: Measurement
     modelled: float
 
     @property
-    def error(self) -> float:
-        """Modelled over measured time, minus 1."""
+    def relative_error(self) -> float:
+        """Relative error of the modelled time: modelled / measured - 1."""
         return self.modelled / self.measurement.seconds - 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceFit:
-    """Device with constants fitted to calibration measurements, and its errors on them."""
+    """Device whose constants were fitted to calibration measurements, with its modelled kernel times."""
 
     device: Device
     table: MeasuredTable
     base: str
     constants: tuple[CalibratedConstant, ...]
-    rows: tuple[CalibrationRow, ...]
+    rows: tuple[ModelledMeasurement, ...]
 
-    def rows_by_kind(self) -> dict[str, list[CalibrationRow]]:
-        """Return the timed kernels by kind of case, in the order of measurement."""
-        found: dict[str, list[CalibrationRow]] = {}
+    def rows_by_kind(self) -> dict[str, list[ModelledMeasurement]]:
+        """Return the measured kernels grouped by kind of case, in order of measurement."""
+        found: dict[str, list[ModelledMeasurement]] = {}
         for row in self.rows:
             found.setdefault(row.measurement.case.kind, []).append(row)
         return found
 
 
 def fit_device(table: MeasuredTable, *, base: Device | None = None, name: str = "measured") -> DeviceFit:
-    """Return a device with constants fitted to the measurements of a calibration.
+    """Fit a device's constants to the measurements of a calibration; return the device with the fit's errors.
 
     ``base`` gives what is not measured, and the start of the search; without one, peak and bandwidth are the best
     measured values. Raises InputError if the table has no matmuls or no memory-bound kernels.
     """
-    timed = [(each, kernel) for each in table.timed_measurements if (kernel := kernel_of_case(each.case)) is not None]
+    timed = [(row, kernel) for row in table.timed_measurements if (kernel := device_model_kernel(row.case)) is not None]
     for kind in ("matmul", "memory"):
         if not any(each.case.kind == kind for each, _ in timed):
-            raise InputError(
-                f"the table has no timed case of kind {kind}; measure a whole list with simcluster calibrate"
-            )
+            raise InputError(f"the table has no timed case of kind {kind}; measure all cases with simcluster calibrate")
     cases, kernels = [each.case for each, _ in timed], [kernel for _, kernel in timed]
     pairs = list(zip(cases, kernels, strict=True))
-    before = _starting_device(table, cases, kernels, base, name)
-    paths = _fitted_paths(before, cases, kernels)
+    before = _make_starting_device(table, cases, kernels, base, name)
+    paths = _list_constant_paths(before, cases, kernels)
     measured = np.log([each.seconds for each, _ in timed])
     kinds = [case.kind for case in cases]  # equal weight for every kind of case
     weights = np.sqrt([len(kinds) / len(set(kinds)) / kinds.count(kind) for kind in kinds])
 
-    def device_with(values: Sequence[float]) -> Device:
+    def make_device(values: Sequence[float]) -> Device:
         device = before
         for path, value in zip(paths, values, strict=True):
             device = replace_value_at(device, path, value)
         return device
 
     def residuals(values: tuple[float, ...]) -> Floats:
-        device = device_with(values)
+        device = make_device(values)
         found: Floats = (np.log(modelled_seconds(device, pairs)) - measured) * weights
         return found
 
-    best, starts = _best_fit(before, paths, residuals)
+    best, starts = _find_best_fit(before, paths, residuals)
     values = tuple(float(f"{value:.4g}") for value in best.values)
-    device = device_with(values)
-    device = replace_value_at(device, "attention.kernel", _fastest_attention(table) or device.attention.kernel)
+    device = make_device(values)
+    device = replace_value_at(device, "attention.kernel", _find_fastest_attention(table) or device.attention.kernel)
     return DeviceFit(
         device=Device.model_validate(device.model_dump(mode="json")), table=table, base=base.name if base else "",
         constants=tuple(
@@ -180,13 +178,13 @@ def fit_device(table: MeasuredTable, *, base: Device | None = None, name: str = 
             for path, start, value, error, edge in zip(paths, starts, values, best.errors, best.at_bound, strict=True)
         ),
         rows=tuple(
-            CalibrationRow(each, seconds)
+            ModelledMeasurement(each, seconds)
             for (each, _), seconds in zip(timed, modelled_seconds(device, pairs), strict=True)
         ),
     )  # fmt: skip
 
 
-def _best_fit(before: Device, paths: Sequence[str], residuals: object) -> tuple[FitSolution, tuple[float, ...]]:
+def _find_best_fit(before: Device, paths: Sequence[str], residuals: object) -> tuple[FitSolution, tuple[float, ...]]:
     found: list[FitSolution] = []
     starts = []
     for power, clock in _STARTS:
@@ -199,7 +197,7 @@ def _best_fit(before: Device, paths: Sequence[str], residuals: object) -> tuple[
         parameters = [
             FitParameter(path, each, *_constant_bounds(path)) for path, each in zip(paths, start, strict=True)
         ]
-        found.append(least_squares(parameters, residuals, loss="robust"))  # type: ignore[arg-type]
+        found.append(fit_least_squares(parameters, residuals, loss="robust"))  # type: ignore[arg-type]
         starts.append(start)
     return min(found, key=lambda each: float(np.sum(np.abs(each.residuals)))), starts[0]
 
@@ -209,7 +207,7 @@ def _constant_bounds(path: str) -> tuple[float, float]:
     return low, high
 
 
-def _fitted_paths(device: Device, cases: Sequence[KernelCase], kernels: Sequence[Kernel]) -> list[str]:
+def _list_constant_paths(device: Device, cases: Sequence[CalibrationCase], kernels: Sequence[Kernel]) -> list[str]:
     paths = ["launch", "memory_efficiency", "memory_half_size"]
     if any(kernel.by_row for kernel in kernels):
         paths.append("by_row")
@@ -226,11 +224,11 @@ def _fitted_paths(device: Device, cases: Sequence[KernelCase], kernels: Sequence
     return [path for path in paths if not path.startswith("matmul.") or device.matmul.kind == "tiles"]
 
 
-def _starting_device(
-    table: MeasuredTable, cases: Sequence[KernelCase], kernels: Sequence[Kernel], base: Device | None, name: str
+def _make_starting_device(
+    table: MeasuredTable, cases: Sequence[CalibrationCase], kernels: Sequence[Kernel], base: Device | None, name: str
 ) -> Device:
-    backends = dict.fromkeys(case.op for case in cases if case.kind == "attention" and kernel_of_case(case))
-    source = measurement_source(table.machine)
+    backends = dict.fromkeys(case.op for case in cases if case.kind == "attention" and device_model_kernel(case))
+    source = describe_measurement_source(table.machine)
     measured = {
         f"sdpa-{backend}": AttentionKernel(forward=0.5, backward=0.4, source=f"{source}, PyTorch's {backend} backend")
         for backend in backends
@@ -238,8 +236,8 @@ def _starting_device(
     whole = base or _device_from_measurements(table, kernels)
     attention = whole.attention.model_copy(update={"kernels": {**whole.attention.kernels, **measured}})
     matmul = whole.matmul
-    if not isinstance(matmul, TilesMatmul):
-        raise InputError(f"{whole.name} describes its matmuls by {matmul.kind!r}; give a base with kind: tiles")
+    if not isinstance(matmul, TiledMatmul):
+        raise InputError(f"device {whole.name}: its matmul has kind {matmul.kind!r}; a fit needs kind 'tiles'")
     return whole.model_copy(
         update={
             "name": name, "multiprocessors": table.machine.multiprocessors, "attention": attention,
@@ -250,7 +248,7 @@ def _starting_device(
 
 
 def _device_from_measurements(table: MeasuredTable, kernels: Sequence[Kernel]) -> Device:
-    timed = [each for each in table.timed_measurements if kernel_of_case(each.case) is not None]
+    timed = [each for each in table.timed_measurements if device_model_kernel(each.case) is not None]
     rates, bandwidth = dict[str, float](), 1.0
     for each, kernel in zip(timed, kernels, strict=True):
         if each.case.kind == "matmul":
@@ -271,30 +269,30 @@ def _device_from_measurements(table: MeasuredTable, kernels: Sequence[Kernel]) -
     )
 
 
-def measurement_source(machine: MeasuredMachine) -> str:
-    """Return the source line of a device's measured constants: GPU, PyTorch version, and date."""
+def describe_measurement_source(machine: MeasuredMachine) -> str:
+    """Return the text that a device file gives as source of measured constants: GPU, PyTorch version, date."""
     when = f" on {machine.date}" if machine.date else ""
     return f"measured{when} on {machine.device} with PyTorch {machine.torch}"
 
 
-def _fastest_attention(table: MeasuredTable) -> str | None:
+def _find_fastest_attention(table: MeasuredTable) -> str | None:
     rates: dict[str, float] = {}
     for each in table.timed_measurements:
-        kernel = kernel_of_case(each.case) if each.case.kind == "attention" and not each.case.backward else None
+        kernel = device_model_kernel(each.case) if each.case.kind == "attention" and not each.case.backward else None
         if kernel is not None:
             name = attention_kernel_name(each.case)
             rates[name] = max(rates.get(name, 0.0), kernel.flops / each.seconds)
     return max(rates, key=lambda name: rates[name]) if rates else None
 
 
-def rms_error(rows: Sequence[CalibrationRow]) -> float:
-    """Return the root mean square of ln(modelled / measured) over timed kernels."""
+def rms_log_error(rows: Sequence[ModelledMeasurement]) -> float:
+    """Return the root mean square of ln(modelled / measured) over the measured kernels."""
     logs = [math.log(row.modelled / row.measurement.seconds) for row in rows]
     return math.sqrt(math.fsum(each * each for each in logs) / len(logs))
 
 
-def catalogue_device(machine: MeasuredMachine) -> str | None:
-    """Return the name of the built-in device for this GPU, by the driver's name for it; None if there is none."""
+def find_builtin_device(machine: MeasuredMachine) -> str | None:
+    """Return the name of the built-in device for a GPU, found by the GPU's driver name, or None."""
     name = machine.device.lower()
     for part, device in _TABLES["names"].items():
         if part in name:

@@ -1,4 +1,4 @@
-"""Raw table of a calibration: a file of JSON lines, the machine first, then one line per measured kernel.
+"""Raw table of a calibration: a JSON lines file; line 1 describes the machine, other lines one kernel each.
 
 Each line is on disk before the next case begins, so that an interrupted run can resume. The module imports no library,
 so that it runs where only PyTorch is installed.
@@ -13,14 +13,14 @@ from pathlib import Path
 from statistics import quantiles
 from typing import Any
 
+from simcluster.base.atomic_files import append_line, truncate_partial_line, write_text_atomic
 from simcluster.base.errors import InputError
 from simcluster.base.units import is_number
-from simcluster.base.written import append_line, drop_partial_line, write_text
-from simcluster.documents.diagnostics import shown
-from simcluster.documents.given_files import missing_file_hint
-from simcluster.evidence.calibration.cases import KernelCase, parse_case
+from simcluster.documents.diagnostics import quote_value
+from simcluster.documents.input_files import missing_file_hint
+from simcluster.evidence.calibration.cases import CalibrationCase, parse_calibration_case
 
-FORMAT = "simcluster calibration 1"
+TABLE_FORMAT = "simcluster calibration 1"
 _MACHINE_KEYS = (
     "device",
     "kind",
@@ -37,7 +37,7 @@ _MIN_SECONDS, _MAX_SECONDS = 1e-9, 1e6
 
 @dataclass(frozen=True, slots=True)
 class MeasuredMachine:
-    """Measured machine of a calibration: device, software and date; bytes, Hz and W, 0 or "" if unknown."""
+    """Machine measured by a calibration, and its software; in bytes, Hz and W; 0 or "" if unknown."""
 
     device: str
     kind: str
@@ -56,7 +56,7 @@ class MeasuredMachine:
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """Timing of one calibration case, in seconds per call.
+    """Measured time of one calibration case, in seconds per call.
 
     ``seconds`` is the median of ``repeats`` timed batches of ``calls`` each, ``low`` and ``high`` their quartiles,
     ``fastest`` the shortest. ``alone`` is the time without concurrent copies (kind ``beside``). ``clock`` (Hz),
@@ -64,7 +64,7 @@ class Measurement:
     times.
     """
 
-    case: KernelCase
+    case: CalibrationCase
     seconds: float = 0.0
     low: float = 0.0
     high: float = 0.0
@@ -80,39 +80,39 @@ class Measurement:
 
 @dataclass(frozen=True, slots=True)
 class MeasuredTable:
-    """Raw table of a calibration: the machine and its measurements, in order."""
+    """Raw table of a calibration: the machine, and the measurements in file order."""
 
     machine: MeasuredMachine
     measurements: tuple[Measurement, ...]
 
     @property
     def timed_measurements(self) -> tuple[Measurement, ...]:
-        """Measurements that have a time, without failed cases."""
+        """Measurements that have a time, that is, all except failed cases."""
         return tuple(each for each in self.measurements if not each.failed)
 
 
 def summarize_batches(
-    case: KernelCase, seconds: Sequence[float], calls: int, *, alone: float = 0.0,
+    case: CalibrationCase, seconds: Sequence[float], calls: int, *, alone: float = 0.0,
     sensed: Mapping[str, Any] | None = None,
 ) -> Measurement:  # fmt: skip
-    """Return the measurement of a case from its timed batches (s per call) and sensor readings."""
+    """Summarize the timed batches of a case (s per call) and its sensor readings as a measurement."""
     low, median, high = quantiles(seconds, n=4, method="inclusive")
     return Measurement(case, median, low, high, min(seconds), len(seconds), calls, alone, **(sensed or {}))
 
 
 def read_raw_table(path: Path) -> MeasuredTable:
-    """Read the raw table of a calibration from a file; InputError, naming the line, if invalid.
+    """Read a calibration's raw table from a file; raise InputError with the line number if a line is invalid.
 
     An incomplete last line, which a killed run left, is ignored.
     """
-    lines = _complete_lines(path)
+    lines = _read_complete_lines(path)
     if not lines:
-        raise InputError(f"{path}: is empty; the raw table of a calibration begins with a line about the machine")
+        raise InputError(f"{path}: the file is empty; write a raw table with simcluster calibrate -o")
     head = _parse_line(path, 1, lines[0])
-    if head.pop("format", None) != FORMAT:
+    if head.pop("format", None) != TABLE_FORMAT:
         raise InputError(
-            f"{path}:1: is not the raw table of a calibration; its first line must have format: {FORMAT!r}; write "
-            "one with simcluster calibrate -o"
+            f"{path}:1: is not the raw table of a calibration; its first line must have format: {TABLE_FORMAT!r}; "
+            "write one with simcluster calibrate -o"
         )
     machine = MeasuredMachine(
         **_check_fields(MeasuredMachine, head, f"{path}:1", needed=("device", "kind", "multiprocessors"))
@@ -121,23 +121,23 @@ def read_raw_table(path: Path) -> MeasuredTable:
         raise InputError(
             f"{path}:1: multiprocessors is {machine.multiprocessors!r}; it must be a whole number from 1, as in 132"
         )
-    found: dict[KernelCase, Measurement] = {}
+    found: dict[CalibrationCase, Measurement] = {}
     for number, line in enumerate(lines[1:], start=2):
         given, where = _parse_line(path, number, line), f"{path}:{number}"
         try:
-            case = parse_case(given.pop("case", None))
+            case = parse_calibration_case(given.pop("case", None))
         except InputError as problem:
             raise InputError(f"{where}: {problem}") from None
         found[case] = Measurement(case, **_check_fields(Measurement, given, where))
         if not found[case].failed and not _MIN_SECONDS <= found[case].seconds <= _MAX_SECONDS:
             raise InputError(
-                f"{where}: seconds must be {_MIN_SECONDS:g} to {_MAX_SECONDS:g}, per kernel call, as in 1.2e-4; "
-                f"got {found[case].seconds!r}"
+                f"{where}: 'seconds' is {found[case].seconds!r}; the time per kernel call must be {_MIN_SECONDS:g} to "
+                f"{_MAX_SECONDS:g} s, as in 1.2e-4"
             )
     return MeasuredTable(machine, tuple(found.values()))
 
 
-def _complete_lines(path: Path) -> list[str]:
+def _read_complete_lines(path: Path) -> list[str]:
     try:
         text = path.read_bytes().decode("utf-8", errors="strict")
     except FileNotFoundError:
@@ -156,7 +156,7 @@ def _parse_line(path: Path, number: int, line: str) -> dict[str, Any]:
     except (ValueError, RecursionError):
         data = None
     if not isinstance(data, dict):
-        raise InputError(f"{path}:{number}: is not a JSON object; lines of a raw table are, see simcluster calibrate")
+        raise InputError(f"{path}:{number}: is not a JSON object; write raw tables with simcluster calibrate")
     return data
 
 
@@ -164,39 +164,39 @@ def _check_fields(kind: type, given: Mapping[str, Any], where: str, needed: Sequ
     types = {each.name: each.type for each in fields(kind)}
     for name in needed:
         if name not in given:
-            raise InputError(f"{where}: {name} is missing")
+            raise InputError(f"{where}: key {name!r} is missing; add it, or measure again")
     for name, value in given.items():
         if name not in types:
             raise InputError(f"{where}: unknown key {name!r}; known: {', '.join(types)}")
         text = types[name] == "str"
         if not (isinstance(value, str) if text else is_number(value)):
             must = "a text" if text else "a finite number"
-            raise InputError(f"{where}: {name} cannot be {shown(value)}; it must be {must}: write one")
+            raise InputError(f"{where}: {name} is {quote_value(value)}; it must be {must}: write one")
     return dict(given)
 
 
-class TableFile:
-    """Raw table of a calibration that is being measured; ``measured_cases`` need not be measured again."""
+class RawTableFile:
+    """Raw table file to which a calibration appends, and the set of cases that the file already has."""
 
     def __init__(self, path: Path, machine: MeasuredMachine, *, restart: bool = False) -> None:
         self._path = path
-        self.measured_cases: set[KernelCase] = set()
-        if not restart and path.exists() and _complete_lines(path):
+        self.measured_cases: set[CalibrationCase] = set()
+        if not restart and path.exists() and _read_complete_lines(path):
             table = read_raw_table(path)
             for name in _MACHINE_KEYS:
                 before, now = getattr(table.machine, name), getattr(machine, name)
                 if before != now:
                     raise InputError(
-                        f"{path} holds measurements of another machine ({name}: {before}; here: {now}); name another "
-                        "-o, or --restart to measure everything again"
+                        f"{path} is of another machine ({name}: {before}; this machine: {now}); name another "
+                        "file with -o, or give --restart to measure everything again"
                     )
             self.measured_cases = {each.case for each in table.measurements}
-            drop_partial_line(path)  # left incomplete by a killed run
+            truncate_partial_line(path)  # left incomplete by a killed run
             return
-        write_text(path, _format_line({"format": FORMAT, **asdict(machine)}) + "\n")
+        write_text_atomic(path, _format_line({"format": TABLE_FORMAT, **asdict(machine)}) + "\n")
 
     def append(self, measurement: Measurement) -> None:
-        """Append a measurement to the file; its line is on disk when this returns."""
+        """Append a measurement to the file; return after the line has been written to disk."""
         row = {key: value for key, value in asdict(measurement).items() if key != "case" and value}
         append_line(self._path, _format_line({"case": measurement.case.to_dict(), **row}))
         self.measured_cases.add(measurement.case)

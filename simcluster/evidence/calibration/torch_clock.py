@@ -1,4 +1,4 @@
-"""Timing of kernels by CUDA events or the host's clock, and sensors of a GPU.
+"""Timers of kernels (CUDA events or the host's clock), and sensors of a GPU.
 
 A batch has enough calls that reading the clock does not matter. Before the first timed batch, the work runs until
 clocks and power have settled.
@@ -21,38 +21,38 @@ _MAX_CALLS = 200
 _MAX_REPEATS = 400
 
 
-class TimingEffort:
-    """Time budget for timing one case: seconds of warm-up, in total and per batch, and fewest batches."""
+class TimingLimits:
+    """Limits for timing one case: seconds of warm-up, in total and per batch, and the least number of batches."""
 
     def __init__(self, *, quick: bool) -> None:
         self.warm_up, self.total, self.batch, self.fewest = (0.01, 0.03, 5e-4, 7) if quick else (0.15, 0.3, 2e-3, 20)
 
-    def calls_per_batch(self, once: float) -> int:
-        """Return the number of calls in a batch of work that takes ``once`` seconds per call."""
-        return max(1, min(_MAX_CALLS, math.ceil(self.batch / max(once, 1e-7))))
+    def calls_per_batch(self, call_seconds: float) -> int:
+        """Return how many calls make a batch long enough, if each call takes ``call_seconds`` seconds."""
+        return max(1, min(_MAX_CALLS, math.ceil(self.batch / max(call_seconds, 1e-7))))
 
-    def num_batches(self, batch: float) -> int:
-        """Return the number of batches to time if one takes ``batch`` seconds."""
-        return max(self.fewest, min(_MAX_REPEATS, math.ceil(self.total / max(batch, 1e-7))))
+    def num_batches(self, batch_seconds: float) -> int:
+        """Return how many batches to time within the time limit, if each batch takes ``batch_seconds`` seconds."""
+        return max(self.fewest, min(_MAX_REPEATS, math.ceil(self.total / max(batch_seconds, 1e-7))))
 
 
-class HostClock:
+class CpuTimer:
     """Timer of work on the CPU."""
 
-    def time_case(self, prepared: PreparedCase, pace: TimingEffort) -> tuple[list[float], int]:
-        """Return the time (s) per call of every batch on the CPU, and the number of calls in a batch."""
+    def time_case(self, prepared: PreparedCase, limits: TimingLimits) -> tuple[list[float], int]:
+        """Time a case in batches on the CPU; return the time per call (s) of every batch, and the calls per batch."""
         prepared.run(0)
         start = perf_counter()
         for place in range(3):
             prepared.run(place)
         once = (perf_counter() - start) / 3
-        calls = pace.calls_per_batch(once)
-        end, place = perf_counter() + pace.warm_up, 0
+        calls = limits.calls_per_batch(once)
+        end, place = perf_counter() + limits.warm_up, 0
         while perf_counter() < end:
             prepared.run(place)
             place += 1
         found = []
-        for _ in range(pace.num_batches(once * calls)):
+        for _ in range(limits.num_batches(once * calls)):
             start = perf_counter()
             for each in range(calls):
                 prepared.run(place + each)
@@ -61,11 +61,11 @@ class HostClock:
         return found, calls
 
     def synchronize(self) -> None:
-        """Return at once, as work on the CPU is synchronous."""
+        """Do nothing: work on the CPU is already synchronous."""
 
 
-class CudaClock:
-    """Timer of work on a GPU; short kernels run from a CUDA graph, so that the host's speed has no effect."""
+class CudaTimer:
+    """Timer of work on a GPU; short kernels run from a CUDA graph to exclude the host's launch time."""
 
     def __init__(self) -> None:
         self._torch = import_torch()
@@ -74,26 +74,26 @@ class CudaClock:
         """Wait until the GPU has finished all work."""
         self._torch.cuda.synchronize()
 
-    def time_case(self, prepared: PreparedCase, pace: TimingEffort) -> tuple[list[float], int]:
-        """Return the time (s) per call of every batch on the GPU, and the number of calls in a batch."""
+    def time_case(self, prepared: PreparedCase, limits: TimingLimits) -> tuple[list[float], int]:
+        """Time a case in batches on the GPU; return the time per call (s) of every batch, and the calls per batch."""
         for place in range(3):
             prepared.run(place)
         self.synchronize()
         (once,) = self._time_batches(lambda: [prepared.run(place) for place in range(5)], 5, 1)
-        calls = pace.calls_per_batch(once)
-        batch = self._capture_graph(prepared, calls) if prepared.graph and once < _GRAPH_BELOW else None
+        calls = limits.calls_per_batch(once)
+        batch = self._capture_graph(prepared, calls) if prepared.capturable and once < _GRAPH_BELOW else None
         if batch is None:
             rounds = iter(range(10**9))
             batch = lambda: [prepared.run(next(rounds)) for _ in range(calls)]  # noqa: E731
-        end = perf_counter() + pace.warm_up
+        end = perf_counter() + limits.warm_up
         while perf_counter() < end:
             batch()
             self.synchronize()
         (once,) = self._time_batches(batch, calls, 1)
-        return self._time_batches(batch, calls, pace.num_batches(once * calls)), calls
+        return self._time_batches(batch, calls, limits.num_batches(once * calls)), calls
 
     def _capture_graph(self, prepared: PreparedCase, calls: int) -> Callable[[], object] | None:
-        """Return a function that replays a batch of calls as one CUDA graph; None if it cannot be captured."""
+        """Capture a batch of calls as a CUDA graph; return a function that replays the graph, or None on failure."""
         torch = self._torch
         graph = torch.cuda.CUDAGraph()
         try:
@@ -117,7 +117,7 @@ class CudaClock:
 
 
 def describe_machine(device: Any, date: str) -> MeasuredMachine:
-    """Return what PyTorch and the driver report about a device: name, memory, versions and limits."""
+    """Return a device's description by PyTorch and the driver: name, memory, versions and limits."""
     torch = import_torch()
     if device.type != "cuda":
         import platform
@@ -129,17 +129,17 @@ def describe_machine(device: Any, date: str) -> MeasuredMachine:
             cache=32e6, torch=torch.__version__, threads=threads, date=date,
         )  # fmt: skip
     known = torch.cuda.get_device_properties(device)
-    driver, power, clock = [*query_driver("driver_version,power.limit,clocks.max.sm", device), "", "", ""][:3]
+    driver, power, clock = [*query_nvidia_smi("driver_version,power.limit,clocks.max.sm", device), "", "", ""][:3]
     return MeasuredMachine(
         device=known.name, kind="cuda", multiprocessors=known.multi_processor_count, memory=float(known.total_memory),
         cache=float(getattr(known, "L2_cache_size", 64e6)), torch=torch.__version__, cuda=torch.version.cuda or "",
-        driver=driver, capability=f"{known.major}.{known.minor}", power_limit=parse_driver_number(power),
-        clock_limit=parse_driver_number(clock) * 1e6, date=date,
+        driver=driver, capability=f"{known.major}.{known.minor}", power_limit=parse_nvidia_smi_number(power),
+        clock_limit=parse_nvidia_smi_number(clock) * 1e6, date=date,
     )  # fmt: skip
 
 
-def parse_driver_number(text: str) -> float:
-    """Return the number that nvidia-smi printed; 0 for "[N/A]"."""
+def parse_nvidia_smi_number(text: str) -> float:
+    """Parse a number printed by nvidia-smi; return 0 for "[N/A]"."""
     try:
         value = float(text)
     except ValueError:
@@ -147,8 +147,8 @@ def parse_driver_number(text: str) -> float:
     return value if math.isfinite(value) else 0.0
 
 
-def query_driver(query: str, device: Any) -> list[str]:
-    """Return the fields that nvidia-smi reports for a device; an empty list if it is not installed."""
+def query_nvidia_smi(query: str, device: Any) -> list[str]:
+    """Return the queried fields that nvidia-smi reports for a device; an empty list without nvidia-smi."""
     process = _start_query(query, device)
     return _finish_query(process) if process else []
 
@@ -174,8 +174,8 @@ def _finish_query(process: subprocess.Popen[str]) -> list[str]:
     return [part.strip() for part in text.strip().split(",")] if process.returncode == 0 else []
 
 
-class Sensor:
-    """Sensor of a GPU's clock, power and temperature while a case runs, read by another process."""
+class GpuSensor:
+    """Sensors of a GPU (clock, power, temperature), read by another process while a case runs."""
 
     def __init__(self, device: Any) -> None:
         self._process = _start_query(_QUERY, device) if device.type == "cuda" else None
@@ -185,5 +185,5 @@ class Sensor:
         answer = _finish_query(self._process) if self._process else []
         if len(answer) != 3:
             return {}
-        clock, power, temperature = (parse_driver_number(text) for text in answer)
+        clock, power, temperature = (parse_nvidia_smi_number(text) for text in answer)
         return {"clock": clock * 1e6, "power": power, "temperature": temperature}

@@ -1,6 +1,6 @@
-"""Kernels of each calibration case in PyTorch, with tensors too large in total to stay in cache.
+"""PyTorch kernels of each calibration case, with tensors that are too large in total to stay in cache.
 
-Several rounds of tensors. Only this module and those that time its kernels import PyTorch.
+Calls use the sets of tensors in turn. Only this module and those that time its kernels import PyTorch.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from simcluster.base.errors import InputError
-from simcluster.evidence.calibration.cases import ELEMENT_BYTES, KernelCase
+from simcluster.evidence.calibration.cases import ELEMENT_BYTES, CalibrationCase
 
 Run = Callable[[int], object]
 """Function that issues a case once, on the tensors of a round."""
@@ -22,7 +22,7 @@ _MAX_HOST_BYTES = 64e6
 
 
 def import_torch() -> Any:
-    """Return the PyTorch module; raise InputError if it is not installed."""
+    """Import PyTorch and return the module; raise InputError if PyTorch is not installed."""
     try:
         import torch
     except ImportError:
@@ -34,11 +34,11 @@ def import_torch() -> Any:
 
 @dataclass(frozen=True, slots=True)
 class PreparedCase:
-    """Calibration case ready to run, with ``rounds`` sets of tensors; ``graph``: a CUDA graph can capture it."""
+    """Calibration case ready to run: its function, its number of tensor sets, and whether CUDA graphs work."""
 
     run: Run
     rounds: int
-    graph: bool = True
+    capturable: bool = True
 
 
 def torch_dtype(name: str) -> Any:
@@ -47,7 +47,7 @@ def torch_dtype(name: str) -> Any:
     return {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32, "fp8": torch.float8_e4m3fn}[name]
 
 
-def prepare_case(case: KernelCase, device: Any, cache: float) -> PreparedCase:
+def prepare_case(case: CalibrationCase, device: Any, cache: float) -> PreparedCase:
     """Prepare a calibration case with random tensors on a device that has ``cache`` bytes of cache.
 
     Zeros would draw less power. Raises PyTorch's errors if the case cannot run there.
@@ -56,18 +56,18 @@ def prepare_case(case: KernelCase, device: Any, cache: float) -> PreparedCase:
     sets = num_tensor_sets(case, cache, on_gpu=device.type == "cuda")
     runs = [builder(case, device) for _ in range(sets)]
     fused = case.kind != "attention" or not case.backward
-    return PreparedCase(lambda place: runs[place % sets](), sets, graph=fused)
+    return PreparedCase(lambda place: runs[place % sets](), sets, capturable=fused)
 
 
-def num_tensor_sets(case: KernelCase, cache: float, *, on_gpu: bool) -> int:
-    """Return the number of sets of tensors that fill the cache three times, within the memory limit."""
-    size = max(case_bytes(case), 1.0)
+def num_tensor_sets(case: CalibrationCase, cache: float, *, on_gpu: bool) -> int:
+    """Return how many sets of tensors fill the cache three times over, within a memory limit."""
+    size = max(estimate_case_bytes(case), 1.0)
     most = (_MAX_GPU_BYTES if on_gpu else _MAX_HOST_BYTES) / size
     return max(1, min(_MAX_ROUNDS, math.ceil(3 * cache / size), math.floor(most)))
 
 
-def case_bytes(case: KernelCase) -> float:
-    """Return the approximate bytes of the tensors of one run of a calibration case."""
+def estimate_case_bytes(case: CalibrationCase) -> float:
+    """Return the approximate size (bytes) of the tensors that one run of a calibration case uses."""
     element = ELEMENT_BYTES[case.dtype]
     if case.kind == "memory":
         return 3.0 * element * case.m * case.n
@@ -80,7 +80,7 @@ def _random_tensor(device: Any, dtype: str, *shape: int) -> Any:
     return import_torch().randn(*shape, device=device, dtype=torch_dtype(dtype))
 
 
-def _build_matmul(case: KernelCase, device: Any) -> Callable[[], object]:
+def _build_matmul(case: CalibrationCase, device: Any) -> Callable[[], object]:
     torch = import_torch()
     if case.dtype == "fp8":
         return _build_fp8_matmul(case, device)
@@ -95,7 +95,7 @@ def _build_matmul(case: KernelCase, device: Any) -> Callable[[], object]:
     return lambda: multiply(a, b, out=out)
 
 
-def _build_fp8_matmul(case: KernelCase, device: Any) -> Callable[[], object]:
+def _build_fp8_matmul(case: CalibrationCase, device: Any) -> Callable[[], object]:
     """Return a function that runs an fp8 matmul with one scale per tensor and a bf16 result."""
     torch = import_torch()
     a = _random_tensor(device, "bf16", case.m, case.k).to(torch_dtype("fp8"))
@@ -104,7 +104,7 @@ def _build_fp8_matmul(case: KernelCase, device: Any) -> Callable[[], object]:
     return lambda: torch._scaled_mm(a, b, scale_a=one, scale_b=one, out_dtype=torch.bfloat16, use_fast_accum=True)
 
 
-def _build_attention(case: KernelCase, device: Any) -> Callable[[], object]:
+def _build_attention(case: CalibrationCase, device: Any) -> Callable[[], object]:
     torch = import_torch()
     from torch.nn.attention import SDPBackend, sdpa_kernel
 
@@ -129,7 +129,7 @@ def _build_attention(case: KernelCase, device: Any) -> Callable[[], object]:
     return lambda: torch.autograd.grad(out, (q, k, v), above, retain_graph=True)
 
 
-def _build_memory_op(case: KernelCase, device: Any) -> Callable[[], object]:
+def _build_memory_op(case: CalibrationCase, device: Any) -> Callable[[], object]:
     torch = import_torch()
     x = _random_tensor(device, case.dtype, case.m, case.n)
     if case.op == "copy":
@@ -148,6 +148,6 @@ def _build_memory_op(case: KernelCase, device: Any) -> Callable[[], object]:
     return calls[case.op]
 
 
-_BUILDERS: Mapping[str, Callable[[KernelCase, Any], Callable[[], object]]] = {
+_BUILDERS: Mapping[str, Callable[[CalibrationCase, Any], Callable[[], object]]] = {
     "matmul": _build_matmul, "attention": _build_attention, "memory": _build_memory_op,
 }  # fmt: skip

@@ -1,1 +1,1 @@
-"""Entry points of the commands that validate, fit and calibrate the simulator."""
+"""Commands that validate, fit and calibrate the simulator."""

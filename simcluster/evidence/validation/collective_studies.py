@@ -1,4 +1,4 @@
-"""Validation studies of single collectives: predicted against measured time for every message size."""
+"""Validation studies of single collectives: predicted and measured times by message size."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from typing import Any
 
 from simcluster.base.errors import InputError
 from simcluster.base.units import format_bytes
-from simcluster.documents.csv_numbers import Row
-from simcluster.documents.diagnostics import listed
-from simcluster.documents.expressions import Cell
-from simcluster.evidence.validation.measured_columns import positive_cell
-from simcluster.evidence.validation.reports import RefusedRow, Report, ScoredPart, ScoredPoint, geometric_score
+from simcluster.documents.csv_tables import CsvRow
+from simcluster.documents.diagnostics import join_or
+from simcluster.documents.table_formulas import Cell
+from simcluster.evidence.validation.measured_columns import read_positive_cell
+from simcluster.evidence.validation.reports import FailedRow, Report, ScoredGroup, ScoredPoint, geometric_score
 from simcluster.evidence.validation.step_studies import select_rows
-from simcluster.evidence.validation.study import CollectiveStudy, MeasuredSet, StudyFile
-from simcluster.scenario.files import load_cluster
+from simcluster.evidence.validation.study import CollectiveStudy, MeasuredCollectiveSet, StudyFile
+from simcluster.scenario.document_resolution import load_cluster
 from simcluster.studies.bench.collective import collective_times
 from simcluster.topology import Cluster
 from simcluster.traffic.nccl.constants import ALGORITHMS, COLLECTIVES, EXCHANGES, Algorithm
-from simcluster.traffic.nccl.exchange import exchange
+from simcluster.traffic.nccl.exchange import predict_exchange
 from simcluster.traffic.nccl.platforms import Platform, load_platform
 from simcluster.traffic.nccl.predictor import choose
 
-_EMPTY_SET = MeasuredSet()
+_EMPTY_SET = MeasuredCollectiveSet()
 _TOPOLOGIES = {
     "dgx-a100": "dgx_a100", "oci-gpu4": "oci_bm_gpu_b4_8", "dgx-h100": "dgx_h100", "dgx-b200": "dgx_b200",
     "gb200-nvl72": "gb200_nvl72",
@@ -33,8 +33,8 @@ _TOPOLOGIES = {
 
 
 @dataclass(frozen=True, slots=True)
-class TimedCollective:
-    """Measured run of one collective; ``size`` B of the full buffer, ``algorithm`` None if NCCL chooses."""
+class MeasuredCollective:
+    """Measured collective: full buffer ``size`` (B), ranks, platform, and NCCL's algorithm (None: NCCL's choice)."""
 
     collective: str
     nodes: int
@@ -44,26 +44,26 @@ class TimedCollective:
     algorithm: Algorithm | None
 
 
-Forecast = tuple[float, str]
+PredictedTime = tuple[float, str]
 """Predicted seconds, and the algorithm and protocol."""
 
 
-def formula_forecast(call: TimedCollective) -> Forecast:
-    """Return the predicted time of a collective on idle links by NCCL's tuning model (``traffic.nccl``)."""
+def predict_by_formula(call: MeasuredCollective) -> PredictedTime:
+    """Predict a collective's time on idle links with NCCL's tuning model (``traffic.nccl``)."""
     shape: Any = {"nodes": call.nodes, "gpus_per_node": call.gpus_per_node}
     shape |= {"size": call.size, "platform": call.platform}
     if call.collective in EXCHANGES:
-        alone = exchange(call.collective, **shape)
+        alone = predict_exchange(call.collective, **shape)
         return alone.seconds, f"{alone.algorithm} {alone.protocol}"
     if call.collective not in COLLECTIVES:
-        known = listed((*COLLECTIVES, *EXCHANGES))
-        raise InputError(f"the NCCL model has no {call.collective}; it has {known}")
+        known = join_or((*COLLECTIVES, *EXCHANGES))
+        raise InputError(f"the NCCL model does not know the collective {call.collective!r}; it knows {known}")
     choice = choose(call.collective, **shape, algorithms=(call.algorithm,) if call.algorithm else None)
     return choice.prediction.seconds, f"{choice.algorithm} {choice.protocol}"
 
 
-def network_forecast(call: TimedCollective) -> Forecast:
-    """Return the simulated time of a collective on the platform's network, without other traffic.
+def predict_by_network(call: MeasuredCollective) -> PredictedTime:
+    """Predict a collective's time by simulating the platform's network without other traffic.
 
     It runs at NCCL's pace; what NCCL's tuner does not know (all-to-all) is limited by the links alone.
     """
@@ -80,24 +80,24 @@ def network_forecast(call: TimedCollective) -> Forecast:
 @cache
 def _platform_cluster(platform: str, nodes: int) -> Cluster:
     if platform not in _TOPOLOGIES:
-        raise InputError(f"no built-in topology for {platform}; known: {listed(_TOPOLOGIES)}")
+        raise InputError(f"no built-in topology for platform {platform}; use {join_or(_TOPOLOGIES)}")
     return load_cluster(_TOPOLOGIES[platform], [("nodes", nodes)])
 
 
-PREDICTORS: Mapping[str, Callable[[TimedCollective], Forecast]] = {
-    "formula": formula_forecast,
-    "network": network_forecast,
+PREDICTORS: Mapping[str, Callable[[MeasuredCollective], PredictedTime]] = {
+    "formula": predict_by_formula,
+    "network": predict_by_network,
 }
 """Functions that predict the time of a collective, by the study's ``predictor``."""
 
 
-def report_collectives(file: StudyFile, study: CollectiveStudy, table: tuple[Row, ...]) -> Report:
-    """Return the validation report of a collective study; InputError if its table lacks columns."""
+def report_collectives(file: StudyFile, study: CollectiveStudy, table: tuple[CsvRow, ...]) -> Report:
+    """Validate a collective study and return its report; raise InputError if the table lacks columns."""
     columns = [(("columns", meaning), column) for meaning, column in study.columns if column is not None]
     measured = [(("measured", index, "column"), each.column) for index, each in enumerate(study.measured)]
     rows, unfit = select_rows(file, table, [*columns, *measured])
     points: dict[tuple[str, str], list[ScoredPoint]] = {}
-    refused: list[RefusedRow] = []
+    refused: list[FailedRow] = []
     left_out: dict[str, int] = {f"where {study.where}": unfit} if unfit else {}
     for row in rows:
         name, collective = row.texts[study.columns.set], row.texts[study.columns.collective]
@@ -108,10 +108,10 @@ def report_collectives(file: StudyFile, study: CollectiveStudy, table: tuple[Row
             continue
         group = f"{name}, {collective}"
         try:
-            call = _parse_call(study, of_set, row)
+            call = _parse_collective_row(study, of_set, row)
             present = [each for each in study.measured if row.cells[each.column] is not None]
             if not present:
-                raise InputError(f"{listed(each.column for each in study.measured)} is empty: nothing was measured")
+                raise InputError(f"{join_or(each.column for each in study.measured)} is empty: nothing was measured")
             taken = present[0].seconds(row.cells, call.collective, call.nodes * call.gpus_per_node, call.size)
             seconds, by = PREDICTORS[study.predictor](call)
             point = ScoredPoint(format_bytes(call.size), group, seconds, taken, size=call.size, note=by)
@@ -119,50 +119,50 @@ def report_collectives(file: StudyFile, study: CollectiveStudy, table: tuple[Row
         except InputError as problem:
             size = row.cells[study.columns.size]
             label = format_bytes(size) if isinstance(size, int | float) else row.label((study.columns.size,))
-            refused.append(RefusedRow(label, group, str(problem)))
+            refused.append(FailedRow(label, group, str(problem)))
     ordered = sorted(points, key=lambda key: key[1] != "all_reduce")
-    parts = tuple(_score_part(study, *key, points[key]) for key in ordered)
+    parts = tuple(_score_collective(study, *key, points[key]) for key in ordered)
     return Report(file, parts, tuple(refused), tuple(left_out.items()))
 
 
-def _parse_call(study: CollectiveStudy, of_set: MeasuredSet, row: Row) -> TimedCollective:
+def _parse_collective_row(study: CollectiveStudy, call_set: MeasuredCollectiveSet, row: CsvRow) -> MeasuredCollective:
     columns = study.columns
     gpu = row.texts[columns.gpu]
-    platform = of_set.platform or study.platforms.get(gpu)
+    platform = call_set.platform or study.platforms.get(gpu)
     if platform is None:
-        raise InputError(f"the study has no platform for GPU {gpu!r}; it has platforms for {listed(study.platforms)}")
+        raise InputError(f"the study has no platform for GPU {gpu!r}; it has platforms for {join_or(study.platforms)}")
     collective = row.texts[columns.collective]
-    nodes, gpus = _whole_number(row.cells, columns.nodes), _whole_number(row.cells, columns.gpus)
+    nodes, gpus = _read_whole_number(row.cells, columns.nodes), _read_whole_number(row.cells, columns.gpus)
     if gpus % nodes:
         raise InputError(f"{gpus} GPUs cannot be spread evenly over {nodes} nodes; remove the row")
-    size = positive_cell(row.cells, columns.size)
+    size = read_positive_cell(row.cells, columns.size)
     machine = load_platform(platform)
     ran = row.texts[columns.version] if columns.version else ""
     if ran and ran not in study.versions:
-        raise InputError(f"the study does not define the version NCCL {ran!r}; it defines {listed(study.versions)}")
+        raise InputError(f"the study does not define NCCL version {ran!r}; it defines {join_or(study.versions)}")
     if ran:
         machine = replace(machine, version=study.versions[ran])
-    algorithm: Any = of_set.algorithm
+    algorithm: Any = call_set.algorithm
     if algorithm == "column":  # from the row; None if NCCL chose
         text = row.texts[columns.algorithm] if columns.algorithm else ""
         algorithm = study.algorithms.get(text, text)
         if algorithm not in ALGORITHMS:
-            known = listed(study.algorithms)
+            known = join_or(study.algorithms)
             raise InputError(f"the study does not define the algorithm {text!r}; it defines {known}")
-    return TimedCollective(collective, nodes, gpus // nodes, size, machine, algorithm)
+    return MeasuredCollective(collective, nodes, gpus // nodes, size, machine, algorithm)
 
 
-def _whole_number(cells: Mapping[str, Cell], column: str) -> int:
-    value = positive_cell(cells, column)
+def _read_whole_number(cells: Mapping[str, Cell], column: str) -> int:
+    value = read_positive_cell(cells, column)
     if not value.is_integer():
-        raise InputError(f"{column} must be a whole number, got {value}")
+        raise InputError(f"column {column} is {value}; it must be a whole number")
     return int(value)
 
 
-def _score_part(study: CollectiveStudy, name: str, collective: str, points: list[ScoredPoint]) -> ScoredPart:
+def _score_collective(study: CollectiveStudy, name: str, collective: str, points: list[ScoredPoint]) -> ScoredGroup:
     of_set = study.sets.get(name, _EMPTY_SET)
     ordered = sorted(points, key=lambda point: point.size)
-    return ScoredPart(
+    return ScoredGroup(
         name=name, collective=collective,
         role="degraded" if of_set.degraded else "fitted" if collective in of_set.fitted else "held out",
         points=tuple(ordered), score=geometric_score([point for point in ordered if point.size >= study.small]),

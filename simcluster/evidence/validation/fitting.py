@@ -1,4 +1,4 @@
-"""Format of a fit file: the constants to fit, their bounds, and the measured rows that they are fitted to.
+"""Format of a fit file: constants to fit, their bounds, and the measured rows to which they are fitted.
 
 A constant is a path of a scenario (``cluster.device.matmul.power``, ``software.kernel``, ``training.dropout``) or a
 number of a study (``constants.slowdown``). No constant is fitted for one model or one row: all rows of its fit share
@@ -15,13 +15,13 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from simcluster.base.errors import InputError
 from simcluster.base.units import parse_bytes, parse_bytes_per_second, parse_flop_per_second, parse_seconds
-from simcluster.documents.diagnostics import RuleError, did_you_mean, listed
-from simcluster.documents.reading import Document, read_document, validate
-from simcluster.documents.shipped import builtin_path
-from simcluster.documents.spec import ONE_OR_MORE, Spec
+from simcluster.documents.base_spec import ONE_OR_MORE, Spec
+from simcluster.documents.builtin_documents import builtin_path
+from simcluster.documents.diagnostics import RuleError, did_you_mean, join_or
+from simcluster.documents.yaml_documents import Document, read_document, validate_document
 from simcluster.evidence.calibration.least_squares import Loss
 from simcluster.evidence.validation.measured_columns import FormulaText
-from simcluster.scenario.paths import check_path
+from simcluster.scenario.key_paths import check_key_path
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z_][\w-]*$")]
 
@@ -46,7 +46,7 @@ Quantity = Annotated[float, BeforeValidator(_parse_quantity), Field(ge=0)]
 
 def _check_constant_path(value: object) -> object:
     if isinstance(value, str) and not value.startswith((CONSTANT_PREFIX, SOFTWARE_PREFIX)):
-        check_path(value)
+        check_key_path(value)
     return value
 
 
@@ -54,7 +54,7 @@ ConstantPath = Annotated[str, BeforeValidator(_check_constant_path)]
 
 
 class FittedConstant(Spec):
-    """Declaration of a constant to fit: its scenario path, bounds, unfitted value, and source.
+    """Declaration of a constant to fit: scenario path, bounds, value before the fit, and source.
 
     ``path`` is its path (or several paths with the same value); ``follow`` has paths whose values are multiples of it.
     ``bounds`` limit it. ``unfitted`` is its value without a fit: where the search starts, and what is used for a study
@@ -71,18 +71,18 @@ class FittedConstant(Spec):
     def _check_bounds(self) -> Self:
         low, high = self.bounds
         if low >= high:
-            must = f"[{low:g}, {high:g}] must be the lower and the upper bound; write the lower first"
+            must = f"[{low:g}, {high:g}] must be a lower bound and a higher upper bound; write the lower one first"
             raise RuleError([(("bounds",), must)])
         if not low <= self.unfitted <= high:
             must = f"must lie within the bounds {low:g} to {high:g}"
-            raise InputError(f"unfitted {self.unfitted:g} {must}; write one between them, or wider bounds")
+            raise InputError(f"'unfitted' is {self.unfitted:g}; it {must}: change it, or widen the bounds")
         return self
 
 
-class StudyRows(Spec):
-    """Rows of a validation study that a fit uses: those that satisfy ``where``.
+class FitStudyRows(Spec):
+    """Measured rows that a fit takes from a validation study: all rows that satisfy ``where``.
 
-    In addition to the study's ``where``. Formulas know the columns, and ``row``, the number of the row. ``model`` and
+    The study's ``where`` applies as well. Formulas can use the columns, and ``row``, the row's number. ``model`` and
     ``scale`` are the groups that cross-validation leaves out together.
     """
 
@@ -92,8 +92,8 @@ class StudyRows(Spec):
     scale: FormulaText | None = None
 
 
-class KernelRows(Spec):
-    """Measured kernels of a device that a fit uses: a CSV file in the data folder, in a known ``format``.
+class FitKernelRows(Spec):
+    """Measured kernels that a fit takes from a CSV file in the data folder, and the kernels' device.
 
     ``simumax``: matmuls with their efficiency, the shape as text, layout as in ``simcluster calibrate``.
     """
@@ -105,7 +105,7 @@ class KernelRows(Spec):
 
 
 class FitDeclaration(Spec):
-    """Declaration of a fit: constants that are fitted together, the rows to fit them to, and the loss.
+    """Declaration of a fit: constants to fit together, the measured rows, and the loss function.
 
     ``loss`` is of ln(predicted / measured). ``step``: distance of extra simulated points from the solution, as a
     fraction of each constant (of the upper bound, if the lower one is 0), for the slopes; it should be well above the
@@ -114,13 +114,13 @@ class FitDeclaration(Spec):
 
     about: str = ""
     constants: Annotated[dict[Name, FittedConstant], Field(min_length=1)]
-    rows: Annotated[tuple[StudyRows | KernelRows, ...], Field(min_length=1)]
+    rows: Annotated[tuple[FitStudyRows | FitKernelRows, ...], Field(min_length=1)]
     loss: Loss = "squares"
     step: Annotated[float, Field(gt=0, le=0.2)] = 0.01
 
 
 class FitDeclarations(Spec):
-    """Contents of a fit file: the declared fits by name."""
+    """Contents of a fit file: a declaration for each named fit."""
 
     about: str = ""
     fits: Annotated[dict[Name, FitDeclaration], Field(min_length=1)]
@@ -128,20 +128,20 @@ class FitDeclarations(Spec):
 
 @dataclass(frozen=True, slots=True)
 class FitFile:
-    """Loaded fit file: its fits, and the document that they were read from."""
+    """Loaded fit file: the declared fits, and the parsed document that they are from."""
 
     fits: FitDeclarations
     document: Document
 
-    def error(self, fit: str, message: object) -> InputError:
-        """Return an InputError about one fit, with its place in the file."""
-        return self.document.error(("fits", fit), str(message))
+    def fit_error(self, fit: str, message: object) -> InputError:
+        """Return an InputError about one fit, which states the fit's line in the file."""
+        return self.document.error_at(("fits", fit), str(message))
 
 
 def load_fits(path: str | Path | None = None) -> FitFile:
-    """Load the fits in a file, or the built-in ones; InputError if invalid."""
+    """Load the fits declared in a file, or the built-in fits; raise InputError if the file is invalid."""
     document = read_document(path if path is not None else builtin_fits_path())
-    return FitFile(validate(FitDeclarations, document), document)
+    return FitFile(validate_document(FitDeclarations, document), document)
 
 
 def builtin_fits_path() -> Path:
@@ -150,11 +150,11 @@ def builtin_fits_path() -> Path:
 
 
 def select_fits(file: FitFile, names: tuple[str, ...]) -> dict[str, FitDeclaration]:
-    """Return the fits with these names (default: all fits in the file); InputError for an unknown name."""
+    """Return the named fits (default: all fits in the file); raise InputError for an unknown name."""
     known = file.fits.fits
     for name in names:
         if name not in known:
             raise InputError(
-                f"{file.document.source} has no fit {name!r}{did_you_mean(name, known)}; it has {listed(known)}"
+                f"{file.document.source} has no fit {name!r}{did_you_mean(name, known)}; it has {join_or(known)}"
             )
     return {name: fit for name, fit in known.items() if not names or name in names}

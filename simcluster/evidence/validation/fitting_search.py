@@ -1,4 +1,4 @@
-"""Least-squares search for the constants of a fit, on row times interpolated between simulated points.
+"""Least-squares search for constants: row times are simulated at some points and interpolated in between.
 
 For all rows, and for each fold of the cross-validation. The logarithm of a step's time is a smooth function of the
 logarithm of a constant (a sum of times, some of which are proportional to its inverse), so a few points determine it. A
@@ -17,19 +17,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from itertools import product
+from itertools import chain, product
 
 import numpy as np
 
 from simcluster.base.arrays import Floats
-from simcluster.evidence.calibration.least_squares import FitParameter, FitSolution, least_squares, rbf_interpolator
+from simcluster.evidence.calibration import least_squares
+from simcluster.evidence.calibration.least_squares import FitParameter, FitSolution
 from simcluster.evidence.validation.fitting import FitDeclaration
-from simcluster.evidence.validation.fitting_rows import FitSample, RowResult, SampleRun, Settings
+from simcluster.evidence.validation.fitting_rows import ConstantValues, FitSample, MeasuredRow, RowResult
 
-Values = tuple[float, ...]
+ConstantPoint = tuple[float, ...]
 """One value of every constant of a fit, in their order: a point."""
 
-SimulateRows = Callable[[Sequence[tuple[SampleRun, Settings]]], Iterable[RowResult]]
+SimulateRows = Callable[[Sequence[tuple[MeasuredRow, ConstantValues]]], Iterable[RowResult]]
 """Function that simulates runs with settings, in order."""
 
 _CORNER = 0.7071  # distance from the middle of the bounds, in -1..1: Chebyshev's two nodes
@@ -39,20 +40,20 @@ MIN_POINT_DISTANCE = 0.02
 """Closest points used for interpolation, in steps of the fit: below it times are rough."""
 
 
-def simulate_sample(task: tuple[SampleRun, Settings]) -> RowResult:
-    """Simulate a measured row of a fit with given values of the constants, here or in a worker process."""
+def simulate_measured_row(task: tuple[MeasuredRow, ConstantValues]) -> RowResult:
+    """Simulate one measured row of a fit with trial values of the constants; may run in a worker process."""
     run, settings = task
     return run.simulate(settings)
 
 
 class RowResponses:
-    """Predicted times of a fit's rows as functions of its constants, simulated on request and cached."""
+    """Predicted times of a fit's rows as a function of the constants, simulated on request and cached."""
 
     def __init__(
-        self, fit: FitDeclaration, samples: Sequence[FitSample], ask: SimulateRows, progress: Callable[[str], object]
+        self, fit: FitDeclaration, samples: Sequence[FitSample], run: SimulateRows, progress: Callable[[str], object]
     ) -> None:
         self.fit, self.samples = fit, samples
-        self._ask, self._progress = ask, progress
+        self._ask, self._progress = run, progress
         self._first: dict[str, int] = {}  # index of the first of equal runs
         for place, sample in enumerate(samples):
             self._first.setdefault(sample.run.run_key, place)
@@ -60,22 +61,22 @@ class RowResponses:
         self._low, self._high = (
             self._search_values([getattr(each, end) for each in self._constants]) for end in ("low", "high")
         )
-        self._known: dict[Values, list[tuple[float, float]]] = {}
-        self._inside: list[Values] = []  # points within the bounds, used for interpolation
+        self._known: dict[ConstantPoint, list[tuple[float, float]]] = {}
+        self._inside: list[ConstantPoint] = []  # points within the bounds, used for interpolation
         self._surface: Callable[[Floats], Floats] | None = None
 
     @property
     def num_distinct_rows(self) -> int:
-        """Number of distinct rows that are simulated; the other rows equal one of them."""
+        """Number of distinct rows, each of which is simulated once for all rows equal to it."""
         return len(self._first)
 
     @property
     def num_points(self) -> int:
-        """Number of points (values of all constants) at which the rows were simulated."""
+        """Number of simulated points (a point is a set of values for all constants)."""
         return len(self._known)
 
-    def simulate_point(self, values: Values) -> list[tuple[float, float]]:
-        """Return (predicted, measured) time (s) of every row at a point; InputError if a row fails."""
+    def simulate_point(self, values: ConstantPoint) -> list[tuple[float, float]]:
+        """Simulate all rows at a point; return each row's (predicted, measured) time (s), or raise InputError."""
         if values not in self._known:
             settings = tuple(
                 (path, value * factor)
@@ -88,36 +89,36 @@ class RowResponses:
             for row, run_key in enumerate(self._first, 1):  # report each row before waiting for it
                 self._progress(f"point {self.num_points + 1} ({at}), row {row} of {self.num_distinct_rows}")
                 by[run_key] = next(coming)
-            self._known[values] = [sample.compare(by[sample.run.run_key]) for sample in self.samples]
+            self._known[values] = [sample.predicted_and_measured(by[sample.run.run_key]) for sample in self.samples]
             if self._is_within_bounds(values) and self.nearest_distance(values) > MIN_POINT_DISTANCE:
                 self._inside.append(values)
                 self._surface = None
         return self._known[values]
 
-    def residuals(self, values: Values) -> Floats:
-        """Return ln(predicted / measured) of every row, simulated at a point."""
+    def residuals(self, values: ConstantPoint) -> Floats:
+        """Simulate all rows at a point; return each row's ln(predicted / measured)."""
         return np.array([np.log(predicted / measured) for predicted, measured in self.simulate_point(values)])
 
-    def interpolate(self, values: Sequence[float]) -> Floats:
-        """Return ln(predicted / measured) of every row at a point, interpolated between simulated points."""
+    def interpolate_residuals(self, values: Sequence[float]) -> Floats:
+        """Return every row's ln(predicted / measured) at a point, interpolated between simulated points."""
         if self._surface is None:
             places = np.array([self._normalize(each) for each in self._inside])
             rows = np.array([self.residuals(each) for each in self._inside])
-            self._surface = rbf_interpolator(places, rows)
+            self._surface = least_squares.make_rbf_interpolator(places, rows)
         found: Floats = self._surface(self._normalize(values)[None, :])[0]
         return found
 
-    def check_point(self, values: Values) -> float:
-        """Simulate a point and add it to the interpolation; return the worst row's interpolation error."""
-        before = self.interpolate(values)
+    def add_point(self, values: ConstantPoint) -> float:
+        """Simulate a point and add the times to the interpolation; return the worst row's interpolation error."""
+        before = self.interpolate_residuals(values)
         return float(np.abs(np.expm1(before - self.residuals(values))).max())
 
-    def best_point(self, rows: Sequence[int]) -> Values:
+    def best_point(self, rows: Sequence[int]) -> ConstantPoint:
         """Return the simulated point with the smallest mean absolute error of the selected rows."""
         return min(self._inside, key=lambda each: float(np.abs(self.residuals(each)[list(rows)]).mean()))
 
-    def simulate_first_points(self, further: Sequence[Values]) -> None:
-        """Simulate the first points of a search: given ones within the bounds, the middle, and corners.
+    def simulate_first_points(self, further: Sequence[ConstantPoint]) -> None:
+        """Simulate the first points of a search: given points within bounds, the centre, and the corners.
 
         Corners close to given points are not simulated. With more than three constants there are too many corners; one
         constant is then varied at a time.
@@ -139,40 +140,40 @@ class RowResponses:
             if all(np.abs(self._normalize(each) - place).max() > _CORNER_DISTANCE for each in self._inside):
                 seen = self._low + (self._high - self._low) * (np.array(place) + 1.0) / 2.0
                 self.simulate_point(
-                    tuple(each.from_search(float(x)) for each, x in zip(self._constants, seen, strict=True))
+                    tuple(each.from_search_coordinate(float(x)) for each, x in zip(self._constants, seen, strict=True))
                 )
 
-    def neighbours(self, values: Values, width: float) -> list[tuple[Values, Values]]:
-        """Return the points below and above a point in each constant, by ``width`` of the fit's ``step``."""
+    def neighbour_points(self, values: ConstantPoint, width: float) -> list[tuple[ConstantPoint, ConstantPoint]]:
+        """Return, for each constant, the two points that lie ``width`` steps of the fit below and above a point."""
         found = []
         for one, constant in enumerate(self._constants):
-            here = constant.to_search(values[one])
-            low, high = (constant.from_search(here + side * width * self.fit.step) for side in (-1.0, 1.0))
+            here = constant.to_search_coordinate(values[one])
+            low, high = (constant.from_search_coordinate(here + side * width * self.fit.step) for side in (-1.0, 1.0))
             found.append(((*values[:one], low, *values[one + 1 :]), (*values[:one], high, *values[one + 1 :])))
         return found
 
     def step_distances(self, one: Sequence[float], two: Sequence[float]) -> Floats:
-        """Return the distance between two points in each constant, in steps of the fit."""
+        """Return the distance between two points for each constant, in steps of the fit."""
         return np.abs(self._search_values(one) - self._search_values(two)) / self.fit.step
 
     def nearest_distance(self, values: Sequence[float]) -> float:
-        """Return the distance (in steps of the fit, largest over constants) to the nearest simulated point."""
+        """Return the distance to the nearest simulated point, in steps of the fit (maximum over constants)."""
         return min((float(self.step_distances(values, each).max()) for each in self._inside), default=np.inf)
 
-    def snap_to_point(self, values: Values) -> Values:
-        """Return the nearest simulated point if it is close enough, else the values unchanged."""
+    def snap_to_point(self, values: ConstantPoint) -> ConstantPoint:
+        """Return the nearest simulated point if close enough, else the original point."""
         near = min(self._inside, key=lambda each: float(self.step_distances(values, each).max()))
         return near if self.step_distances(values, near).max() <= MIN_POINT_DISTANCE else values
 
-    def parameters(self, values: Sequence[float]) -> list[FitParameter]:
-        """Return the parameters for a least-squares search that starts at these values."""
+    def make_fit_parameters(self, values: Sequence[float]) -> list[FitParameter]:
+        """Return the parameters of a least-squares search that starts at a point."""
         return [replace(each, start=value) for each, value in zip(self._constants, values, strict=True)]
 
-    def _is_within_bounds(self, values: Values) -> bool:
+    def _is_within_bounds(self, values: ConstantPoint) -> bool:
         return all(each.low <= value <= each.high for each, value in zip(self._constants, values, strict=True))
 
     def _search_values(self, values: Sequence[float]) -> Floats:
-        return np.array([each.to_search(value) for each, value in zip(self._constants, values, strict=True)])
+        return np.array([each.to_search_coordinate(value) for each, value in zip(self._constants, values, strict=True)])
 
     def _normalize(self, values: Sequence[float]) -> Floats:
         return 2.0 * (self._search_values(values) - self._low) / (self._high - self._low) - 1.0
@@ -193,72 +194,72 @@ _NO_EFFECT = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
-class Fold:
-    """Fold of a cross-validation: the excluded group of rows (``out``), and the remaining rows, by index."""
+class CrossValidationFold:
+    """Fold of a cross-validation: indices of the rows in the excluded group, and of the remaining rows."""
 
-    by: str
+    group_key: str
     group: str
-    out: tuple[int, ...]
-    others: tuple[int, ...]
+    excluded_rows: tuple[int, ...]
+    remaining_rows: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class SearchResult:
+class ConstantSearchResult:
     """Result of a search: constants fitted to all rows and to each fold, and interpolation errors.
 
     ``error`` is the worst row's at the solution and its neighbours, ``fold_error`` the worst row's at the simulated
     folds (None if all were near points); ``converged``: both are at most ``TOLERANCE``.
     """
 
-    whole: FitSolution
-    folds: tuple[Values, ...]
+    solution: FitSolution
+    folds: tuple[ConstantPoint, ...]
     error: float
     fold_error: float | None
     converged: bool
 
 
-def search_constants(responses: RowResponses, folds: Sequence[Fold]) -> SearchResult:
-    """Find the constants that fit all rows, and those without each fold; InputError if a row fails."""
+def search_constants(responses: RowResponses, folds: Sequence[CrossValidationFold]) -> ConstantSearchResult:
+    """Search for the constants that best fit all rows, and for each fold, all rows outside the excluded group."""
     whole, error, settled = _fit_all_rows(responses)
     found, fold_error = _fit_folds(responses, folds, whole.values, rounds=_MAX_ROUNDS * len(folds) if settled else 0)
-    return SearchResult(
+    return ConstantSearchResult(
         whole, found, error, fold_error, settled and (fold_error or 0.0) <= TOLERANCE and whole.converged
     )
 
 
 def _fit_all_rows(responses: RowResponses) -> tuple[FitSolution, float, bool]:
-    """Fit all rows, simulating the solution and its neighbours until neither changes the fit any more."""
+    """Fit all rows, and simulate each solution and its neighbours until the fit no longer changes."""
     every, width = range(len(responses.samples)), 1.0
-    centre: Values | None = None
+    centre: ConstantPoint | None = None
     error = nearby_error = np.inf
     for _ in range(_MAX_ROUNDS):
         found, points = _fit_interpolated(responses, every), responses.num_points
         found = replace(found, values=responses.snap_to_point(found.values))
-        error = responses.check_point(found.values)
+        error = responses.add_point(found.values)
         if error > TOLERANCE and responses.num_points > points:
             continue
         if error > TOLERANCE or width < _NARROWEST:
             break
-        if centre is not None and _relative_move(responses, centre, found) <= 1.0:
+        if centre is not None and _relative_solution_change(responses, centre, found) <= 1.0:
             # no standard error for a constant without effect: interpolated rows show rounding
             errors = tuple(
                 error if np.abs(responses.residuals(above) - responses.residuals(below)).max() > _NO_EFFECT else None
-                for error, (below, above) in zip(found.errors, responses.neighbours(centre, width), strict=True)
+                for error, (below, above) in zip(found.errors, responses.neighbour_points(centre, width), strict=True)
             )
             return replace(found, errors=errors), max(error, nearby_error), True
         centre = found.values
-        nearby_error = max(responses.check_point(each) for pair in responses.neighbours(centre, width) for each in pair)
+        nearby_error = max(map(responses.add_point, chain.from_iterable(responses.neighbour_points(centre, width))))
         if nearby_error > TOLERANCE:
             centre, width = None, width / 2.0
     return found, max(error, nearby_error), False
 
 
-def _relative_move(responses: RowResponses, centre: Values, found: FitSolution) -> float:
-    """Return how far the solution moved in the constant that moved most; 1 or less is negligible."""
+def _relative_solution_change(responses: RowResponses, centre: ConstantPoint, found: FitSolution) -> float:
+    """Return the largest change of a constant between two solutions; a value up to 1 is negligible."""
     spread = np.array(
         [
             0.0 if error is None else error / (each.start if each.low > 0 else each.high)
-            for each, error in zip(responses.parameters(found.values), found.errors, strict=True)
+            for each, error in zip(responses.make_fit_parameters(found.values), found.errors, strict=True)
         ]
     )
     return float(
@@ -270,34 +271,34 @@ def _relative_move(responses: RowResponses, centre: Values, found: FitSolution) 
 
 
 def _fit_folds(
-    responses: RowResponses, folds: Sequence[Fold], whole: Values, *, rounds: int
-) -> tuple[tuple[Values, ...], float | None]:
+    responses: RowResponses, folds: Sequence[CrossValidationFold], whole: ConstantPoint, *, rounds: int
+) -> tuple[tuple[ConstantPoint, ...], float | None]:
     off: dict[int, float] = {}  # last errors of simulated folds
-    found = [_fit_interpolated(responses, fold.others, whole).values for fold in folds]
+    found = [_fit_interpolated(responses, fold.remaining_rows, whole).values for fold in folds]
     for _ in range(rounds):
         far = {place: responses.nearest_distance(values) for place, values in enumerate(found)}
         unsure = [place for place in far if far[place] > _NEAR_IN_STEPS or off.get(place, 0.0) > TOLERANCE]
         if not unsure:
             break
         place = max(unsure, key=lambda each: far[each])
-        off[place] = responses.check_point(found[place])
-        found = [_fit_interpolated(responses, fold.others, whole).values for fold in folds]
+        off[place] = responses.add_point(found[place])
+        found = [_fit_interpolated(responses, fold.remaining_rows, whole).values for fold in folds]
     return tuple(found), max(off.values(), default=None)
 
 
-def _fit_interpolated(responses: RowResponses, rows: Sequence[int], start: Values | None = None) -> FitSolution:
-    """Return the least-squares solution on interpolated rows, searched from the best point and ``start``."""
+def _fit_interpolated(responses: RowResponses, rows: Sequence[int], start: ConstantPoint | None = None) -> FitSolution:
+    """Fit the constants to interpolated row times by least squares, from the best simulated point and ``start``."""
     fit, places = responses.fit, list(rows)
     starts = dict.fromkeys([responses.best_point(places), *([start] if start else [])])
 
-    def interpolated_residuals(values: Values) -> Floats:
-        found: Floats = responses.interpolate(values)[places]
+    def interpolated_residuals(values: ConstantPoint) -> Floats:
+        found: Floats = responses.interpolate_residuals(values)[places]
         return found
 
     found = [
-        least_squares(
-            responses.parameters(each), interpolated_residuals, loss=fit.loss, step=_DERIVATIVE_STEP * fit.step,
-            most=_MAX_EVALUATIONS, tolerance=_SEARCH_TOLERANCE,
+        least_squares.fit_least_squares(
+            responses.make_fit_parameters(each), interpolated_residuals, loss=fit.loss,
+            step=_DERIVATIVE_STEP * fit.step, max_tries=_MAX_EVALUATIONS, tolerance=_SEARCH_TOLERANCE,
         )
         for each in starts
     ]  # fmt: skip

@@ -1,4 +1,4 @@
-"""Measured columns of a study's table, converted to seconds or bytes from the source's quantity and unit.
+"""Columns of measured values in a study's table, converted from the source's unit to seconds or bytes.
 
 Times are scored in seconds, so that studies can be compared.
 """
@@ -13,13 +13,13 @@ from pydantic import BeforeValidator, Field, StrictBool, StrictFloat, StrictInt,
 
 from simcluster.base.errors import InputError
 from simcluster.base.units import is_number
-from simcluster.documents.diagnostics import Complaint, RuleError, listed, shown
-from simcluster.documents.expressions import Cell, formula_name, parse_formula
-from simcluster.documents.reading import read_document
-from simcluster.documents.spec import Spec
+from simcluster.documents.base_spec import Spec
+from simcluster.documents.diagnostics import KeyProblem, RuleError, join_or, quote_value
+from simcluster.documents.table_formulas import Cell, column_formula_name, parse_formula
+from simcluster.documents.yaml_documents import read_document
 from simcluster.planning.footprint import Footprint, StepCounts
-from simcluster.scenario.paths import ScenarioPath
-from simcluster.traffic.nccl.case import bus_factor
+from simcluster.scenario.key_paths import ScenarioPath
+from simcluster.traffic.nccl.tuner_query import bus_factor
 
 
 def _check_formula(value: object) -> object:
@@ -31,14 +31,14 @@ def _check_formula(value: object) -> object:
 
 
 FormulaText = Annotated[str, BeforeValidator(_check_formula)]
-"""Formula over the columns of a table (``expressions``)."""
+"""Formula over the columns of a table (``documents.table_formulas``)."""
 
 Fraction = Annotated[float, Field(gt=0, lt=10)]
 CellValue = StrictBool | StrictInt | StrictFloat | StrictStr | None
 
 
 class InlineTable(Spec):
-    """Short table within a study file: column names, and rows of equal length (null: empty cell)."""
+    """Short table within a study file: column names and rows (null is an empty cell)."""
 
     header: tuple[str, ...]
     rows: tuple[tuple[CellValue, ...], ...]
@@ -46,8 +46,8 @@ class InlineTable(Spec):
     @model_validator(mode="after")
     def _check_shape(self) -> Self:
         columns = len(self.header)
-        broken: list[Complaint] = [
-            (("rows", index), f"has {len(row)} cells, and the header has {columns} columns; give a cell for each")
+        broken: list[KeyProblem] = [
+            (("rows", index), f"has {len(row)} cells, but the header has {columns} columns; give a cell for each")
             for index, row in enumerate(self.rows)
             if len(row) != columns
         ]
@@ -61,7 +61,7 @@ class InlineTable(Spec):
         return self
 
 
-class StudyHead(Spec):
+class StudyBase(Spec):
     """Fields common to all validation studies: name, source, table, row filter, and assumptions.
 
     ``source`` is the paper and table, ``original`` where published runs can be found. ``table`` is the table itself, or
@@ -92,7 +92,7 @@ _BYTES: Mapping[str, float] = _TABLES["bytes"]
 
 def _check_unit(quantity: str, unit: str) -> None:
     if unit not in _UNITS[quantity]:
-        raise InputError(f"{quantity} is measured in {listed(_UNITS[quantity])}, not in {unit!r}")
+        raise InputError(f"unit {unit!r} does not fit quantity {quantity}; use {join_or(_UNITS[quantity])}")
 
 
 def _check_flop(value: object) -> object:
@@ -101,8 +101,8 @@ def _check_flop(value: object) -> object:
     return value
 
 
-class MeasuredColumn(Spec):
-    """Column of a study's table that gives the measured speed of a training step.
+class MeasuredStepColumn(Spec):
+    """Column of a study's table that holds the measured speed of a training step.
 
     Rates of FLOP and MFU need the source's count of a step's FLOP: "model" (3 x forward, causal attention at one half),
     "hardware" (with recompute), or the source's formula over the columns. For a part of a step, ``parts`` are the
@@ -122,38 +122,38 @@ class MeasuredColumn(Spec):
         _check_unit(self.quantity, self.unit)
         counts = self.quantity in ("flop_per_s_per_gpu", "mfu", "hfu")
         if counts and self.flop is None:
-            raise InputError(f"{self.quantity} needs flop: model, hardware or the source's formula for a step's FLOP")
+            raise InputError(f"quantity {self.quantity} needs 'flop': model, hardware, or a formula for a step's FLOP")
         if self.flop is not None and not counts:
-            raise InputError(f"{self.quantity} does not depend on flop; remove it")
+            raise InputError(f"quantity {self.quantity} does not use 'flop'; remove 'flop'")
         if (self.parts or self.less) and self.quantity != "step_time":
-            raise InputError(f"parts and less apply to step_time, not to {self.quantity}")
+            raise InputError(f"'parts' and 'less' apply only to quantity step_time, not to {self.quantity}")
         return self
 
-    def seconds(self, cells: Mapping[str, Cell], facts: StepCounts) -> float:
-        """Return the measured step time (s) in a row; InputError unless the cell is positive."""
-        value = positive_cell(cells, self.column) * _UNITS[self.quantity][self.unit]
+    def seconds(self, cells: Mapping[str, Cell], counts: StepCounts) -> float:
+        """Return a row's measured step time (s); raise InputError unless the cell is positive."""
+        value = read_positive_cell(cells, self.column) * _UNITS[self.quantity][self.unit]
         if self.quantity == "step_time":
             return value
-        per_gpu = self._step_flop(cells, facts) / facts.ranks if self.flop else 0.0
+        per_gpu = self._step_flop(cells, counts) / counts.ranks if self.flop else 0.0
         amounts = {
-            "tokens_per_s": facts.tokens, "tokens_per_s_per_gpu": facts.tokens / facts.ranks,
-            "samples_per_s": facts.samples, "flop_per_s_per_gpu": per_gpu,
+            "tokens_per_s": counts.tokens, "tokens_per_s_per_gpu": counts.tokens / counts.ranks,
+            "samples_per_s": counts.samples, "flop_per_s_per_gpu": per_gpu,
         }  # fmt: skip
-        return amounts.get(self.quantity, per_gpu / facts.peak_flops) / value  # otherwise a fraction of the peak
+        return amounts.get(self.quantity, per_gpu / counts.peak_flops) / value  # otherwise a fraction of the peak
 
     def _step_flop(self, cells: Mapping[str, Cell], facts: StepCounts) -> float:
         if self.flop == "model":
             return facts.model_flops
         if self.flop == "hardware":
             return facts.hardware_flops
-        found = parse_formula(str(self.flop)).evaluate({formula_name(name): cell for name, cell in cells.items()})
+        found = parse_formula(str(self.flop)).evaluate({column_formula_name(key): cell for key, cell in cells.items()})
         if not is_number(found) or found <= 0:
-            raise InputError(f"the formula {self.flop!r} gives {found!r} FLOP per step; it must be a number above zero")
+            raise InputError(f"the formula {self.flop!r} gives {found!r} FLOP per step; it must give a number above 0")
         return float(found)
 
 
-class MeasuredTime(Spec):
-    """Column of a study's table with the measured speed of a collective; the first non-empty one counts."""
+class MeasuredCollectiveColumn(Spec):
+    """Column of a study's table that holds the measured speed of a collective; cells may be empty."""
 
     column: str
     quantity: Literal["time", "bus_bandwidth", "algorithm_bandwidth"]
@@ -165,16 +165,16 @@ class MeasuredTime(Spec):
         return self
 
     def seconds(self, cells: Mapping[str, Cell], collective: str, ranks: int, size: float) -> float:
-        """Return the measured time (s) of a collective in a row; InputError unless the cell is positive."""
-        value = positive_cell(cells, self.column) * _UNITS[self.quantity][self.unit]
+        """Return a row's measured collective time (s); raise InputError unless the cell is positive."""
+        value = read_positive_cell(cells, self.column) * _UNITS[self.quantity][self.unit]
         if self.quantity == "time":
             return value
         factor = bus_factor(collective, ranks) if self.quantity == "bus_bandwidth" else 1.0  # type: ignore[arg-type]
         return size * factor / value
 
 
-class MeasuredBytes(Spec):
-    """Column of a study's table that gives measured bytes per GPU; cells may be empty.
+class MeasuredMemoryColumn(Spec):
+    """Column of a study's table that holds measured bytes per GPU; cells may be empty.
 
     ``quantity``: all allocated memory, the model state (parameters, gradients, optimizer), or activations. ``of``: the
     stage that holds most, or the mean over the stages. In "%", the column is relative to the same row with the values
@@ -190,16 +190,16 @@ class MeasuredBytes(Spec):
     @model_validator(mode="after")
     def _check_baseline(self) -> Self:
         if (self.unit == "%") != (self.baseline is not None):
-            raise InputError("baseline: a column in % needs one, and no other column may have one")
+            raise InputError("a column in % needs 'baseline', and no other column may have it")
         return self
 
     @property
     def scale(self) -> float:
-        """Bytes per unit of the column; for %, the fraction of the baseline."""
+        """Bytes per unit of the column; 0.01 for %, which is relative to the baseline."""
         return 0.01 if self.unit == "%" else _BYTES[self.unit]
 
     def predicted_bytes(self, footprints: tuple[Footprint, ...]) -> float:
-        """Return the predicted bytes for the column, from the memory footprint of each pipeline stage."""
+        """Return the predicted value of the column (bytes), from each pipeline stage's memory footprint."""
         if self.of == "mean":
             return sum(map(self._stage_bytes, footprints)) / len(footprints)
         return self._stage_bytes(max(footprints, key=lambda footprint: footprint.total))
@@ -214,9 +214,9 @@ class MeasuredBytes(Spec):
         assert_never(self.quantity)
 
 
-def positive_cell(cells: Mapping[str, Cell], column: str) -> float:
-    """Return the positive number in a row's column; InputError if the cell has none."""
-    value = cells[column]
-    if not is_number(value) or value <= 0:
-        raise InputError(f"{column} must be a number above zero, got {'empty' if value is None else shown(value)}")
-    return float(value)
+def read_positive_cell(cells: Mapping[str, Cell], column: str) -> float:
+    """Return the number in a row's cell; raise InputError unless the cell holds a positive number."""
+    got = cells[column]
+    if not is_number(got) or got <= 0:
+        raise InputError(f"column {column} is {'empty' if got is None else quote_value(got)}; it must be a number > 0")
+    return float(got)

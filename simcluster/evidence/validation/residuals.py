@@ -1,4 +1,4 @@
-"""Prediction intervals of step times: quantiles of validation residuals by kind of run.
+"""Prediction intervals of step times: quantiles of validation residuals for similar runs.
 
 A residual is ln(measured / predicted) of one row of a study of steps. A group's interval goes from its quantile (1 -
 level) / 2 to the opposite one, at ranks that hold for one more run of the group (split conformal prediction; Vovk,
@@ -18,9 +18,9 @@ from typing import Any
 import numpy as np
 
 from simcluster.base.arrays import Floats
-from simcluster.evidence.validation.reports import Report, mean_score
+from simcluster.evidence.validation.reports import Report, arithmetic_score
 from simcluster.evidence.validation.study import StepStudy
-from simcluster.scenario.likely import ANY, SPANS, RunKind, interval_of_kind
+from simcluster.scenario.prediction_intervals import ANY, SPANS, RunFeatures, interval_for_features
 
 LEVEL = 0.8
 MAX_STUDY_ROWS = 4.0
@@ -29,15 +29,15 @@ MIN_STUDIES = 2
 
 @dataclass(frozen=True, slots=True)
 class Residual:
-    """Residual of a validated row: ln(measured / predicted), its study, and its kind of run."""
+    """Residual of a validated row: ln(measured / predicted), the row's study, and features of the run."""
 
     value: float
     study: str
-    kind: RunKind
+    kind: RunFeatures
 
 
 def collect_residuals(reports: Iterable[Report]) -> list[Residual]:
-    """Return the residuals of all validated rows that are whole training steps."""
+    """Return the residuals of all validated whole training steps."""
     return [
         Residual(-math.log(point.predicted / point.measured), report.study.name, point.kind)
         for report in reports
@@ -48,10 +48,10 @@ def collect_residuals(reports: Iterable[Report]) -> list[Residual]:
 
 
 def interval_table(residuals: Sequence[Residual], level: float = LEVEL) -> dict[str, Any]:
-    """Return a table of interval factors and row counts by group of runs, as ``scenario.likely`` reads it."""
+    """Return interval factors and row counts for groups of runs, as ``scenario.prediction_intervals`` reads them."""
     names: dict[str, list[Residual]] = {}
     for each in residuals:
-        for name in each.kind.groups:
+        for name in each.kind.group_names:
             names.setdefault(name, []).append(each)
     groups = {
         name: _group_interval(rows, level)
@@ -59,16 +59,16 @@ def interval_table(residuals: Sequence[Residual], level: float = LEVEL) -> dict[
         if name == ANY or len({each.study for each in rows}) >= MIN_STUDIES
     }
     traits = sorted({trait for each in residuals for trait in each.kind.traits})
-    return {"level": level, "traits": traits, "groups": groups, "studies": _study_rows(residuals)}
+    return {"level": level, "traits": traits, "groups": groups, "studies": _study_error_rows(residuals)}
 
 
-def _study_rows(residuals: Sequence[Residual]) -> list[dict[str, Any]]:
+def _study_error_rows(residuals: Sequence[Residual]) -> list[dict[str, Any]]:
     found: dict[tuple[str, str], list[Residual]] = {}
     for each in residuals:
-        found.setdefault((each.study, each.kind.groups[0]), []).append(each)
+        found.setdefault((each.study, each.kind.group_names[0]), []).append(each)
     rows = []
     for (study, like), own in found.items():
-        score = mean_score([math.expm1(-each.value) for each in own])
+        score = arithmetic_score([math.expm1(-each.value) for each in own])
         errors = {name: round(getattr(score, name), 4) for name in ("mean", "worst", "bias")}
         rows.append({"study": study, "like": like, "rows": len(own), **errors, **_size_ranges(own)})
     return rows
@@ -79,17 +79,17 @@ Coverage = Mapping[str, tuple[int, int]]
 
 
 def are_within_intervals(residuals: Sequence[Residual]) -> list[bool]:
-    """Return for each residual whether it lies in the interval learned from all other studies."""
+    """Return whether each residual lies within the interval learned from all other studies."""
     tables = {
         study: interval_table([each for each in residuals if each.study != study])
         for study in dict.fromkeys(each.study for each in residuals)
     }
-    expected = [interval_of_kind(each.kind, 1.0, tables[each.study]) for each in residuals]
+    expected = [interval_for_features(each.kind, 1.0, tables[each.study]) for each in residuals]
     return [own.low <= math.exp(each.value) <= own.high for own, each in zip(expected, residuals, strict=True)]
 
 
 def count_coverage(names: Sequence[str], within: Sequence[bool]) -> Coverage:
-    """Return (rows within their intervals, rows) by name: a study or kind of run for each row."""
+    """Count, for each name (a study or group of runs), the rows within their intervals, and all rows."""
     rows, found = Counter(names), Counter(name for name, is_in in zip(names, within, strict=True) if is_in)
     return {name: (found[name], many) for name, many in rows.items()}
 
@@ -108,22 +108,22 @@ def _size_ranges(rows: Sequence[Residual]) -> dict[str, list[int]]:
     return {name: [min(values), max(values)] for name, values in zip(SPANS, zip(*sizes, strict=True), strict=True)}
 
 
-def _weighted_quantile(values: Floats, weights: Floats, part: float) -> float:
-    """Return the smallest value at which a share ``part`` of the total weight is reached.
+def _weighted_quantile(values: Floats, weights: Floats, share: float) -> float:
+    """Return the smallest value whose cumulative weight reaches a share ``share`` of the total weight.
 
-    One more run (weight 1) is counted beyond. The largest value, if there are too few.
+    The total includes one more run (weight 1) above all values; with too few values, the largest is returned.
     """
     order = np.argsort(values)
     reached = np.cumsum(weights[order])
-    place = np.searchsorted(reached, part * (reached[-1] + 1.0) - 1e-12)
+    place = np.searchsorted(reached, share * (reached[-1] + 1.0) - 1e-12)
     return float(values[order][min(int(place), len(values) - 1)])
 
 
 def interval_file_text(residuals: Sequence[Residual], command: str) -> str:
-    """Return the text of the built-in interval file: the interval table, with its coverage in comments."""
+    """Return the text of the built-in interval file: a table of intervals, with their coverage in comments."""
     table, within = interval_table(residuals), are_within_intervals(residuals)
     studies = count_coverage([each.study for each in residuals], within)
-    kinds = count_coverage([each.kind.groups[1] for each in residuals], within)  # GPU generation and sharding
+    kinds = count_coverage([each.kind.group_names[1] for each in residuals], within)  # GPU generation and sharding
     mean = math.fsum(own / many for own, many in studies.values()) / len(studies)
     lines = [
         "# Where measured step times were, as factors on predicted ones, for groups of validated runs.  Made by",

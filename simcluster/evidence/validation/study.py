@@ -1,4 +1,4 @@
-"""Format of a study file: measured runs, how their columns map to scenarios, and how predictions are scored.
+"""Format of a study file: measured runs, the scenario settings in each column, and how predictions are scored.
 
 A study contains a short table of a paper, as facts with their source; a long table stays where it is published, and the
 study names its CSV file. Kinds: ``steps`` are training steps on a base scenario, ``memory`` what scenarios hold per
@@ -17,19 +17,19 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from simcluster.base.errors import InputError
 from simcluster.base.units import Bytes
-from simcluster.documents.diagnostics import KeyPath, did_you_mean, listed
-from simcluster.documents.reading import Document, DocumentKinds, Mark, read_document, validate
-from simcluster.documents.shipped import builtin_names, builtin_path
-from simcluster.documents.spec import ONE_OR_MORE, Spec
+from simcluster.documents.base_spec import ONE_OR_MORE, Spec
+from simcluster.documents.builtin_documents import builtin_names, builtin_path
+from simcluster.documents.diagnostics import KeyPath, did_you_mean, join_or
+from simcluster.documents.yaml_documents import Document, DocumentUnion, KeyLocation, read_document, validate_document
 from simcluster.evidence.validation.measured_columns import (
     FormulaText,
     Fraction,
-    MeasuredBytes,
-    MeasuredColumn,
-    MeasuredTime,
-    StudyHead,
+    MeasuredCollectiveColumn,
+    MeasuredMemoryColumn,
+    MeasuredStepColumn,
+    StudyBase,
 )
-from simcluster.scenario.paths import ScenarioPath
+from simcluster.scenario.key_paths import ScenarioPath
 from simcluster.schedules import schedule_entry
 from simcluster.traffic.nccl.constants import TABLES, Algorithm, Collective
 from simcluster.traffic.nccl.platforms import load_platform
@@ -39,14 +39,14 @@ Name = Annotated[str, Field(pattern=r"^[A-Za-z_]\w*$")]
 
 
 class StudyConstant(Spec):
-    """Constant of a study, and its source: a reference, or the rows that it was fitted on."""
+    """Constant of a study, with its source: a reference, or the rows to which the constant was fitted."""
 
     value: float
     source: Annotated[str, Field(min_length=1)]
 
 
 class ScheduleChoice(Spec):
-    """Pipeline schedule of a study, and its parameters.
+    """Pipeline schedule that a study uses, with the schedule's parameters.
 
     ``memory_limit`` and ``weight_memory`` are of zb-auto, ``group_size`` of interleaved.
 
@@ -62,21 +62,21 @@ class ScheduleChoice(Spec):
     def _check_parameters(self) -> Self:
         schedule_entry(self.name)
         if self.name != "zb-auto" and (self.memory_limit or self.weight_memory):
-            raise InputError(f"memory_limit and weight_memory are parameters of zb-auto, not of {self.name}")
+            raise InputError(f"memory_limit and weight_memory apply only to zb-auto, not to {self.name}")
         if self.name != "interleaved" and self.group_size:
-            raise InputError(f"group_size is a parameter of interleaved, not of {self.name}")
+            raise InputError(f"group_size applies only to interleaved, not to {self.name}; remove it")
         return self
 
 
 class ScheduleColumn(Spec):
-    """Column of a study's table that names the pipeline schedule, and the meaning of its values."""
+    """Column of a study's table that names a pipeline schedule, and the schedule that each name means."""
 
     column: str
     values: dict[str, ScheduleChoice]
 
 
-class PassTimes(Spec):
-    """Times (s, as formulas) of one microbatch's passes on the mean stage, of messages, launches and optimizer.
+class PassTimeFormulas(Spec):
+    """Formulas for times (s): a microbatch's passes on the mean stage, messages, launches, and the optimizer.
 
     ``launch`` is added to a pass, ``send_launch`` to one with a message. ``send`` may depend on the boundary that the
     message crosses, by ``from_stage`` and ``to_stage``: messages between nodes take longer than those inside, as in
@@ -92,16 +92,16 @@ class PassTimes(Spec):
     optimizer: FormulaText = "0"
 
 
-class SliceSizes(Spec):
-    """Relative work of the first slice of a model, of an inner slice, and of the last slice."""
+class RelativeSliceSizes(Spec):
+    """Relative amounts of work in a model's first slice, an inner slice, and the last slice."""
 
     first: FormulaText
     inner: FormulaText
     last: FormulaText
 
 
-class ScheduleStudy(StudyHead):
-    """Study of pipeline schedules with given pass times, compared with measured step times.
+class ScheduleStudy(StudyBase):
+    """Validation study of pipeline schedules: simulates step times from known pass times.
 
     All formulas know the columns, the ``constants``, and what ``derive`` has computed before, in order. ``costs`` are
     of the mean stage; ``slices`` gives relative sizes of slices for each kind of pass; ``slowdown`` is by how much
@@ -119,8 +119,8 @@ class ScheduleStudy(StudyHead):
     microbatches: FormulaText
     chunks: FormulaText = "1"
     schedule: ScheduleColumn
-    costs: PassTimes
-    slices: dict[PassKind, SliceSizes] = Field(default_factory=dict)
+    costs: PassTimeFormulas
+    slices: dict[PassKind, RelativeSliceSizes] = Field(default_factory=dict)
     slowdown: FormulaText = "0"
     blocking_sends: FormulaText = "False"
     rendezvous: FormulaText = "False"
@@ -134,7 +134,7 @@ class ScheduleStudy(StudyHead):
 
 
 class DerivedValue(Spec):
-    """Scenario value that a formula computes from a row's cells."""
+    """Scenario value computed by a formula from a row's cells."""
 
     formula: FormulaText
 
@@ -144,7 +144,7 @@ def _parse_derived(value: object) -> object:
 
 
 class StudyColumn(Spec):
-    """Mapping of a table column to scenario values.
+    """Mapping from the cells of a table column to the scenario values that they set.
 
     Its value is written to ``path`` (to each of them), translated by ``values`` if given, followed by ``unit`` if the
     scenario needs one; or, with ``sets``, every value represents several paths with their values, of which ``{formula:
@@ -159,9 +159,9 @@ class StudyColumn(Spec):
     @model_validator(mode="after")
     def _check_targets(self) -> Self:
         if bool(self.path) == (self.sets is not None):
-            raise InputError("needs either path (for all values) or sets (paths for each value)")
+            raise InputError("needs either 'path' (for all values) or 'sets' (paths for each value)")
         if self.sets is not None and (self.values is not None or self.unit is not None):
-            raise InputError("values and unit need path; remove them, or use path instead of sets")
+            raise InputError("'values' and 'unit' need 'path'; remove them, or use 'path' instead of 'sets'")
         return self
 
 
@@ -169,8 +169,8 @@ def _parse_column(value: object) -> object:
     return {"path": value} if isinstance(value, str | list) else value
 
 
-class ScenarioStudy(StudyHead):
-    """Fields common to studies whose rows are scenarios: base scenario, column mapping, labels, and aim.
+class ScenarioStudy(StudyBase):
+    """Common fields of studies whose rows are scenarios: base scenario, column mapping, labels, and aim.
 
     ``scenario`` is the base: a scenario file relative to the study, a built-in name, or the document itself. ``set``
     changes it for all rows, ``columns`` by row, then ``derive`` by formulas over the row. ``label`` names the columns
@@ -188,17 +188,17 @@ class ScenarioStudy(StudyHead):
 
 
 class StepStudy(ScenarioStudy):
-    """Study of measured training steps."""
+    """Validation study of measured training steps; every row is simulated as a scenario."""
 
     kind: Literal["steps"]
-    measured: MeasuredColumn
+    measured: MeasuredStepColumn
 
 
 class MemoryStudy(ScenarioStudy):
-    """Study of measured memory per GPU of training jobs; the prediction is planned, not simulated."""
+    """Validation study of measured memory per GPU; memory is computed without a simulation."""
 
     kind: Literal["memory"]
-    measured: tuple[MeasuredBytes, ...]
+    measured: tuple[MeasuredMemoryColumn, ...]
 
 
 def _check_platform(value: object) -> object:
@@ -209,7 +209,7 @@ def _check_platform(value: object) -> object:
 
 def _check_version(name: object) -> str:
     if not isinstance(name, str) or name not in TABLES:
-        raise InputError(f"there are no tables of NCCL {name!r}; known versions: {listed(TABLES)}")
+        raise InputError(f"there are no tables of NCCL version {name!r}; use {join_or(TABLES)}")
     return name
 
 
@@ -217,7 +217,7 @@ PlatformName = Annotated[str, BeforeValidator(_check_platform)]
 Version = Annotated[str, BeforeValidator(_check_version)]
 
 
-class MeasuredSet(Spec):
+class MeasuredCollectiveSet(Spec):
     """Properties of one set of measured collectives in a study: platform, algorithm, aim, and exclusions.
 
     ``fitted`` are the collectives on which the platform's constants were fitted; all others are held out. ``algorithm``
@@ -235,7 +235,7 @@ class MeasuredSet(Spec):
     @model_validator(mode="after")
     def _check_state(self) -> Self:
         if self.degraded and self.left_out:
-            raise InputError("has degraded and left_out; remove one of them")
+            raise InputError("has both 'degraded' and 'left_out'; remove one of them")
         return self
 
 
@@ -252,8 +252,8 @@ class CollectiveColumns(Spec):
     version: str | None = None
 
 
-class CollectiveStudy(StudyHead):
-    """Study of measured collectives.
+class CollectiveStudy(StudyBase):
+    """Validation study of measured collectives.
 
     ``predictor``: the ``formula`` of NCCL's effective model, or a simulation on the ``network`` of the platform's
     topology; they agree where the links are idle and as fast as NCCL assumes. The platform of a row is its set's, else
@@ -265,47 +265,45 @@ class CollectiveStudy(StudyHead):
     kind: Literal["collectives"]
     predictor: Literal["formula", "network"] = "formula"
     columns: CollectiveColumns
-    measured: tuple[MeasuredTime, ...]
+    measured: tuple[MeasuredCollectiveColumn, ...]
     algorithms: dict[str, Algorithm] = Field(default_factory=dict)
     versions: dict[str, Version] = Field(default_factory=dict)
     platforms: dict[str, PlatformName] = Field(default_factory=dict)
-    sets: dict[str, MeasuredSet] = Field(default_factory=dict)
+    sets: dict[str, MeasuredCollectiveSet] = Field(default_factory=dict)
     small: Bytes = 2.0**20
 
 
 AnyStudy = StepStudy | MemoryStudy | ScheduleStudy | CollectiveStudy
 Study = Annotated[AnyStudy, Field(discriminator="kind")]
-_STUDY: DocumentKinds[AnyStudy] = DocumentKinds(Study)
+_STUDY: DocumentUnion[AnyStudy] = DocumentUnion(Study)
 
 
 @dataclass(frozen=True, slots=True)
 class StudyFile:
-    """Loaded study file: the study, and the document, which knows the line of every key."""
+    """Loaded study file: the study, and the parsed document with the line number of every key."""
 
     study: AnyStudy
     document: Document
 
-    def error(self, path: Iterable[str | int], message: object) -> InputError:
-        """Return an InputError about one key of the study file."""
-        return self.document.error(tuple(path), str(message))
+    def key_error(self, path: Iterable[str | int], message: object) -> InputError:
+        """Return an InputError about one key of the study file, with the key's line number."""
+        return self.document.error_at(tuple(path), str(message))
 
 
 def load_study(path: str | Path, overrides: Sequence[tuple[str, Any]] = ()) -> StudyFile:
-    """Load the study in a file or the built-in study of that name, with overrides of its scenario.
+    """Load a study from a file, or a built-in study by name, and override settings of its scenario.
 
-    InputError that names file, line, key and a fix, and for a change that the rows would override.
+    Raises InputError, naming file, line, key and a fix, also for an override of a value that rows set.
     """
     document = read_document(_study_path(Path(path)))
     if "kind" not in document.data:
         known = "steps, memory, schedules, collectives"
-        raise document.error((), f"a study needs a kind, as in 'kind: steps'; known: {known}")
-    study = validate(_STUDY, document)
+        raise document.error_at((), f"the study has no 'kind'; add it, as in 'kind: steps'; kinds: {known}")
+    study = validate_document(_STUDY, document)
     if not overrides:
         return StudyFile(study, document)
     if not isinstance(study, ScenarioStudy):
-        raise InputError(
-            f"{document.source}: a study of {study.kind} has no scenario, so no {overrides[0][0]} to change"
-        )
+        raise InputError(f"{document.source}: a study of {study.kind} has no scenario; remove {overrides[0][0]}")
     columns = {
         path: name
         for name, column in study.columns.items()
@@ -314,11 +312,11 @@ def load_study(path: str | Path, overrides: Sequence[tuple[str, Any]] = ()) -> S
     for path, _ in overrides:
         if path in columns or path in study.derive:
             by = f"column {columns[path]!r}" if path in columns else "derive"
-            raise InputError(f"{document.source}: {path} is set for each row by {by}; change what rows have in common")
+            raise InputError(f"{document.source}: {path} is set for each row by {by}; remove the override")
     data = {**document.data, "set": {**document.data.get("set", {}), **dict(overrides)}}
-    marks: dict[KeyPath, Mark] = {("set", path): Mark("override", (path,)) for path, _ in overrides}
+    marks: dict[KeyPath, KeyLocation] = {("set", path): KeyLocation("override", (path,)) for path, _ in overrides}
     changed = replace(document, data=data, marks={**document.marks, **marks})
-    return StudyFile(validate(_STUDY, changed), changed)
+    return StudyFile(validate_document(_STUDY, changed), changed)
 
 
 def _study_path(path: Path) -> Path:
@@ -331,4 +329,4 @@ def _study_path(path: Path) -> Path:
     if path.name in names:
         return builtin_path("scenarios/validation", path.name)
     near = did_you_mean(path.name, names)
-    raise InputError(f"{path}: no such file, and no built-in study{near}; there are {listed(names)}")
+    raise InputError(f"{path}: no such file, and no built-in study{near}; there are {join_or(names)}")

@@ -1,4 +1,4 @@
-"""Validation of studies: checks of all studies, then simulation of their rows, optionally in worker processes."""
+"""Validation of studies: checks all studies first, then simulates their rows, optionally in worker processes."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from simcluster.base.errors import InputError
-from simcluster.base.processes import process_context
-from simcluster.documents.argument_types import checked
+from simcluster.base.processes import multiprocessing_context
+from simcluster.documents.argument_types import check_arguments
 from simcluster.evidence.validation.collective_studies import report_collectives
 from simcluster.evidence.validation.reports import Report, StudyPlan
 from simcluster.evidence.validation.schedule_studies import plan_schedules
@@ -21,7 +21,7 @@ from simcluster.evidence.validation.study import StudyFile, load_study
 Progress = Callable[[str, int, int], object]
 """Called with a study's name, the number of completed runs, and their total."""
 
-Runner = Callable[[Sequence[Any]], Iterable[Any]]
+TaskRunner = Callable[[Sequence[Any]], Iterable[Any]]
 """Function from tasks to their results, in order."""
 
 _PLANNERS: Mapping[str, Callable[..., Report | StudyPlan]] = {
@@ -30,12 +30,12 @@ _PLANNERS: Mapping[str, Callable[..., Report | StudyPlan]] = {
 """Functions by kind of study: its report if that needs no simulation, else the plan of its runs."""
 
 
-@checked
+@check_arguments
 def validate_studies(
     studies: Sequence[StudyFile | str | Path], *, data: Path | None = None, workers: int = 1,
     progress: Progress = lambda name, done, runs: None, ended: Callable[[Report], object] = lambda report: None,
 ) -> list[Report]:  # fmt: skip
-    """Compare simulations with the measured runs of studies; return one report per study, in order.
+    """Compare simulations with the measured runs of studies; return one report per study, in the same order.
 
     A study is a built-in name, a file or a StudyFile. ``ended`` is called with each report as soon as it is complete.
     ``data`` is the directory of measured runs. Equal runs of a study are simulated once; no process waits for the end
@@ -53,7 +53,7 @@ def validate_studies(
     plans = [each for each in prepared if isinstance(each, StudyPlan)]
     runs = {id(plan): {repr(task): task for task in plan.tasks if not isinstance(task, str)} for plan in plans}
     reports = []
-    with worker_pool(_simulate_task, workers, piece=1) as runner:
+    with worker_pool(_simulate_task, workers, chunk_size=1) as runner:
         stream = iter(runner([task for own in runs.values() for task in own.values()]))
         for each in prepared:
             if isinstance(each, StudyPlan):
@@ -75,23 +75,23 @@ def _simulate_task(task: Any) -> Any:
 
 
 @contextmanager
-def worker_pool(call: Callable[[Any], Any], workers: int, *, piece: int = 0) -> Iterator[Runner]:
-    """Yield a function that maps ``call`` over tasks, here or in worker processes, keeping their order.
+def worker_pool(call: Callable[[Any], Any], workers: int, *, chunk_size: int = 0) -> Iterator[TaskRunner]:
+    """Yield a function that maps ``call`` over tasks in order, in this process or in worker processes.
 
-    ``piece`` tasks are sent together (default: a 64th of a process's share).
+    ``chunk_size`` tasks are sent together (default: a 64th of a process's share).
     """
     if workers == 1:
         yield lambda tasks: map(call, tasks)
         return
-    with ProcessPoolExecutor(workers, mp_context=process_context(), initializer=_ignore_interrupts) as pool:
+    with ProcessPoolExecutor(workers, mp_context=multiprocessing_context(), initializer=_ignore_interrupts) as pool:
         try:
-            yield lambda tasks: pool.map(call, tasks, chunksize=piece or max(1, len(tasks) // (64 * workers)))
+            yield lambda tasks: pool.map(call, tasks, chunksize=chunk_size or max(1, len(tasks) // (64 * workers)))
         except BaseException:
             pool.shutdown(cancel_futures=True)  # do not start tasks without a consumer
             raise
 
 
 def _ignore_interrupts() -> None:
-    """Ignore interrupts in a worker process, as the parent process ends its workers."""
+    """Ignore interrupts in a worker process, because the parent process ends its workers."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)

@@ -1,1 +1,1 @@
-"""Reader of shell scripts as data: assignments, arrays, plain tests and commands; nothing is run."""
+"""Reader of shell scripts that follows assignments, arrays, simple tests and commands without running them."""

@@ -1,5 +1,5 @@
-"""Controls of a scenario: the values that each offers, and valid values near an invalid one.
+"""The studio's controls of a scenario: offered values, and valid settings near invalid ones.
 
 No side effects; used by the studio's page and the notebook widget. ``controls.yaml`` has the rows, ``settings`` turns
-values of controls into changes of a scenario, ``offers`` lists possible values and valid alternatives.
+values of controls into changes of a scenario, ``offered_values`` lists possible values and valid ones.
 """

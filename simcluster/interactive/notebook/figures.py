@@ -12,8 +12,8 @@ if TYPE_CHECKING:
 _FIGURE = "matplotlib.figure", "Figure"
 
 
-def let_cells_show_figures() -> None:
-    """Let a notebook show a figure at the end of a cell, and keep the user's formats (%matplotlib).
+def enable_figure_display() -> None:
+    """Let notebook cells display matplotlib figures in the formats that the user set (%matplotlib).
 
     Outside notebooks nothing happens and nothing is imported.
     """
@@ -24,11 +24,11 @@ def let_cells_show_figures() -> None:
         return
     pictures = formatter.formatters["image/png"]
     if ".".join(_FIGURE) not in pictures:
-        pictures.for_type_by_name(*_FIGURE, png_of)
+        pictures.for_type_by_name(*_FIGURE, figure_png)
 
 
-def png_of(figure: Figure) -> bytes | None:
-    """Return a figure as PNG; None if it has a window."""
+def figure_png(figure: Figure) -> bytes | None:
+    """Return a figure as PNG; None if pyplot already shows the figure in a window."""
     if getattr(figure.canvas, "manager", None) is not None:
         return None
     buffer = BytesIO()

@@ -1,4 +1,4 @@
-"""Timeline of a step, as a figure or as a zoomable notebook cell: ``result.gantt()``."""
+"""Timeline of a step as a figure or as a zoomable notebook cell, for ``result.gantt()``."""
 
 from __future__ import annotations
 
@@ -7,30 +7,30 @@ from typing import TYPE_CHECKING, Any
 
 from simcluster.base.errors import InputError
 from simcluster.base.units import format_seconds
-from simcluster.documents.argument_types import checked
-from simcluster.interactive.notebook.figures import let_cells_show_figures
+from simcluster.documents.argument_types import check_arguments
+from simcluster.interactive.notebook.figures import enable_figure_display
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from simcluster.base.shown import CellPage, Picture
-    from simcluster.results.played import Run
+    from simcluster.base.display import NotebookPage, SavableFigure
+    from simcluster.results.simulated_run import Run
 
 
-@checked
+@check_arguments
 def _draw_gantt(
     run: Run, *, interactive: bool = False, ranks: Sequence[int] | None = None, title: str | None = None, **options: Any
-) -> Picture | CellPage:
+) -> SavableFigure | NotebookPage:
     if interactive:
         if options or title is not None:
             given = ", ".join([*options, *(["title"] if title is not None else [])])
-            raise InputError(f"gantt: interactive=True does not take {given}; it takes only ranks")
+            raise InputError(f"gantt: {given} cannot be used with interactive=True, which takes only ranks; remove it")
         from simcluster.interactive.notebook.gantt_cell import gantt_html
 
         return gantt_html(run, ranks=ranks)
     from simcluster.show.gantt import gantt
 
-    let_cells_show_figures()
+    enable_figure_display()
     scenario = getattr(run, "scenario", None)
     step = f"{f'{scenario.title}: ' if scenario else ''}{format_seconds(run.step_time)} per step"
     heading = step if title is None else title
@@ -38,7 +38,7 @@ def _draw_gantt(
 
 
 def timeline_of_ranks(run: Run, ranks: Sequence[int] | None) -> pd.DataFrame:
-    """Return the timeline of some ranks, copied from those that represent them (default: all simulated ranks).
+    """Return the timeline of some ranks (default: the simulated ranks), each copied from its representative.
 
     InputError for a rank that the job does not have.
     """
@@ -52,5 +52,5 @@ def timeline_of_ranks(run: Run, ranks: Sequence[int] | None) -> pd.DataFrame:
     return pd.concat([run.timeline_of(rank) for rank in dict.fromkeys(ranks)], ignore_index=True)
 
 
-SHOWN: Mapping[str, Callable[..., Picture | CellPage]] = {"Run": _draw_gantt}
-"""By the name of the class."""
+GANTT_FUNCTIONS: Mapping[str, Callable[..., SavableFigure | NotebookPage]] = {"Run": _draw_gantt}
+"""Functions that draw the Gantt chart of an object, by its class name."""

@@ -1,4 +1,4 @@
-"""The studio's notebook widget: control settings go to the kernel, results come back.
+"""Notebook widget of the studio: the browser sends control settings, the kernel returns results.
 
 Imported only if anywidget is installed.
 """
@@ -17,65 +17,65 @@ import anywidget
 import traitlets
 
 from simcluster.base.errors import InputError
-from simcluster.interactive.controls.offers import describe_controls, valid_settings
-from simcluster.interactive.controls.settings import Settings, check_value, settings_overrides, sort_settings
-from simcluster.interactive.notebook.drawn import cell_html
+from simcluster.interactive.controls.offered_values import describe_controls, find_valid_settings
+from simcluster.interactive.controls.settings import ControlSettings, check_setting, settings_overrides, sort_settings
+from simcluster.interactive.notebook.cell_drawings import cell_html
 from simcluster.results.result import Result
 from simcluster.scenario.scenario import Scenario
 from simcluster.show.report.html import element
 from simcluster.step.simulate import simulate_scenario
-from simcluster.studies.whatif.difference import diff
+from simcluster.studies.whatif.difference import explain_difference
 
-Given = Mapping[str, Any]
-"""What the controls are set to, by key; what is not in it is as the scenario has it."""
+GivenSettings = Mapping[str, Any]
+"""Settings of controls by key; controls that are absent keep the value of the scenario."""
 
 _MOST_KEPT = 32
 
 
 @dataclass(frozen=True, slots=True)
 class WidgetContent:
-    """Content that the studio widget shows: HTML, or a ``message`` why the settings are invalid.
+    """Content that the widget shows: HTML, or if the settings are invalid, a ``problem`` that explains why.
 
     ``remedies`` are then valid settings as {words, settings}, nearest first.
     """
 
     html: str
-    message: str = ""
+    problem: str = ""
     remedies: Sequence[Mapping[str, Any]] = ()
 
 
 class NotebookStudio:
-    """A scenario with controls, and the cached results of its settings."""
+    """A scenario with controls, and a cache of simulated results by control settings."""
 
     def __init__(self, base: Scenario) -> None:
         self.base = base
         self._replayed = lru_cache(_MOST_KEPT)(lambda settings: simulate_scenario(self.scenario(json.loads(settings))))
 
-    def scenario(self, settings: Given) -> Scenario:
-        """Return the scenario with these settings of controls; raise InputError with the broken rule if invalid.
+    def scenario(self, settings: GivenSettings) -> Scenario:
+        """Return the scenario changed by control settings; raise InputError if the settings are invalid.
 
         dp follows if tp or pp change and it is not set itself.
         """
-        return self._scenario_of(sort_settings({key: check_value(key, value) for key, value in settings.items()}))
+        return self._build_scenario(sort_settings({key: check_setting(key, value) for key, value in settings.items()}))
 
-    def _scenario_of(self, settings: Settings) -> Scenario:
+    def _build_scenario(self, settings: ControlSettings) -> Scenario:
         changes = settings_overrides(settings, self.base.origin.document.data)
         return self.base.with_(changes) if changes else self.base
 
-    def result(self, settings: Given) -> Result:
-        """Return the simulated step with these settings, from the cache if possible."""
+    def result(self, settings: GivenSettings) -> Result:
+        """Return the step simulated with these control settings, from the cache if possible."""
         return self._replayed(json.dumps(settings, sort_keys=True, default=str))
 
-    def controls(self, settings: Given) -> list[dict[str, Any]]:
-        """Return all controls with their values; for invalid settings, those of the unchanged scenario."""
+    def controls(self, settings: GivenSettings) -> list[dict[str, Any]]:
+        """Return all controls with their values, or with the base scenario's if the settings are invalid."""
         try:
             scenario = self.scenario(settings)
         except InputError:
             scenario = self.base
         return [{**each, "set": settings.get(each["key"])} for each in describe_controls(scenario, self.base)]
 
-    def answer(self, settings: Given, *, changed: str = "", zoom: bool = False) -> WidgetContent:
-        """Return the widget's content for some settings; ``changed`` is the key that was set last.
+    def make_content(self, settings: GivenSettings, *, changed: str = "", zoom: bool = False) -> WidgetContent:
+        """Return what the widget shows for these control settings, given the key of the control changed last.
 
         With ``zoom`` it includes the zoomable timeline.
         """
@@ -86,20 +86,20 @@ class NotebookStudio:
         parts = [result._repr_html_()]
         with suppress(InputError):  # the scenario cannot be simulated as it stands
             if settings:
-                found = replace(diff(self.result({}), result), names=("the scenario as given", "This step"))
-                parts.insert(0, cell_html(element("p", found.in_words())))
+                why = replace(explain_difference(self.result({}), result), names=("the scenario as given", "This step"))
+                parts.insert(0, cell_html(element("p", why.describe())))
         if zoom:
             from simcluster.interactive.notebook.gantt_cell import gantt_html
 
             parts.append(gantt_html(result)._repr_html_())
         return WidgetContent("".join(parts))
 
-    def _valid_remedies(self, settings: Given, changed: str, complaint: str) -> list[Mapping[str, Any]]:
+    def _valid_remedies(self, settings: GivenSettings, changed: str, error: str) -> list[Mapping[str, Any]]:
         try:
-            known = sort_settings({key: check_value(key, value) for key, value in settings.items()})
+            known = sort_settings({key: check_setting(key, value) for key, value in settings.items()})
         except InputError:
             return [{"words": "as in the scenario", "settings": {}}]
-        return [each.to_dict() for each in valid_settings(self.base, known, changed, complaint, self._scenario_of)]
+        return [each.to_dict() for each in find_valid_settings(self.base, known, changed, error, self._build_scenario)]
 
 
 def _read_asset(name: str) -> str:
@@ -138,24 +138,24 @@ class StudioWidget(anywidget.AnyWidget):  # type: ignore[misc]  # anywidget is n
 
     @property
     def scenario(self) -> Scenario:
-        """Scenario with the current settings of the controls; raises InputError if they are invalid."""
+        """Scenario with the current settings of the controls; InputError if the settings are invalid."""
         return self._studio.scenario(self.settings)
 
     @property
     def result(self) -> Result:
-        """Simulated step with the current settings; raises InputError if they are invalid."""
+        """Step simulated with the current settings of the controls; InputError if the settings are invalid."""
         return self._studio.result(self.settings)
 
-    def _answer_changed_control(self, before: Given) -> None:
+    def _answer_changed_control(self, before: GivenSettings) -> None:
         now: dict[str, Any] = dict(self.settings)
         changed = [key for key in {**before, **now} if before.get(key) != now.get(key)]
         try:
-            found = self._studio.answer(now, changed=changed[-1] if changed else "", zoom=self.zoom)
+            found = self._studio.make_content(now, changed=changed[-1] if changed else "", zoom=self.zoom)
         except Exception as bug:  # the controls must not be left waiting for an answer
             found = WidgetContent("", f"{type(bug).__name__}: {bug}. This is a bug of simcluster, please report it.")
         with self.hold_sync():  # one message for all of it
             self.controls = self._studio.controls(now)
-            self.html, self.message = found.html, found.message
+            self.html, self.message = found.html, found.problem
             self.remedies = list(found.remedies)
             self.nearest = dict(found.remedies[0]["settings"]) if found.remedies else None
             self.answered += 1

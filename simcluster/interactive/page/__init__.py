@@ -1,6 +1,6 @@
-"""The studio: a local web page with controls over a scenario, which simulates every change.
+"""The studio: a local web page with controls over a scenario, which simulates after every change.
 
-``states`` describes states of the page, ``answers`` its content (by the code of ``show.report``), ``kept`` caches
-results for all parts of it, ``pool`` has the processes that simulate, ``server`` serves. The ``controls`` are a
-package.
+``studio_state`` describes states of the page, ``page_parts`` its content (by the code of ``show.report``),
+``result_cache`` caches results for all parts of it, ``worker_pool`` has the processes that simulate, ``server`` serves.
+The ``controls`` are a package.
 """

@@ -1,12 +1,13 @@
-"""MLCommons Chakra execution traces: reading, simulation on a cluster, and export of a simulated run.
+"""MLCommons Chakra execution traces: reader, simulation on a cluster, and export of simulated runs.
 
-trace = read_traces("traces/") print(play_traces(trace, cluster).seconds)
+``simulate_trace(read_chakra_trace("traces/"), cluster).seconds`` is the simulated time of a trace.
 """
 
 from __future__ import annotations
 
-from simcluster.interop.chakra.simulation import PlayedTrace, play_traces
-from simcluster.interop.chakra.trace import ChakraTrace, TraceNode, read_traces
-from simcluster.interop.chakra.writer import write_run, write_traces
+from simcluster.interop.chakra.simulation import SimulatedTrace, simulate_trace
+from simcluster.interop.chakra.trace import ChakraTrace, TraceNode, read_chakra_trace
+from simcluster.interop.chakra.writer import write_chakra_trace, write_run_as_chakra
 
-__all__ = ["ChakraTrace", "PlayedTrace", "TraceNode", "play_traces", "read_traces", "write_run", "write_traces"]
+__all__ = ["ChakraTrace", "SimulatedTrace", "TraceNode", "read_chakra_trace", "simulate_trace"]
+__all__ += ["write_chakra_trace", "write_run_as_chakra"]

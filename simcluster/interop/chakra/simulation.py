@@ -19,22 +19,22 @@ from typing import Any, NamedTuple
 from simcluster.base.clock import round_to_tick
 from simcluster.base.errors import InputError
 from simcluster.devices.device import load_device
-from simcluster.engine.explicit import ExplicitProgram
+from simcluster.engine.explicit_program import ExplicitProgram
 from simcluster.engine.run import simulate_tables
 from simcluster.engine.tables import CommunicationKind
-from simcluster.importers.astra_network import Dimension, group_npus_along_axes
+from simcluster.importers.astra_network import NetworkDimension, group_npus_along_axes
 from simcluster.interop.chakra.trace import COLLECTIVES, ChakraTrace, TraceNode
 from simcluster.topology import Cluster
-from simcluster.traffic.methods import Methods, make_activities, phases_of
+from simcluster.traffic.collective_methods import MethodChooser, make_traffics, phases_of_method
 from simcluster.traffic.nccl.platforms import load_platform
-from simcluster.traffic.traffic import Traffic, copy_pattern, group_of, patterns
+from simcluster.traffic.traffic import Traffic, host_copy_pattern, link_patterns, make_group
 
-CostFunction = Callable[[tuple[int, ...], str, float], tuple[Traffic, ...]]
+TrafficFunction = Callable[[tuple[int, ...], str, float], tuple[Traffic, ...]]
 """(ranks, kind, bytes) -> traffic of a collective, "send", or copy ("d2h", "h2d"); sizes by nccl-tests' convention."""
 GroupLookup = Callable[[int, TraceNode], tuple[str, tuple[int, ...]]]
 """(rank, node) -> name and ranks of the collective's process group."""
 
-_SIMULATED_AS = {"reduce_scatter_block": "reduce_scatter", "barrier": "all_reduce"}
+_EQUIVALENT_COLLECTIVES = {"reduce_scatter_block": "reduce_scatter", "barrier": "all_reduce"}
 COPY_DIRECTIONS = {"mem_store": "d2h", "mem_load": "h2d"}
 """Kinds of nodes that copy between GPU and host memory, and their direction."""
 _BARRIER_BYTES = 4.0
@@ -42,12 +42,12 @@ _NO_TRAFFIC = (Traffic((), 0.0, 1, 0.0),)
 
 
 class _ProgramBuilder:
-    """Builder of the event engine's ops and collectives for a Chakra trace."""
+    """Builder that converts a Chakra trace to the event engine's ops and collectives."""
 
     def __init__(
-        self, trace: ChakraTrace, seconds: Callable[[int, TraceNode], float], group_of: GroupLookup, cost: CostFunction
+        self, trace: ChakraTrace, seconds: Callable[[int, TraceNode], float], groups: GroupLookup, cost: TrafficFunction
     ) -> None:
-        self._trace, self._seconds, self._group_of, self._cost = trace, seconds, group_of, cost
+        self._trace, self._seconds, self._group_of, self._cost = trace, seconds, groups, cost
         self._program = ExplicitProgram()
         self._nodes: list[tuple[int, TraceNode]] = []
         self._lanes: dict[tuple[int, str], int] = {}
@@ -73,70 +73,71 @@ class _ProgramBuilder:
             elif node.kind == "metadata":
                 op = self._add_op(rank, node, f"node {node.id}")
             elif node.kind in COPY_DIRECTIONS:
-                way, size = COPY_DIRECTIONS[node.kind], float(node.whole_number("tensor_size"))
+                way, size = COPY_DIRECTIONS[node.kind], float(node.integer_attribute("tensor_size"))
                 try:
                     op = self._add_copy(rank, node, way, way, (rank,), size)
                 except InputError as problem:
                     raise self.node_error(rank, node, str(problem)) from None
             else:
-                raise self.node_error(rank, node, "is not modelled; comp, send, recv, coll and memory nodes are")
+                raise self.node_error(rank, node, "is not supported; use comp, send, recv, coll, mem_load or mem_store")
             number[node.id] = op
             self._program.after[op] = tuple(number[other] for other in node.after)
 
-    def _add_op(self, rank: int, node: TraceNode, lane: str, *, seconds: float = 0.0, meeting: int = -1) -> int:
+    def _add_op(self, rank: int, node: TraceNode, lane: str, *, seconds: float = 0.0, rendezvous: int = -1) -> int:
         if (rank, lane) not in self._lanes:
             self._lanes[rank, lane] = self._program.add_lane(rank)
         self._nodes.append((rank, node))
-        return self._program.add_op(self._lanes[rank, lane], seconds, meeting=meeting)
+        return self._program.add_op(self._lanes[rank, lane], seconds, rendezvous=rendezvous)
 
-    def _add_collective(self, rank: int, node: TraceNode, turns: dict[tuple[str, tuple[int, ...]], int]) -> int:
-        type_number = node.whole_number("comm_type")
+    def _add_collective(self, rank: int, node: TraceNode, call_counts: dict[tuple[str, tuple[int, ...]], int]) -> int:
+        type_number = node.integer_attribute("comm_type")
         if type_number >= len(COLLECTIVES) or COLLECTIVES[type_number] in ("gather", "scatter"):
-            raise self.node_error(rank, node, f"comm_type {type_number} is not modelled; 0 to 2 and 5 to 9 are")
+            raise self.node_error(rank, node, f"comm_type {type_number} is not supported; use 0 to 2 or 5 to 9")
         kind = COLLECTIVES[type_number]
         name, group = self._group_of(rank, node)
         if rank not in group:
-            raise self.node_error(rank, node, f"is on rank {rank}, which is not in its group {list(group)[:16]}")
-        size = _BARRIER_BYTES if kind == "barrier" else float(node.whole_number("comm_size"))
+            raise self.node_error(rank, node, f"is on rank {rank}, but its group is {list(group)[:16]}; add the rank")
+        size = _BARRIER_BYTES if kind == "barrier" else float(node.integer_attribute("comm_size"))
         size *= len(group) if kind == "all_gather" else 1  # comm_size is the input per rank
-        turn = turns[name, group]
-        turns[name, group] += 1
+        turn = call_counts[name, group]
+        call_counts[name, group] += 1
         key = (group, name, turn)
         if key not in self._meetings:
-            traffics = self._cost(group, _SIMULATED_AS.get(kind, kind), size) if len(group) > 1 and size > 0 else ()
+            common = _EQUIVALENT_COLLECTIVES.get(kind, kind)
+            traffics = self._cost(group, common, size) if len(group) > 1 and size > 0 else ()
             self._meetings[key] = (len(self._program.meetings), kind, size, rank, node)
             self._program.meetings.append(CommunicationKind(len(group), traffics or _NO_TRAFFIC))
         meeting, other_kind, other_size, other_rank, other = self._meetings[key]
         if (kind, size) != (other_kind, other_size):
-            theirs = f"rank {other_rank} has {other.label}, {other_kind} of {other_size:.0f}"
-            what = f"is collective number {turn + 1} of its group, {kind} of {size:.0f} bytes, while {theirs}"
+            theirs = f"rank {other_rank} has {other.label}, {other_kind} of {other_size:.0f} bytes, there"
+            what = f"is collective {turn + 1} of its group, {kind} of {size:.0f} bytes, but {theirs}"
             raise self.node_error(rank, node, f"{what}; all ranks of a group must make the same calls")
         self._arrivals[meeting] += 1
-        return self._add_op(rank, node, f"group {name}", meeting=meeting)
+        return self._add_op(rank, node, f"group {name}", rendezvous=meeting)
 
     def _add_message(self, rank: int, node: TraceNode) -> int:
-        source, target = (node.whole_number(key, rank) for key in ("comm_src", "comm_dst"))
+        source, target = (node.integer_attribute(key, rank) for key in ("comm_src", "comm_dst"))
         own, other = (source, target) if node.kind == "send" else (target, source)
         if own != rank or other == rank or other >= len(self._trace.ranks):
             raise self.node_error(
-                rank, node, f"goes from rank {source} to rank {target}, not between rank {rank} and another"
+                rank, node, f"goes from rank {source} to rank {target}; it must join rank {rank} and another rank"
             )
-        key = (source, target, node.whole_number("comm_tag", 0))
+        key = (source, target, node.integer_attribute("comm_tag", 0))
         if node.kind == "recv":
             op = self._add_op(rank, node, f"node {node.id}")
             self._receives[key].append(op)
             return op
-        size = float(node.whole_number("comm_size"))
+        size = float(node.integer_attribute("comm_size"))
         op = self._add_copy(rank, node, f"to {target}, tag {key[2]}", "send", (source, target), size)
         self._sends[key].append(op)
         return op
 
     def _add_copy(self, rank: int, node: TraceNode, lane: str, what: str, ranks: tuple[int, ...], size: float) -> int:
         self._program.meetings.append(CommunicationKind(1, self._cost(ranks, what, size) if size > 0 else _NO_TRAFFIC))
-        return self._add_op(rank, node, lane, meeting=len(self._program.meetings) - 1)
+        return self._add_op(rank, node, lane, rendezvous=len(self._program.meetings) - 1)
 
     def build(self) -> tuple[ExplicitProgram, list[tuple[int, TraceNode]]]:
-        """Return the engine's program, and the rank and trace node of each of its ops.
+        """Build the event engine's program, and return the (rank, trace node) of each op with it.
 
         Raises InputError naming rank and node for what cannot be simulated: gather and scatter, a send or receive
         without its partner, a collective that some rank of the group lacks.
@@ -156,13 +157,13 @@ class _ProgramBuilder:
                 program.after[receive] = [*program.after[receive], send]
         for (group, _, turn), (meeting, kind, _, rank, node) in self._meetings.items():
             if self._arrivals[meeting] < len(group):
-                what = f"only {self._arrivals[meeting]} of the {len(group)} ranks of its group have this {kind}"
-                raise self.node_error(rank, node, f"{what}, number {turn + 1} of the group; all must have it")
+                what = f"is on only {self._arrivals[meeting]} of the {len(group)} ranks of its group"
+                raise self.node_error(rank, node, f"{what}; record {kind} {turn + 1} of the group on every rank")
         return program, self._nodes
 
 
 class SimulatedNode(NamedTuple):
-    """A trace node and its simulated start and end (s from the start of the trace)."""
+    """Node of a trace, with its simulated start and end (s from the start of the trace)."""
 
     rank: int
     node: int
@@ -173,35 +174,35 @@ class SimulatedNode(NamedTuple):
 
 
 @dataclass(frozen=True)
-class PlayedTrace:
-    """Result of simulating a Chakra trace: the times (s) of every rank and node.
+class SimulatedTrace:
+    """Result of simulating a Chakra trace: simulated times (s) of all ranks and nodes.
 
-    ``compute`` is each rank's compute time, ``exposed`` its communication and copy time that no compute overlaps.
+    By rank: ``compute_seconds``, and ``exposed_seconds`` of communication and copies that no compute overlaps.
     """
 
     name: str
     seconds: float
     rank_seconds: tuple[float, ...]
-    compute: tuple[float, ...]
-    exposed: tuple[float, ...]
+    compute_seconds: tuple[float, ...]
+    exposed_seconds: tuple[float, ...]
     nodes: tuple[SimulatedNode, ...]
     events: int
     notes: tuple[str, ...]
 
     def to_dict(self) -> dict[str, Any]:
         """Return the simulated times as a dict for JSON."""
-        ranks = len(self.rank_seconds)
+        size = len(self.rank_seconds)
         return {
-            "trace": self.name, "ranks": ranks, "nodes": len(self.nodes), "time_s": self.seconds,
-            "compute_s": sum(self.compute) / ranks, "exposed_communication_s": sum(self.exposed) / ranks,
+            "trace": self.name, "ranks": size, "nodes": len(self.nodes), "time_s": self.seconds,
+            "compute_s": sum(self.compute_seconds) / size, "exposed_communication_s": sum(self.exposed_seconds) / size,
             "rank_time_s": list(self.rank_seconds), "engine": {"events": self.events}, "notes": list(self.notes),
         }  # fmt: skip
 
 
-def play_traces(
-    trace: ChakraTrace, cluster: Cluster, *, dimensions: Sequence[Dimension] = (), roofline: bool = False,
+def simulate_trace(
+    trace: ChakraTrace, cluster: Cluster, *, dimensions: Sequence[NetworkDimension] = (), roofline: bool = False,
     precision: str = "bf16", nccl: str = "auto",
-) -> PlayedTrace:  # fmt: skip
+) -> SimulatedTrace:  # fmt: skip
     """Simulate a Chakra trace on a cluster, with rank r on GPU r.
 
     A compute node takes its recorded duration. Without one, or with ``roofline``, it takes the longer of num_ops at the
@@ -211,51 +212,51 @@ def play_traces(
     """
     ranks = len(trace.ranks)
     if ranks > cluster.num_gpus:
-        raise InputError(f"the trace has {ranks} ranks and the cluster {cluster.num_gpus} GPUs; use a larger cluster")
+        raise InputError(f"the trace has {ranks} ranks, the cluster only {cluster.num_gpus} GPUs; use a larger cluster")
     device = load_device(cluster.device)
     peak, bandwidth, timed = device.peak_flops(precision), device.memory_bandwidth, Counter[str]()
 
-    def seconds(rank: int, node: TraceNode) -> float:
+    def compute_node_seconds(rank: int, node: TraceNode) -> float:
         has_work = "num_ops" in node.attributes or "tensor_size" in node.attributes
         if node.seconds > 0 and not (roofline and has_work):
             return node.seconds
         timed["counted" if has_work else "nothing"] += 1
-        return max(node.whole_number("num_ops", 0) / peak, node.whole_number("tensor_size", 0) / bandwidth)
+        return max(node.integer_attribute("num_ops", 0) / peak, node.integer_attribute("tensor_size", 0) / bandwidth)
 
     groups = _make_group_lookup(trace, tuple(dimensions))
-    program, nodes = _ProgramBuilder(trace, seconds, groups, _make_cost_function(cluster, nccl)).build()
+    program, nodes = _ProgramBuilder(trace, compute_node_seconds, groups, _make_traffic_function(cluster, nccl)).build()
     simulated = simulate_tables(
-        program.tables(cluster.capacity), lambda op: f"rank {nodes[op][0]}: {nodes[op][1].label}", keeps_times=True
+        program.make_tables(cluster.capacity), lambda op: f"rank {nodes[op][0]}: {nodes[op][1].label}", keeps_times=True
     )
     assert simulated.times is not None
-    simulated_nodes = tuple(
+    node_times = tuple(
         SimulatedNode(rank, node.id, node.name, node.kind, float(start), float(end))
         for (rank, node), start, end in zip(nodes, simulated.times.start, simulated.times.end, strict=True)
     )
     by_rank: list[list[SimulatedNode]] = [[] for _ in range(ranks)]
-    for node in simulated_nodes:
+    for node in node_times:
         by_rank[node.rank].append(node)
     last = tuple(max((node.end for node in own), default=0.0) for own in by_rank)
-    compute = tuple(_seconds_of_union(own, ("comp",)) for own in by_rank)
-    busy = [_seconds_of_union(own, ("comp", "send", "coll", *COPY_DIRECTIONS)) for own in by_rank]
+    compute = tuple(_busy_seconds(own, ("comp",)) for own in by_rank)
+    busy = [_busy_seconds(own, ("comp", "send", "coll", *COPY_DIRECTIONS)) for own in by_rank]
     exposed = tuple(whole - own for whole, own in zip(busy, compute, strict=True))
     notes = []
     if timed["counted"]:
-        by = f"by the peak ({precision}) and memory bandwidth of {device.name}"
-        notes.append(f"{timed['counted']} compute nodes are timed {by}")
+        by = f"the peak FLOP/s ({precision}) and memory bandwidth of {device.name}"
+        notes.append(f"{timed['counted']} compute nodes take times estimated from {by}")
     if timed["nothing"]:
-        notes.append(f"{timed['nothing']} compute nodes have neither a duration nor num_ops and take no time")
-    return PlayedTrace(trace.name, max(last), last, compute, exposed, simulated_nodes, simulated.events, tuple(notes))
+        notes.append(f"{timed['nothing']} compute nodes have neither a duration nor num_ops: they take 0 s")
+    return SimulatedTrace(trace.name, max(last), last, compute, exposed, node_times, simulated.events, tuple(notes))
 
 
-def _make_group_lookup(trace: ChakraTrace, dimensions: tuple[Dimension, ...]) -> GroupLookup:
-    """Return a function that finds the process group (name and ranks) of a rank's collective node."""
+def _make_group_lookup(trace: ChakraTrace, dimensions: tuple[NetworkDimension, ...]) -> GroupLookup:
+    """Return a function that finds a collective node's process group: name and ranks."""
 
     @cache
-    def along(chosen: tuple[bool, ...]) -> dict[int, tuple[int, ...]]:
-        return {npu: tuple(line) for line in group_npus_along_axes(dimensions, chosen) for npu in line}
+    def groups_along_dimensions(involved: tuple[bool, ...]) -> dict[int, tuple[int, ...]]:
+        return {npu: tuple(line) for line in group_npus_along_axes(dimensions, involved) for npu in line}
 
-    def of(rank: int, node: TraceNode) -> tuple[str, tuple[int, ...]]:
+    def find_group(rank: int, node: TraceNode) -> tuple[str, tuple[int, ...]]:
         name, where = node.attributes.get("pg_name"), f"{trace.name}, rank {rank}: {node.label}"
         if name not in (None, ""):
             group = trace.groups.get(str(name))
@@ -272,31 +273,31 @@ def _make_group_lookup(trace: ChakraTrace, dimensions: tuple[Dimension, ...]) ->
         chosen = tuple(bool(each) for each in involved) if isinstance(involved, tuple) else (bool(involved),)
         if len(chosen) != len(dimensions):
             raise InputError(
-                f"{where}: involved_dim has {len(chosen)} dimensions and the cluster "
-                f"{len(dimensions) or 'none'}; name an ASTRA-sim network file as the cluster"
+                f"{where}: involved_dim lists {len(chosen)} dimensions, but the cluster has "
+                f"{len(dimensions) or 'none'}; name an ASTRA-sim network file with the same number"
             )
-        return "dim " + "".join("01"[each] for each in chosen), along(chosen)[rank]
+        return "dim " + "".join("01"[each] for each in chosen), groups_along_dimensions(chosen)[rank]
 
-    return of
+    return find_group
 
 
-def _make_cost_function(cluster: Cluster, nccl: str) -> CostFunction:
-    """Return a cached function that gives the traffic of a collective, message or copy."""
+def _make_traffic_function(cluster: Cluster, nccl: str) -> TrafficFunction:
+    """Return a cached function that computes the network traffic of a collective, message or copy."""
     name = cluster.nccl if nccl == "auto" else nccl
-    methods = Methods({}, platform=None if name in (None, "none") else load_platform(name))
+    methods = MethodChooser({}, platform=None if name in (None, "none") else load_platform(name))
 
     @cache
-    def of(ranks: tuple[int, ...], kind: str, size: float) -> tuple[Traffic, ...]:
+    def find_traffic(ranks: tuple[int, ...], kind: str, size: float) -> tuple[Traffic, ...]:
         if kind in COPY_DIRECTIONS.values():
-            return (copy_pattern(cluster, ranks[0], kind).traffic(size),)
-        group = group_of(cluster, ranks)
-        method = methods.of(group, kind, size)
-        return make_activities(patterns(cluster, ranks, phases_of(method, group, kind)), size, method)
+            return (host_copy_pattern(cluster, ranks[0], kind).make_traffic(size),)
+        group = make_group(cluster, ranks)
+        method = methods.choose_method(group, kind, size)
+        return make_traffics(link_patterns(cluster, ranks, phases_of_method(method, group, kind)), size, method)
 
-    return of
+    return find_traffic
 
 
-def _seconds_of_union(nodes: Sequence[SimulatedNode], kinds: Sequence[str]) -> float:
+def _busy_seconds(nodes: Sequence[SimulatedNode], kinds: Sequence[str]) -> float:
     total, until = 0.0, 0.0
     for start, end in sorted((node.start, node.end) for node in nodes if node.kind in kinds):
         total += max(0.0, end - max(start, until))

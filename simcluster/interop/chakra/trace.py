@@ -1,4 +1,4 @@
-"""Chakra execution traces as plain data, and a reader of their files (NAME.RANK.et).
+"""Chakra execution traces in memory, and the reader of their files (NAME.RANK.et).
 
 Field names and numbers are those of schema/protobuf/et_def.proto (mlcommons/chakra, package ChakraProtoMsg): a file is
 a GlobalMetadata followed by Nodes, each preceded by its length as a varint. Sizes are limited.
@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Any
 
 from simcluster.base.errors import InputError
-from simcluster.documents.diagnostics import shown
-from simcluster.documents.packed import read_packed
-from simcluster.documents.reading import unique_keys
+from simcluster.documents.compressed_files import read_maybe_gzip
+from simcluster.documents.diagnostics import quote_value
+from simcluster.documents.yaml_documents import require_unique_keys
 
 Value = bool | int | float | str | bytes | tuple[bool | int | float | str | bytes, ...]
 
@@ -48,32 +48,32 @@ class TraceNode:
     seconds: float = 0.0
     attributes: Mapping[str, Value] = field(default_factory=dict)
 
-    def whole_number(self, key: str, default: int | None = None, *, least: int = 0) -> int:
-        """Return a node's attribute as an integer; raise InputError if it is missing or not a whole number."""
+    def integer_attribute(self, key: str, default: int | None = None, *, minimum: int = 0) -> int:
+        """Return an attribute as an integer; raise InputError if missing or not a whole number."""
         value = self.attributes.get(key, default)
         if isinstance(value, float) and value.is_integer():
             value = int(value)
-        if isinstance(value, bool) or not isinstance(value, int) or not least <= value < 2**62:
+        if isinstance(value, bool) or not isinstance(value, int) or not minimum <= value < 2**62:
             has = "has no attribute" if value is None else f"has {str(value)[:40]!r} as"
-            raise InputError(f"{self.label} {has} {key}; a whole number from {least} is expected")
+            raise InputError(f"{self.label} {has} {key!r}; it must be a whole number from {minimum}")
         return value
 
     @property
     def label(self) -> str:
-        """Id, name and kind of the node, for error messages."""
+        """Description of the node for error messages: id, name and kind."""
         return f"node {self.id} ({self.name[:60]!r}, {self.kind})"
 
 
 @dataclass(frozen=True)
 class ChakraTrace:
-    """Chakra trace of a job, with the nodes of every rank and the ranks of every process group."""
+    """Chakra trace of a job: the nodes of every rank, and the ranks of every process group."""
 
     name: str
     ranks: tuple[tuple[TraceNode, ...], ...]
     groups: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
     def sorted_nodes(self, rank: int) -> list[TraceNode]:
-        """Return a rank's nodes in topological order (of equal ones the lowest id first).
+        """Return a rank's nodes in topological order; among nodes that are ready, the lowest id comes first.
 
         Raises InputError for a duplicate id, a dependency on an id that is not in the trace, and a cycle.
         """
@@ -86,7 +86,7 @@ class ChakraTrace:
         for node in nodes:
             for other in node.after:
                 if other not in by_id:
-                    raise InputError(f"{where}: {node.label} waits for node {other}, which is not in the trace")
+                    raise InputError(f"{where}: {node.label} waits for node {other}, which is not in the trace; add it")
         sorter = TopologicalSorter({node.id: node.after for node in nodes})
         try:
             sorter.prepare()
@@ -164,8 +164,8 @@ def _add_field(message: Any, name: str, number: int, kind: str, *, repeated: boo
         field.oneof_index = 0
 
 
-def prefix_with_length(message: Any) -> bytes:
-    """Return a serialized protobuf message preceded by its length as a varint."""
+def serialize_with_length(message: Any) -> bytes:
+    """Serialize a protobuf message, preceded by its length as a varint."""
     body: bytes = message.SerializeToString()
     size, head = len(body), b""
     while size > 0x7F:
@@ -173,8 +173,8 @@ def prefix_with_length(message: Any) -> bytes:
     return head + bytes([size]) + body
 
 
-def split_messages(raw: bytes, source: str) -> Iterator[memoryview]:
-    """Yield the protobuf messages of a trace file; raise InputError where one is truncated or too long."""
+def split_protobuf_messages(raw: bytes, source: str) -> Iterator[memoryview]:
+    """Yield a trace file's protobuf messages; raise InputError for a truncated or oversized message."""
     view, place = memoryview(raw), 0
     while place < len(view):
         begin, size, shift = place, 0, 0
@@ -190,7 +190,7 @@ def split_messages(raw: bytes, source: str) -> Iterator[memoryview]:
             if byte < 0x80:
                 break
         if size > _MAX_MESSAGE:
-            raise InputError(f"{source}: byte {begin}: a message of {size:,} bytes; this is not an execution trace")
+            raise InputError(f"{source}: byte {begin}: a message has {size:,} bytes: not an execution trace")
         if place + size > len(view):
             raise InputError(
                 f"{source}: byte {begin}: a message of {size:,} bytes is cut off after {len(view) - place:,}; "
@@ -207,12 +207,12 @@ MAX_NODES = 2_000_000
 MAX_ITEMS = 10_000_000
 """Limit of the dependencies and list items of all ranks together."""
 _FILE_NAME = re.compile(r"(.+)\.(\d{1,9})\.et(\.gz)?")
-EXACT = "simcluster_seconds"
+EXACT_SECONDS_KEY = "simcluster_seconds"
 """Attribute with the exact duration, since the schema's is in whole microseconds."""
 
 
-def read_traces(path: str | Path, groups: str | Path | None = None) -> ChakraTrace:
-    """Read the Chakra traces of one job: a folder, or a path prefix (``traces/job`` for job.0.et).
+def read_chakra_trace(path: str | Path, groups: str | Path | None = None) -> ChakraTrace:
+    """Read a job's Chakra trace from a folder, or from a path prefix (``traces/job`` reads job.0.et, job.1.et, ...).
 
     ``groups`` is a JSON file with the ranks of every process group, {"0": [0, 1, 2, 3]} (default: comm_groups.json in
     the same folder, if it exists). Raises InputError naming the file that is missing, truncated, too large or not a
@@ -231,7 +231,7 @@ def read_traces(path: str | Path, groups: str | Path | None = None) -> ChakraTra
 def _find_trace_files(path: Path) -> list[Path]:
     folder, prefix = (path, None) if path.is_dir() else (path.parent, path.name)
     if not folder.is_dir():
-        raise InputError(f"{path}: no such folder, and no traces {path}.0.et, ...")
+        raise InputError(f"{path}: there is no such folder and no file {path}.0.et; name a folder or prefix of traces")
     jobs: dict[str, dict[int, Path]] = {}
     for file in sorted(folder.iterdir()):
         match = _FILE_NAME.fullmatch(file.name)
@@ -244,23 +244,23 @@ def _find_trace_files(path: Path) -> list[Path]:
         raise InputError(f"{path}: there are no execution traces; their names are NAME.RANK.et, as in job.0.et")
     if len(jobs) > 1:
         names = ", ".join(list(jobs)[:5])
-        raise InputError(f"{path}: has traces of several jobs ({names}); name one, as in {path / next(iter(jobs))}")
+        raise InputError(f"{path}: has traces of several jobs ({names}); name one job, as in {path / next(iter(jobs))}")
     found = next(iter(jobs.values()))
     lost = next((rank for rank in range(len(found)) if rank not in found), None)
     if lost is not None:
-        raise InputError(f"{path}: there are {len(found)} traces and none of rank {lost}; ranks are numbered from 0")
+        raise InputError(f"{path}: there are {len(found)} traces, but none of rank {lost}; number the ranks from 0")
     return [found[rank] for rank in range(len(found))]
 
 
 def _read_nodes(source: Path, read: Counter[str]) -> list[TraceNode]:
-    """Return a trace file's nodes; ``read`` counts nodes over all files, to limit the memory used."""
+    """Return the nodes of a trace file; count them in ``read``, over all files, to enforce a memory limit."""
     from google.protobuf.message import DecodeError
 
-    raw, known = read_packed(source, MAX_BYTES), load_message_classes()
+    raw, known = read_maybe_gzip(source, MAX_BYTES), load_message_classes()
     if not raw:
         raise InputError(f"{source}: the file is empty; record it again")
     found: list[TraceNode] = []
-    for place, body in enumerate(split_messages(raw, str(source))):
+    for place, body in enumerate(split_protobuf_messages(raw, str(source))):
         try:
             message = known["Node" if place else "GlobalMetadata"].FromString(body)
         except DecodeError:
@@ -275,11 +275,11 @@ def _read_nodes(source: Path, read: Counter[str]) -> list[TraceNode]:
         read.update(nodes=1, items=len(message.data_deps) + len(message.ctrl_deps) + lists)
         if read["nodes"] > MAX_NODES or read["items"] > MAX_ITEMS:
             raise InputError(
-                f"{source}: the traces together have more than {MAX_NODES:,} nodes, or {MAX_ITEMS:,} dependencies and "
-                "list items; simulate fewer ranks or a part of the trace"
+                f"{source}: the traces have more than {MAX_NODES:,} nodes, or more than {MAX_ITEMS:,} dependencies and "
+                "attribute-list items in total; simulate fewer ranks or a part of the trace"
             )
     if not found:
-        raise InputError(f"{source}: has a header and no nodes; record it again")
+        raise InputError(f"{source}: has a header but no nodes; record it again")
     return found
 
 
@@ -288,14 +288,14 @@ def _parse_node(message: Any, source: Path) -> TraceNode:
     for each in message.attr:
         field = each.WhichOneof("value")
         if each.name in attributes:
-            raise InputError(f"{source}: node {message.id}: attribute {each.name[:60]!r} is a duplicate; keep one")
+            raise InputError(f"{source}: node {message.id}: attribute {each.name[:60]!r} occurs twice; keep one")
         if field is not None:
             value = getattr(each, field)
             attributes[each.name] = tuple(value.values) if field.endswith("_list") else value
     if not 1 <= message.type < len(KINDS):
-        raise InputError(f"{source}: node {message.id}: has an unknown type ({message.type})")
+        raise InputError(f"{source}: node {message.id}: type {message.type} is unknown; use 1 to {len(KINDS) - 1}")
     seconds = message.duration_micros / 1e6
-    exact = attributes.pop(EXACT, None)
+    exact = attributes.pop(EXACT_SECONDS_KEY, None)
     if isinstance(exact, float) and abs(exact - seconds) <= 1e-6:
         seconds = exact
     after = dict.fromkeys((*message.data_deps, *message.ctrl_deps))
@@ -303,13 +303,13 @@ def _parse_node(message: Any, source: Path) -> TraceNode:
 
 
 def read_process_groups(path: Path, ranks: int) -> dict[str, tuple[int, ...]]:
-    """Read the ranks of process groups by name from a JSON file; raise InputError if one is invalid."""
+    """Read process groups (name to ranks) from a JSON file; raise InputError for an invalid group."""
     try:
         with path.open("rb") as file:
             raw = file.read(64_000_001)
         if len(raw) > 64_000_000:
-            raise InputError(f"{path}: is larger than 64,000,000 bytes; check the path")
-        data = json.loads(raw.decode("utf-8-sig"), object_pairs_hook=unique_keys)
+            raise InputError(f"{path}: the file is larger than 64,000,000 bytes; name a file of process groups")
+        data = json.loads(raw.decode("utf-8-sig"), object_pairs_hook=require_unique_keys)
     except OSError as problem:
         raise InputError(f"{path}: cannot be read: {problem.strerror}") from None
     except InputError as problem:
@@ -317,13 +317,13 @@ def read_process_groups(path: Path, ranks: int) -> dict[str, tuple[int, ...]]:
     except (ValueError, RecursionError) as problem:
         raise InputError(f"{path}: is not JSON: {str(problem)[:100]}") from None
     if not isinstance(data, Mapping):
-        raise InputError(f'{path}: holds {shown(data)}; groups look like {{"0": [0, 1, 2, 3]}}')
+        raise InputError(f'{path}: is {quote_value(data)}; give the ranks of each group, as in {{"0": [0, 1, 2, 3]}}')
     for name, members in data.items():
         wrong = not isinstance(members, list) or not members
         wrong = wrong or any(isinstance(rank, bool) or not isinstance(rank, int) for rank in members)
         if wrong or len(set(members)) < len(members) or not all(0 <= rank < ranks for rank in members):
             raise InputError(
-                f"{path}: group {name[:40]!r} is {shown(members)}; a group must be a list of ranks from 0 to "
+                f"{path}: group {name[:40]!r} is {quote_value(members)}; a group must be a list of ranks from 0 to "
                 f"{ranks - 1}, as in [0, 1]"
             )
     return {name: tuple(members) for name, members in data.items()}

@@ -8,14 +8,15 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from simcluster.base.units import format_bytes, format_bytes_per_second, format_seconds
-from simcluster.cli.alike import group_rows, join_names
-from simcluster.interop.kineto.profile_metrics import CollectiveBandwidth, LayerTime, ProfiledRankTime, slowdown_by_type
+from simcluster.cli.merged_rows import join_names, merge_equal_rows
+from simcluster.interop.kineto import profile_metrics as metrics
+from simcluster.interop.kineto.profile_metrics import CollectiveBandwidth, ModelPartTime, RankStateSeconds
 from simcluster.interop.kineto.profiled_job import ProfiledJob
-from simcluster.interop.replay.straggler_metrics import Straggling
-from simcluster.show.blocks import TableBlock
+from simcluster.interop.replay.straggler_metrics import StragglerMetrics
+from simcluster.show.output_blocks import TableBlock
 
 if TYPE_CHECKING:
-    from simcluster.show.pictures import Figure
+    from simcluster.show.plot_registry import Figure
 
 _STATES = ("step", "computing", "exposed", "waiting", "idle")
 MAX_ROWS = 12
@@ -23,76 +24,77 @@ MAX_ROWS = 12
 
 
 def job_headline(job: ProfiledJob) -> str:
-    """Return a line with a profiled job's name, number of ranks, device and steps."""
+    """Return a one-line summary of a profiled job: name, number of ranks, device and steps."""
     kind = "GPUs" if job.profiled_steps[0].on_device else "CPUs"
     steps = f"step{'s' * (len(job.steps) > 1)} {', '.join(map(str, job.steps[:8]))}" + ", ..." * (len(job.steps) > 8)
     return f"{job.name}: profiles of {len(job.ranks)} rank{'s' * (len(job.ranks) > 1)} on {kind}, {steps}"
 
 
-def ranks_table(found: Straggling, ranks: Sequence[ProfiledRankTime]) -> TableBlock:
-    """Return a table of where each rank's step time went, slowest rank first."""
+def rank_time_table(found: StragglerMetrics, ranks: Sequence[RankStateSeconds]) -> TableBlock:
+    """Return a table of each rank's step time by state (computing, waiting, ...), slowest rank first."""
     every = [
         (f"rank {ranks[worker].rank}",
          [f"{found.by_replica[worker]:.4f}", *(format_seconds(getattr(ranks[worker], name)) for name in _STATES),
           f"{ranks[worker].overlap:.1%}"])
         for worker in sorted(range(len(ranks)), key=lambda worker: -found.by_replica[worker])
     ]  # fmt: skip
-    note = "waiting: in a collective that some rank has not reached; exposed: all have, and no compute overlaps it"
-    return _grouped_table("where time went, slowest first", "ranks", ("rank", "S", *_STATES, "overlap"), every, note)
+    note = "waiting: a member has not reached the collective yet; exposed: all have, and no compute overlaps it"
+    title = "step time by state, slowest first"
+    return _table_of_merged_rows(title, "ranks", ("rank", "S", *_STATES, "overlap"), every, note)
 
 
-def _grouped_table(
+def _table_of_merged_rows(
     title: str, what: str, header: Sequence[str], every: Sequence[tuple[str, Sequence[str]]], note: str
 ) -> TableBlock:
-    rows = group_rows(every)[:MAX_ROWS]
+    rows = merge_equal_rows(every)[:MAX_ROWS]
     shown = sum(len(row.names) for row in rows)
     of = f" ({shown} of {len(every)} {what})" if shown < len(every) else ""
     cells = [[join_names(row.names), *row.cells] for row in rows]
     return TableBlock(header, cells, title=[f"{title}{of}"], notes=[f"  {note}"])
 
 
-def layers_table(job: ProfiledJob, parts: Sequence[LayerTime]) -> list[TableBlock]:
-    """Return a table of compute time by model part, with the most uneven part first."""
+def layer_time_table(job: ProfiledJob, parts: Sequence[ModelPartTime]) -> list[TableBlock]:
+    """Return a table of compute time by model part, starting with the part that varies most between ranks."""
     every = []
-    for part in sorted(parts, key=lambda part: -round(part.slowest[1], 3) if part.slowest else 0.0):
-        over = f"{part.slowest[1]:+.1%} (rank {job.ranks[part.slowest[0]]})" if part.slowest else ""
+    for part in sorted(parts, key=lambda part: -round(part.slowest_rank[1], 3) if part.slowest_rank else 0.0):
+        over = f"{part.slowest_rank[1]:+.1%} (rank {job.ranks[part.slowest_rank[0]]})" if part.slowest_rank else ""
         name = f"{part.label.phase} {part.label.layer}".strip()
-        every.append((name, [str(len(part.owners)), format_seconds(part.mean), over]))
+        every.append((name, [str(len(part.rank_indices)), format_seconds(part.mean_seconds), over]))
     note = "time: mean per step on the ranks that have the part; slowest: relative to other ranks with the same parts"
-    title = "compute by part of the model, most uneven first"
-    return [_grouped_table(title, "parts", ("part", "ranks", "time", "slowest"), every, note)] if parts else []
+    title = "compute time by model part, parts that differ most between ranks first"
+    return [_table_of_merged_rows(title, "parts", ("part", "ranks", "time", "slowest"), every, note)] if parts else []
 
 
-def collectives_table(calls: Sequence[CollectiveBandwidth]) -> list[TableBlock]:
-    """Return a table of collective times and bandwidths, with a cluster's modelled times if known."""
+def collective_table(calls: Sequence[CollectiveBandwidth]) -> list[TableBlock]:
+    """Return a table of collective times and bandwidths: measured, and modelled if a cluster is given."""
     with_model = any(call.modelled is not None for call in calls)
     header = ["collective", "groups", "ranks", "size", "calls", "median", "bus bandwidth"]
-    header += ["model", "its bus bandwidth"] * with_model
+    header += ["modelled", "modelled bandwidth"] * with_model
 
-    def known(value: float | None, text: Callable[[float], str]) -> str:
+    def format_known(value: float | None, text: Callable[[float], str]) -> str:
         return "-" if value is None or math.isnan(value) else text(value)
 
     every: dict[tuple[str, ...], list[int]] = {}
     for call in calls:
         cells = [
-            f"{call.kind} {call.group}", str(len(call.ranks)), known(call.bytes, format_bytes),
-            format_seconds(call.seconds), known(call.bus_bandwidth, format_bytes_per_second),
+            f"{call.kind} {call.group}", str(len(call.ranks)), format_known(call.bytes, format_bytes),
+            format_seconds(call.seconds), format_known(call.bus_bandwidth, format_bytes_per_second),
         ]  # fmt: skip
         if with_model:
-            cells.append(known(call.modelled, format_seconds))
-            cells.append(known(call.modelled_bus_bandwidth, format_bytes_per_second))
+            cells.append(format_known(call.modelled, format_seconds))
+            cells.append(format_known(call.modelled_bus_bandwidth, format_bytes_per_second))
         every.setdefault(tuple(cells), []).append(call.count)
     shown = list(every.items())[:MAX_ROWS]
     rows = [[cells[0], str(len(counts)), *cells[1:3], f"{sum(counts):,}", *cells[3:]] for cells, counts in shown]
     many = sum(len(counts) for _, counts in shown)
     of = f" ({many} of {len(calls)} groups and sizes)" if many < len(calls) else ""
-    note = "  groups: number of groups with this size and median; calls: total over these groups"
-    table = TableBlock(header, rows, title=[f"collectives, timed from the last arrival{of}"], notes=[note])
+    note = "  groups: process groups with equal size and median; calls: total over these groups"
+    table = TableBlock(header, rows, title=[f"collectives, timed from the last rank's arrival{of}"], notes=[note])
     return [table] if calls else []
 
 
-def report_document(
-    job: ProfiledJob, found: Straggling, ranks: Sequence[ProfiledRankTime], parts: Sequence[LayerTime],
+def make_report_document(
+    job: ProfiledJob, found: StragglerMetrics, ranks: Sequence[RankStateSeconds], parts: Sequence[ModelPartTime],
     calls: Sequence[CollectiveBandwidth],
 ) -> dict[str, Any]:  # fmt: skip
     """Return the report on a profiled job as a dict for JSON."""
@@ -105,21 +107,21 @@ def report_document(
         "ranks": [{**asdict(rank), "slowdown": slowdown[worker]} for worker, rank in enumerate(ranks)],
         "layers": [
             {"phase": part.label.phase, "layer": part.label.layer, "seconds_by_rank": part.seconds.tolist(),
-             "ranks": [job.ranks[owner] for owner in part.owners], "mean_s": part.mean}
+             "ranks": [job.ranks[owner] for owner in part.rank_indices], "mean_s": part.mean_seconds}
             for part in parts
         ],
         "collectives": [call.to_dict() for call in calls],
     }  # fmt: skip
 
 
-def draw_heatmap(job: ProfiledJob, found: Straggling) -> Figure:
+def draw_heatmap(job: ProfiledJob, found: StragglerMetrics) -> Figure:
     """Draw a heatmap of the slowdown by rank and op type."""
     from simcluster.show.heatmaps import straggler_heatmap
 
     types = list(found.by_type)[:MAX_ROWS]
     return straggler_heatmap(
-        slowdown_by_type(job, types), by_replica=found.by_replica.tolist(),
+        metrics.slowdown_by_rank_and_type(job, types), by_replica=found.by_replica.tolist(),
         by_stage=[found.by_type[name] for name in types],
-        title=f"{job.name}: steps take {found.slowdown - 1:.1%} longer; slowdown by rank and op type", column="rank",
-        row="op type", rows=types,
+        title=f"{job.name}: stragglers lengthen steps by {found.slowdown - 1:.1%}; slowdown by rank and op type",
+        column="rank", row="op type", rows=types,
     )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Simulated work of every rank, with what each op waited for, for export as a trace.
+"""Simulated ops of every rank and their dependencies, for export as a trace.
 
 A profile needs causes (events between streams, launches), which spans do not have. So this reads the ops: an op waits
 for the one before it on its lane and for those that it names; a receive, which has no label, is a separate work.
@@ -19,14 +19,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from simcluster.collectives.relayed import COMBINE, DISPATCH, RELAYED
+from simcluster.collectives.token_relay import COMBINE, DISPATCH, RELAYED
 from simcluster.interop.kineto.chrome_trace import collective_arguments, format_arguments
 from simcluster.interop.kineto.communications import CommCall
-from simcluster.interop.kineto.rank_profile import BACKWARD, FORWARD, OPTIMIZER, OTHER, TraceLabel
+from simcluster.interop.kineto.rank_profile import BACKWARD, FORWARD, OPTIMIZER, OTHER, PhaseLayer
 from simcluster.planning.ops import MAIN
-from simcluster.reference.record import Label
-from simcluster.results.played import Run
+from simcluster.reference.step_record import OpSpanLabel
 from simcluster.results.result import Result
+from simcluster.results.simulated_run import Run
 from simcluster.results.span_states import EXPOSED
 from simcluster.scenario.memory_plan import ELEMENT_BYTES, recipe_of
 
@@ -39,10 +39,10 @@ COMPUTE: Track = ("compute", MAIN, -1)
 
 
 class OpRow(NamedTuple):
-    """One op on a rank, with its times (s) and the ops that it waited for.
+    """Simulated op of a rank, with its times (s) and the ops for which the op waited.
 
-    ``after`` are indices, in the rank's list, of the works that it waited for (except the one before it on its track).
-    ``peer`` is the stage that a message goes to or comes from, -1 for none.
+    ``after`` are indices, in the rank's list, of the ops that it waited for (except the one before it on its track).
+    ``peer_stage`` is the stage that a message goes to or comes from, -1 for none.
     """
 
     track: Track
@@ -54,28 +54,28 @@ class OpRow(NamedTuple):
     step: int
     chunk: int
     microbatch: int
-    ready: float
+    ready_time: float
     start: float
     end: float
-    peer: int = -1
+    peer_stage: int = -1
     after: tuple[int, ...] = ()
 
     @property
     def stream(self) -> str:
-        """Stream of the op, as in the timeline."""
+        """Name of the timeline stream on which the op ran."""
         return self.track[0]
 
     @property
     def is_communication(self) -> bool:
-        """Whether the op moves bytes between ranks, unlike a copy to the host."""
+        """Whether the op moves bytes between ranks; false for copies to or from the host."""
         return self.track[0] in EXPOSED
 
 
-class RunOps:
-    """Ops of a run's simulated ranks, in rows for export as a trace.
+class RunOpRows:
+    """Rows for export to a trace: one per op of a run's simulated ranks.
 
-    ``lanes`` and ``receives`` (send, op that waits for it) are by rank. ``receiver`` is the stage that receives what an
-    op sends, ``stage`` the pipeline stage of every lane in its job, which may be one of several in the record.
+    ``lanes`` and ``receives`` (send, op that waits for it) are by rank. ``receiver_stages`` are the stages that receive
+    what ops send, ``lane_stages`` every lane's pipeline stage in its job, which may be one of several in the record.
     """
 
     def __init__(self, run: Run) -> None:
@@ -85,17 +85,17 @@ class RunOps:
             self.lanes[rank].append(lane)
         stages = self.ops.lane_stage.tolist()
         first = min(stages[lane] for rank in run.ranks for lane in self.lanes[rank])
-        self.stage = [stage - first for stage in stages]
+        self.lane_stages = [stage - first for stage in stages]
         self.receives: dict[int, list[tuple[int, int]]] = defaultdict(list)
-        self.receiver: dict[int, int] = {}
+        self.receiver_stages: dict[int, int] = {}
         sends, receivers = self.ops.receives
         lanes = self.ops.lane[receivers].tolist()
         for send, op, lane in zip(sends.tolist(), receivers.tolist(), lanes, strict=True):
             self.receives[int(self.ops.lane_rank[lane])].append((send, op))
-            self.receiver[send] = self.stage[lane]
+            self.receiver_stages[send] = self.lane_stages[lane]
 
-    def rank_rows(self, rank: int) -> list[OpRow]:
-        """Return all ops of a simulated rank as rows, in the order of its lanes."""
+    def make_rank_rows(self, rank: int) -> list[OpRow]:
+        """Return all ops of a simulated rank as rows, lane by lane (a lane is an in-order queue)."""
         ops, times, receives = self.ops, self.times, self.receives[rank]
         sends = {int(ops.meeting[send]): send for send, _ in receives}
         found: list[OpRow] = []
@@ -103,37 +103,37 @@ class RunOps:
         places: dict[int, int] = {}  # by op
         received: dict[int, int] = {}  # send -> index of its receive
 
-        def add(op: int, previous: int, track: Track, label: Label, ready: float, timed: int, peer: int) -> None:
+        def add_row(op: int, prior: int, track: Track, label: OpSpanLabel, ready: float, timed: int, peer: int) -> None:
             kind, layer, axis = (RECEIVE, -1, "") if track[2] >= 0 else (label.kind, label.layer, label.axis)
             found.append(OpRow(
                 track, kind, label.name, layer, axis, label.bytes, int(ops.step[op]), int(ops.chunk[op]),
                 int(ops.microbatch[op]), float(ready), float(times.start[timed]), float(times.end[timed]), peer,
             ))  # fmt: skip
-            before.append([previous] if previous >= 0 else [])
+            before.append([prior] if prior >= 0 else [])
 
-        def receive(send: int, op: int, previous: int, ready: float) -> None:
+        def add_receive_row(send: int, op: int, previous: int, ready: float) -> None:
             received[send] = len(found)
             lane = ops.lane[send]
-            track = "pp", ops.lane_name[lane], self.stage[lane]
-            add(op, previous, track, ops.labels[ops.label[send]], ready, send, self.stage[lane])
+            track = "pp", ops.lane_name[lane], self.lane_stages[lane]
+            add_row(op, previous, track, ops.labels[ops.label[send]], ready, send, self.lane_stages[lane])
 
         for lane in self.lanes[rank]:
             previous = -1
-            for op in ops.lanes[lane].tolist():
+            for op in ops.ops_of_lanes[lane].tolist():
                 places[op] = len(found)
                 if ops.label[op] >= 0:
-                    label, peer = ops.labels[ops.label[op]], self.receiver.get(op, -1)
-                    add(op, previous, (label.stream, ops.lane_name[lane], -1), label, times.ready[op], op, peer)
+                    label, peer = ops.labels[ops.label[op]], self.receiver_stages.get(op, -1)
+                    add_row(op, previous, (label.stream, ops.lane_name[lane], -1), label, times.ready[op], op, peer)
                 else:
-                    receive(sends[int(ops.meeting[op])], op, previous, times.ready[op])
+                    add_receive_row(sends[int(ops.meeting[op])], op, previous, times.ready[op])
                 previous = places[op]
         for send, op in receives:
             if send not in received:  # not posted: it begins with the message
-                receive(send, op, -1, times.start[send])
+                add_receive_row(send, op, -1, times.start[send])
             before[places[op]].append(received[send])
-        waits = ops.waits
+        waits = ops.dependencies
         for op, place in places.items():
-            awaited = waits.op[waits.first[op] : waits.first[op + 1]].tolist()
+            awaited = waits.op[waits.offsets[op] : waits.offsets[op + 1]].tolist()
             before[place] += [places[other] for other in awaited if other in places]
         for place, (work, others) in enumerate(zip(found, before, strict=True)):
             latest: dict[Track, int] = {}  # the last awaited work on every other track
@@ -147,7 +147,7 @@ class RunOps:
 
     @cached_property
     def _stream_numbers(self) -> dict[tuple[str, str], int]:
-        """CUDA stream numbers by stream and lane, without receives (7 for compute, as in PyTorch)."""
+        """CUDA stream numbers by (stream, lane), receives excluded; compute has number 7, as in PyTorch."""
         ops = self.ops
         shown = ops.label >= 0
         pairs = np.unique(np.stack([ops.label[shown], ops.lane[shown]]), axis=1).T.tolist()
@@ -155,8 +155,8 @@ class RunOps:
         others = sorted(used - {COMPUTE[:2]})
         return {COMPUTE[:2]: 7, **{pair: 20 + place for place, pair in enumerate(others)}}
 
-    def cuda_streams(self, works: Sequence[OpRow]) -> dict[Track, int]:
-        """Return the CUDA stream number of every track of a rank.
+    def cuda_stream_numbers(self, works: Sequence[OpRow]) -> dict[Track, int]:
+        """Return the CUDA stream number of each track (stream and lane) of a rank.
 
         Numbers are equal on all ranks, since tools compare streams, except those of receives, which come last.
         """
@@ -183,20 +183,20 @@ _NCCL_TYPES = {"Float": "float", "BFloat16": "bfloat16", "Half": "half", "Byte":
 _GRADIENT_NAMES = ("gradients", "embedding_gradients")
 _SINGLE_PRECISION = ("gradient_norm", "loss_")
 """Prefixes of the names of calls that reduce in single precision whatever the model's."""
-_NOT_COMPUTE = re.compile("Sync|Memcpy|Memset")
+_NON_COMPUTE_WORDS = re.compile("Sync|Memcpy|Memset")
 """HolisticTraceAnalysis counts no kernel with one of these words as computation."""
 
 
-def launch_label(work: OpRow) -> TraceLabel | None:
-    """Return the phase and layer that launched an op, or None if the op before it decides."""
+def launch_phase_and_layer(work: OpRow) -> PhaseLayer | None:
+    """Return the phase and layer in which the host launched an op, or None if unchanged since the previous op."""
     if work.stream != "compute":
         return None
     phase = _PHASES.get(work.kind, OTHER)
-    return TraceLabel(phase, f"layers.{work.layer}" if work.layer >= 0 and phase in (FORWARD, BACKWARD) else "")
+    return PhaseLayer(phase, f"layers.{work.layer}" if work.layer >= 0 and phase in (FORWARD, BACKWARD) else "")
 
 
-class CallDescription(NamedTuple):
-    """Kernel name, JSON arguments and communication that a rank's identical ops share."""
+class KernelDescription(NamedTuple):
+    """Description of an op's kernel: name, arguments as JSON, and communication call (None for compute)."""
 
     name: str
     args: str
@@ -221,28 +221,28 @@ class KernelNaming:
         return self._place[rank][0]
 
     def peer_rank(self, rank: int, stage: int) -> int:
-        """Return the rank of another pipeline stage that a rank sends to or receives from."""
+        """Return the rank on another pipeline stage with which a rank exchanges messages."""
         return self._stage_ranks[stage][self._place[rank][1]]
 
-    def make_describer(self, rank: int) -> Callable[[OpRow], CallDescription]:
-        """Return a cached function that describes a rank's ops."""
-        known: dict[tuple[object, ...], CallDescription] = {}
+    def make_describer(self, rank: int) -> Callable[[OpRow], KernelDescription]:
+        """Return a cached function that gives the kernel name, arguments and communication of a rank's op."""
+        known: dict[tuple[object, ...], KernelDescription] = {}
 
-        def described(work: OpRow) -> CallDescription:
-            key = (work.stream, work.kind, work.name, work.axis, work.bytes, work.peer)
+        def describe_op(work: OpRow) -> KernelDescription:
+            key = (work.stream, work.kind, work.name, work.axis, work.bytes, work.peer_stage)
             found = known.get(key)
             if found is None:
-                comm = self._make_call(work, rank) if work.is_communication else None
-                name, args = self._kernel_name(work, comm, rank), self._call_arguments(work, comm)
-                found = known[key] = CallDescription(name, args, comm)
+                comm = self._make_comm_call(work, rank) if work.is_communication else None
+                name, args = self._kernel_name(work, comm, rank), self._format_comm_arguments(work, comm)
+                found = known[key] = KernelDescription(name, args, comm)
             return found
 
-        return described
+        return describe_op
 
-    def _make_call(self, work: OpRow, rank: int) -> CommCall:
+    def _make_comm_call(self, work: OpRow, rank: int) -> CommCall:
         kind = _PYTORCH_NAMES.get(work.kind, work.kind)
-        if work.peer >= 0:
-            other = self.peer_rank(rank, work.peer)
+        if work.peer_stage >= 0:
+            other = self.peer_rank(rank, work.peer_stage)
             at = self._place[rank][1]
             ranks = tuple(each[at] for each in self._stage_ranks)
             peer = (other, rank) if work.kind == RECEIVE else (rank, other)
@@ -250,17 +250,17 @@ class KernelNaming:
         if not work.axis:  # a message without a waiting rank
             return CommCall(kind, "", "pipeline", (), 0, work.bytes, "", -1, None)
         communicators = self._result.folding.communicators
-        number = communicators.number(work.axis, self._first + rank)
-        ranks = tuple(each - self._first for each in communicators.ranks(number))
+        number = communicators.find_communicator(work.axis, self._first + rank)
+        ranks = tuple(each - self._first for each in communicators.member_ranks(number))
         group = communicators.group_name(work.axis, self._first + rank)
         return CommCall(kind, group, work.axis, ranks, len(ranks), work.bytes, "", -1, None)
 
-    def _call_arguments(self, work: OpRow, comm: CommCall | None) -> str:
+    def _format_comm_arguments(self, work: OpRow, comm: CommCall | None) -> str:
         if comm is None:
             return f'"bytes":{int(work.bytes)}' if work.bytes else ""
-        dtype = self._element_type(work)
+        dtype = self._element_type_name(work)
         whole = int(work.bytes) // _ELEMENT_BYTES[dtype]
-        part = -(-whole // max(comm.size, 1))
+        part = -(-whole // max(comm.group_size, 1))
         elements = {"all_gather": (part, whole), "reduce_scatter": (whole, part)}.get(work.kind, (whole, whole))
         splits = {"In split size": "[]", "Out split size": "[]"}
         return format_arguments(collective_arguments(comm, elements, dtype) | splits)
@@ -269,22 +269,22 @@ class KernelNaming:
         if work.stream in _COPY_NAMES:
             return f"{_COPY_NAMES[work.stream]} {work.name}"
         if comm is None:
-            return _NOT_COMPUTE.sub(lambda found: found[0].lower(), f"{work.kind} {work.name}")
-        if comm.what == "pipeline":
+            return _NON_COMPUTE_WORDS.sub(lambda found: found[0].lower(), f"{work.kind} {work.name}")
+        if comm.group_text == "pipeline":
             return f"ncclKernel_SendRecv({work.name})"
         if work.kind in RELAYED:
             return f"deep_ep::{work.kind.removeprefix('expert_')}({work.name})"
         communicators = self._result.folding.communicators
-        number = communicators.number(work.axis, self._first + rank)
+        number = communicators.find_communicator(work.axis, self._first + rank)
         size = communicators.planned_size(number, work.kind, work.bytes)
         assert size is not None
-        method = communicators.method(number, work.kind, size)
+        method = communicators.method_of_call(number, work.kind, size)
         how = f"{method.algorithm}_{method.protocol or 'simple'}".upper()
         kind = work.kind.title().replace("_", "")
-        return f"ncclKernel_{kind}_{how}_Sum_{_NCCL_TYPES[self._element_type(work)]}({work.name})"
+        return f"ncclKernel_{kind}_{how}_Sum_{_NCCL_TYPES[self._element_type_name(work)]}({work.name})"
 
-    def _element_type(self, work: OpRow) -> str:
-        """Return the data type of the elements moved, or bytes if the size is not a multiple of it."""
+    def _element_type_name(self, work: OpRow) -> str:
+        """Return the data type that an op transfers, or "Byte" if the size is not a multiple of the type's size."""
         wanted = self._gradient if work.name in _GRADIENT_NAMES else self._activation
         if work.name.startswith(_SINGLE_PRECISION):
             wanted = "Float"
@@ -292,22 +292,22 @@ class KernelNaming:
 
 
 def format_call_details(work: OpRow, sequence: int) -> str:
-    """Return as JSON what differs between calls: number in the group, wait, layer, microbatch."""
+    """Format the arguments that differ between calls as JSON: sequence number, wait, layer, microbatch."""
     found = [f'"Seq":{sequence}'] if sequence >= 0 else []
-    if work.start > work.ready:
-        found.append(f'"waited (us)":{(work.start - work.ready) * 1e6:.3f}')
+    if work.start > work.ready_time:
+        found.append(f'"waited (us)":{(work.start - work.ready_time) * 1e6:.3f}')
     places = {"layer": work.layer, "chunk": work.chunk, "microbatch": work.microbatch}
     found += [f'"{name}":{place}' for name, place in places.items() if place >= 0]
     return ",".join(found)
 
 
 def rank_process_name(rank: int, ranks: int, stage: int) -> str:
-    """Return the trace's process name of a rank, with leading zeros because Perfetto sorts names as text."""
+    """Return a rank's process name in a trace, zero-padded because Perfetto sorts names as text."""
     return f"rank {rank:0{max(3, len(str(ranks - 1)))}} (stage {stage})"
 
 
 def track_display_name(track: Track) -> str:
-    """Return the display name of a track: its stream and, unless that is the main one, its lane or sender."""
+    """Return a track's display name: the stream, then the sending stage or any lane other than the main lane."""
     stream, lane, stage = track
     if stage >= 0:
         return f"{stream}, {'recv' if lane == MAIN else lane.replace('send', 'recv')} from stage {stage}"

@@ -29,9 +29,9 @@ from typing import Any
 
 import numpy as np
 
+from simcluster.base.display import Displayable
 from simcluster.base.errors import InputError
-from simcluster.base.shown import Displayable
-from simcluster.documents.argument_types import checked
+from simcluster.documents.argument_types import check_arguments
 from simcluster.interop.export.rank_events import (
     LEAD_NS,
     KernelStart,
@@ -40,10 +40,10 @@ from simcluster.interop.export.rank_events import (
     rank_file_events,
     span_kernel_shares,
 )
-from simcluster.interop.export.rank_work import KernelNaming, RunOps
+from simcluster.interop.export.rank_work import KernelNaming, RunOpRows
 from simcluster.interop.kineto import chrome_trace as chrome
 from simcluster.interop.kineto.chrome_trace import PROFILE_SUFFIXES, quote_json, seconds_to_ns
-from simcluster.results.loads import hottest_links_over_time
+from simcluster.results.link_loads import hottest_links_over_time
 from simcluster.results.memory_timeline import POOLS
 from simcluster.results.result import VERSION, Result
 from simcluster.step.simulate import ResultLike, to_result
@@ -54,28 +54,28 @@ _STATE_PARTS = ("parameters", "gradients", "optimizer", "buffers")
 
 
 def memory_counter_events(result: Result, rank: int) -> Iterator[str]:
-    """Yield counter events of a rank's memory (bytes), for model state and for each pool."""
-    simulated = result.simulated_for(rank)
+    """Yield counter events of a rank's memory use (bytes): total, model state, and each memory pool."""
+    simulated = result.representative_of(rank)
     time, pools = result.memory_timeline.curve(simulated)
-    footprint = result.facts.footprints[result.peak_of(simulated).stage].with_pools(dict.fromkeys(POOLS, 0.0))
-    state = round(sum(getattr(footprint, name) for name in _STATE_PARTS))
-    pools["lost to fragmentation"] = (footprint.fragmentation - 1.0) * sum(pools.values(), np.zeros(len(time)))
+    static = result.facts.footprints[result.memory_peak_of(simulated).stage].with_pool_bytes(dict.fromkeys(POOLS, 0.0))
+    state = round(sum(getattr(static, name) for name in _STATE_PARTS))
+    pools["lost to fragmentation"] = (static.fragmentation - 1.0) * sum(pools.values(), np.zeros(len(time)))
     there = {name: size.round().astype(int).tolist() for name, size in pools.items() if size.any()}
 
-    def levels(moment: int, sizes: Sequence[int]) -> str:
+    def make_memory_event(moment: int, sizes: Sequence[int]) -> str:
         every = {"total": state + sum(sizes), "model state": state, **dict(zip(there, sizes, strict=True))}
         values = ",".join(f"{quote_json(name)}:{size}" for name, size in every.items())
         return chrome.counter_event("memory (B)", rank, moment, values)
 
-    yield levels(0, [0] * len(there))
+    yield make_memory_event(0, [0] * len(there))
     moments = [LEAD_NS + seconds_to_ns(moment) for moment in time.tolist()]
     for place, moment in enumerate(moments):
         if place + 1 == len(moments) or moments[place + 1] > moment:
-            yield levels(moment, [size[place] for size in there.values()])
+            yield make_memory_event(moment, [size[place] for size in there.values()])
 
 
 def link_counter_events(result: Result, process: int) -> Iterator[str]:
-    """Yield counter events of the hottest links' load in percent; equal links share one counter."""
+    """Yield counter events of the load (%) on the busiest links; equally loaded links share one counter."""
     if len(result.folding.classes.of_rank) > result.facts.ranks:
         return  # one of several jobs, whose shared cluster the scenario lacks
     table, edges, matrix = hottest_links_over_time(result, MAX_LINKS, TIME_BINS)
@@ -87,7 +87,7 @@ def link_counter_events(result: Result, process: int) -> Iterator[str]:
     moments = [LEAD_NS + seconds_to_ns(edge) for edge in edges.tolist()]
     percent = (matrix * 100).clip(0, 100).round(2).tolist()
     for (start, end), count, levels in zip(ends, table["links"].tolist(), percent, strict=True):
-        name = f"{start} -> {end}" + (f" (and {count - 1} equal)" if count > 1 else "")
+        name = f"{start} -> {end}" + (f" (and {count - 1} equal links)" if count > 1 else "")
         before = None
         for moment, level in zip(moments, [*levels, 0.0], strict=True):
             if level != before:
@@ -102,7 +102,7 @@ MERGED_FILE = Path("merged") / "all_ranks.json.gz"
 
 @dataclass(frozen=True, repr=False)
 class TraceFiles(Displayable):
-    """Files of a written trace, the ranks in it, and how these were selected."""
+    """Files of an exported trace, the exported ranks, and how the ranks were selected."""
 
     files: tuple[Path, ...]
     ranks: tuple[int, ...]
@@ -110,17 +110,17 @@ class TraceFiles(Displayable):
     selection: str
 
     def summary(self) -> str:
-        """Return one line that states how many ranks were written and where."""
+        """Return one line that states how many ranks were exported, and to which path."""
         where = self.files[-1] if len(self.files) == 1 else self.files[0].parent
         return f"trace: {len(self.ranks)} of {self.job_ranks} ranks in {where} ({self.selection})"
 
 
-@checked
+@check_arguments
 def write_trace(
     result: ResultLike, path: str | Path, *, ranks: Sequence[int] | None = None, begins: KernelStart = "arrival",
     kernels: bool = False,
 ) -> TraceFiles:  # fmt: skip
-    """Write a result (or a scenario, which is simulated first) as a Kineto trace.
+    """Write a result as a Kineto trace; simulate first if a scenario is passed.
 
     ``path`` is a file (.json or .json.gz) with all written ranks, or a folder. ``ranks`` defaults to the simulated
     ranks, one per class of equal ranks, at most 64. Kernels of collectives begin when their rank arrives, as profilers
@@ -148,11 +148,11 @@ def _trace_events(
     result: Result, ranks: Sequence[int], begins: KernelStart, files: Mapping[int, Path], about: Mapping[str, Any],
     kernels: bool,
 ) -> Iterator[str]:  # fmt: skip
-    run_work, naming, written = RunOps(result), KernelNaming(result), frozenset(ranks)
+    run_work, naming, written = RunOpRows(result), KernelNaming(result), frozenset(ranks)
     shares = span_kernel_shares(result) if kernels else {}
     for rank in ranks:
-        works = run_work.rank_rows(result.simulated_for(rank) + result.ranks.start)
-        own = RankTimeline(rank, result.facts.ranks, works, run_work.cuda_streams(works), naming, begins, shares)
+        works = run_work.make_rank_rows(result.representative_of(rank) + result.ranks.start)
+        own = RankTimeline(rank, result.facts.ranks, works, run_work.cuda_stream_numbers(works), naming, begins, shares)
         if rank in files:
             head = {
                 **chrome.profile_header(rank, own.ranks, own.process_groups, backend="nccl", host="simulated"),
@@ -167,7 +167,7 @@ def _trace_events(
 
 
 def check_trace_path(name: str | Path) -> Path:
-    """Return the path of a trace to write; raise InputError if nothing can be written there."""
+    """Return the path for a trace; raise InputError if the trace cannot be written there."""
     path = Path(name)
     if not path.parent.is_dir():
         raise InputError(f"cannot write {name}: the folder {path.parent} does not exist; create it first")
@@ -182,7 +182,7 @@ def check_trace_path(name: str | Path) -> Path:
         )
     foreign = sorted(each.name for each in path.glob("*.json*") if not each.name.startswith(("rank", ".rank")))
     if foreign:
-        raise InputError(f"cannot write to {path}: it holds {foreign[0]}; name an empty folder")
+        raise InputError(f"cannot write to {path}: the folder contains {foreign[0]}; name an empty folder")
     return path
 
 

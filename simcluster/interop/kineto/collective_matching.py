@@ -21,19 +21,19 @@ _UNEVEN_KINDS = ("all_to_all", "gather", "scatter", "reduce", "broadcast", "send
 """Kinds whose members may move different sizes."""
 
 
-class UnmatchedError(InputError):
-    """Error for ranks of a process group that recorded different collectives in a step."""
+class UnmatchedCollectiveError(InputError):
+    """Error raised if ranks of a process group recorded different collectives in the same step."""
 
 
 class MatchedOp(NamedTuple):
-    """A rank and the index of one of its ops in the step."""
+    """Op of one rank that takes part in a collective matched across ranks: the rank, and the op's index in the step."""
 
     rank: int
-    place: int
+    op_index: int
 
 
 def find_common_steps(profiles: Sequence[RankProfile], notes: list[str]) -> dict[int, dict[int, list[StreamOp]]]:
-    """Return the recorded ops by step and rank, for the steps that all ranks recorded.
+    """Return the steps that all ranks recorded, each as a map from rank to recorded ops.
 
     An op belongs to the step in which the host launched it. Steps that some rank lacks are skipped with a note; raises
     InputError if none is left.
@@ -41,13 +41,13 @@ def find_common_steps(profiles: Sequence[RankProfile], notes: list[str]) -> dict
     by_rank = {profile.rank: group_ops_by_step(profile) for profile in profiles}
     marked = [profile for profile in profiles if profile.steps]
     if not marked:
-        notes.append("no ProfilerStep# in the profiles: they count as one step, number 0")
+        notes.append("the profiles have no ProfilerStep# annotation: they count as one step, number 0")
         return {0: {rank: own[0] for rank, own in by_rank.items()}}
     if len(marked) < len(profiles):
         bare = next(profile for profile in profiles if not profile.steps)
         raise InputError(
-            f"{bare.file} (rank {bare.rank}) has no ProfilerStep# annotation and {marked[0].file} has: every rank must "
-            "call step() of its profiler, or none"
+            f"{bare.file} (rank {bare.rank}) has no ProfilerStep# annotation, but {marked[0].file} has: call "
+            "step() of the profiler on every rank, or on none"
         )
     numbers = {profile.rank: {number for number, _, _ in profile.steps} for profile in profiles}
     everywhere = sorted(set.intersection(*numbers.values()))
@@ -55,9 +55,9 @@ def find_common_steps(profiles: Sequence[RankProfile], notes: list[str]) -> dict
     lacking = [number for number in some if number not in everywhere]
     if lacking:
         rank = next(rank for rank, there in numbers.items() if lacking[0] not in there)
-        notes.append(f"step {lacking[0]} is not in rank {rank}'s profile; skipped: {', '.join(map(str, lacking))}")
+        notes.append(f"rank {rank}'s profile lacks step {lacking[0]}; skipped steps: {', '.join(map(str, lacking))}")
     if not everywhere:
-        raise InputError(f"no step is in the profiles of all ranks (rank {profiles[0].rank} has {some}); record again")
+        raise InputError(f"no step is in the profiles of all ranks (steps of any rank: {some}); record the same steps")
     found = {number: {rank: own[number] for rank, own in by_rank.items()} for number in everywhere}
     outside = sum(len(p.ops) for p in profiles) - sum(len(ops) for own in by_rank.values() for ops in own.values())
     if outside:
@@ -66,7 +66,7 @@ def find_common_steps(profiles: Sequence[RankProfile], notes: list[str]) -> dict
 
 
 def group_ops_by_step(profile: RankProfile) -> dict[int, list[StreamOp]]:
-    """Return a rank's ops by the step in which the host launched them (step 0 if none is marked)."""
+    """Group a rank's ops by the step in which the host launched them (one step 0 if the profile marks none)."""
     if not profile.steps:
         return {0: list(profile.ops)}
     first: dict[int, tuple[float, float]] = {}
@@ -81,7 +81,7 @@ def group_ops_by_step(profile: RankProfile) -> dict[int, list[StreamOp]]:
 
 
 def match_collectives(ops: Mapping[int, Sequence[StreamOp]]) -> list[list[MatchedOp]]:
-    """Return the collectives and messages of a step, each as the list of its recorded members.
+    """Match the collectives and messages of a step across ranks; return each as a list of its recorded ops.
 
     Raises UnmatchedError, naming rank, group and number, if members recorded different calls.
     """
@@ -91,22 +91,22 @@ def match_collectives(ops: Mapping[int, Sequence[StreamOp]]) -> list[list[Matche
         for place, op in enumerate(own):
             if op.comm is None or not op.comm.has_known_members:
                 continue
-            key: Hashable = (op.comm.group, op.comm.ranks, op.comm.peer)
+            key: Hashable = (op.comm.group, op.comm.ranks, op.comm.sender_and_receiver)
             groups.setdefault(key, {}).setdefault(rank, []).append(place)
-            members[key] = op.comm.peer or op.comm.ranks or members.get(key, ())
+            members[key] = op.comm.sender_and_receiver or op.comm.ranks or members.get(key, ())
     found = []
     for key, places in groups.items():
         named = [rank for rank in members[key] if rank in ops]
         expected = named if set(named) >= set(places) else sorted(places)
-        found += _match_group(ops, {rank: places.get(rank, []) for rank in expected})
+        found += _match_group_calls(ops, {rank: places.get(rank, []) for rank in expected})
     return found
 
 
-def _match_group(ops: Mapping[int, Sequence[StreamOp]], places: Mapping[int, Sequence[int]]) -> list[list[MatchedOp]]:
-    """Match the n-th calls of all ranks of one process group, ordered by Seq if it is known."""
+def _match_group_calls(ops: Mapping[int, Sequence[StreamOp]], places: dict[int, list[int]]) -> list[list[MatchedOp]]:
+    """Match the n-th call of every rank in a process group, sorted by sequence number (Seq) if known."""
     ordered = {}
     for rank, own in places.items():
-        numbers = {place: _call_of(ops[rank][place]).sequence for place in own}
+        numbers = {place: _require_comm_call(ops[rank][place]).sequence for place in own}
         known = min(numbers.values(), default=-1) >= 0 and len(set(numbers.values())) == len(numbers)
         ordered[rank] = sorted(own, key=numbers.__getitem__) if known else list(own)
     counts = {rank: len(own) for rank, own in ordered.items()}
@@ -115,22 +115,22 @@ def _match_group(ops: Mapping[int, Sequence[StreamOp]], places: Mapping[int, Seq
         op = ops[longest][place]
         for rank, own in ordered.items():
             other = ops[rank][own[number]] if number < len(own) else None
-            if other is not None and not _calls_differ(_call_of(op), _call_of(other)):
+            if other is not None and not _calls_differ(_require_comm_call(op), _require_comm_call(other)):
                 continue
             against = (
-                f"rank {rank} has only {counts[rank]} in that group, rank {longest} {counts[longest]}"
+                f"rank {rank} has only {counts[rank]} calls in that group, rank {longest} has {counts[longest]}"
                 if other is None
-                else f"rank {rank} has {_call_of(other).describe()} there (event {other.event})"
+                else f"rank {rank} has {_require_comm_call(other).describe()} in this place (event {other.event})"
             )
-            raise UnmatchedError(
-                f"rank {longest}, event {op.event} ({op.name[:60]}): {_call_of(op).describe()} is number {number} of "
-                f"its group in the step, but {against}; all ranks of a group must record the same calls: record the "
-                "whole step on each"
+            raise UnmatchedCollectiveError(
+                f"rank {longest}, event {op.event} ({op.name[:60]}): {_require_comm_call(op).describe()} is call "
+                f"number {number} of its group in the step, but {against}; all ranks of a group must record the same "
+                "calls: record the whole step on each rank"
             )
     return [[MatchedOp(rank, own[number]) for rank, own in ordered.items()] for number in range(counts[longest])]
 
 
-def _call_of(op: StreamOp) -> CommCall:
+def _require_comm_call(op: StreamOp) -> CommCall:
     assert op.comm is not None
     return op.comm
 
@@ -154,20 +154,20 @@ CLOCK_TOLERANCE = 20e-6
 
 
 class ClockOffsets(NamedTuple):
-    """Offsets (s) to add to each rank's clock, and notes on what was assumed."""
+    """Offset (s) to add to each rank's clock, and notes on the assumptions made."""
 
-    offset: dict[int, float]
+    by_rank: dict[int, float]
     notes: tuple[str, ...]
 
 
 def align_clocks(ranks: Sequence[int], hosts: Mapping[int, str], collectives: Sequence[EndTimes]) -> ClockOffsets:
-    """Return the clock offsets of all ranks to the first; ``hosts`` names each rank's node."""
+    """Estimate each rank's clock offset from the first rank; ranks on the same host share a clock."""
     shared = [ends for ends in collectives if len(ends) > 1]
     if len(ranks) < 2:
         return ClockOffsets(dict.fromkeys(ranks, 0.0), ())
     names = {hosts[rank] for rank in ranks}
     zero = dict.fromkeys(ranks, 0.0)
-    if len(names) == 1 and "" not in names and not _causality_violations(shared, zero):
+    if len(names) == 1 and "" not in names and not _find_causality_violations(shared, zero):
         return ClockOffsets(zero, (f"clocks: all ranks are on host {hosts[ranks[0]]!r} and share its clock",))
     offset, loose = _find_clock_offsets(ranks, shared)
     notes = []
@@ -179,22 +179,22 @@ def align_clocks(ranks: Sequence[int], hosts: Mapping[int, str], collectives: Se
         aligned = [[end + offset[rank] for rank, (_, end) in ends.items()] for ends in shared]
         spread = float(np.median([max(ends) - min(ends) for ends in aligned])) if aligned else 0.0
         notes.append(
-            f"clocks: offsets to rank {ranks[0]}, from the ends of shared collectives ({spread * 1e6:.1f} us "
-            f"apart once aligned): {apart}{more}"
+            f"clocks: offsets to rank {ranks[0]}, estimated from the ends of shared collectives (after alignment "
+            f"{spread * 1e6:.1f} us apart): {apart}{more}"
         )
     if loose:
         notes.append(
             f"clocks: rank{'s' * (len(loose) > 1)} {', '.join(map(str, loose))} shared no collective with the others; "
             "their clocks are not adjusted"
         )
-    wrong = _causality_violations(shared, offset)
+    wrong = _find_causality_violations(shared, offset)
     if wrong:
         notes.append(
-            f"clocks: after aligning, {len(wrong)} of {len(shared)} collectives still end on a rank before another "
-            f"began, by up to {max(wrong) * 1e6:.0f} us: a clock drifts, or unrelated calls were matched; "
-            "such transfers take 0 s"
+            f"clocks: after aligning, {len(wrong)} of {len(shared)} collectives still end on one rank before "
+            f"they begin on another, by up to {max(wrong) * 1e6:.0f} us: a clock drifts, or unrelated calls were "
+            "matched; the transfers of these collectives take 0 s"
         )
-    return ClockOffsets(offset, (*notes, *_drift_notes(ranks, shared, offset)))
+    return ClockOffsets(offset, (*notes, *_make_drift_notes(ranks, shared, offset)))
 
 
 def _find_clock_offsets(ranks: Sequence[int], shared: Sequence[EndTimes]) -> tuple[dict[int, float], list[int]]:
@@ -217,8 +217,8 @@ def _find_clock_offsets(ranks: Sequence[int], shared: Sequence[EndTimes]) -> tup
     return {rank: offset.get(rank, 0.0) for rank in ranks}, loose
 
 
-def _causality_violations(shared: Sequence[EndTimes], offset: Mapping[int, float]) -> list[float]:
-    """Return by how many seconds collectives end on one rank before they begin on the last."""
+def _find_causality_violations(shared: Sequence[EndTimes], offset: Mapping[int, float]) -> list[float]:
+    """Return by how many seconds each violating collective ends on one rank before it begins on another."""
     found = []
     for ends in shared:
         last = max(start + offset[rank] for rank, (start, _) in ends.items())
@@ -228,7 +228,7 @@ def _causality_violations(shared: Sequence[EndTimes], offset: Mapping[int, float
     return found
 
 
-def _drift_notes(ranks: Sequence[int], shared: Sequence[EndTimes], offset: Mapping[int, float]) -> list[str]:
+def _make_drift_notes(ranks: Sequence[int], shared: Sequence[EndTimes], offset: Mapping[int, float]) -> list[str]:
     notes = []
     for rank in ranks[1:]:
         both = [
@@ -242,5 +242,5 @@ def _drift_notes(ranks: Sequence[int], shared: Sequence[EndTimes], offset: Mappi
         rest = apart - start - slope * (times[:, 0] - times[0, 0])
         change = abs(slope) * float(np.ptp(times[:, 0]))
         if change > max(CLOCK_TOLERANCE, 4 * float(np.median(np.abs(rest)))):
-            notes.append(f"clocks: rank {rank}'s drifts by {slope * 1e6:+.1f} us per second; a single offset was used")
+            notes.append(f"clocks: rank {rank}'s clock drifts by {slope * 1e6:+.1f} us per s; its offset is fixed")
     return notes

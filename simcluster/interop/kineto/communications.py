@@ -1,4 +1,4 @@
-"""Kinds of kernels by name (``kernel_kinds.yaml``), and parsing of recorded collective calls.
+"""Classification of kernels by name (``kernel_kinds.yaml``), and parsing of recorded collective calls.
 
 The arguments of a collective are named as in PyTorch's ParamCommsUtils.hpp ("Collective name", "In msg nelems", "Group
 size", "dtype", "Process Group Name", "Process Group Ranks", "Seq", "Src Rank", "Dst Rank").
@@ -18,8 +18,8 @@ from typing import Annotated, Any, Literal, NamedTuple, Self, get_args
 from pydantic import Field, model_validator
 
 from simcluster.base.errors import InputError
-from simcluster.documents.reading import read_document, validate
-from simcluster.documents.spec import Spec
+from simcluster.documents.base_spec import Spec
+from simcluster.documents.yaml_documents import read_document, validate_document
 from simcluster.interop.replay.recorded_trace import COLLECTIVE_PREFIX
 
 KernelWork = Literal[
@@ -33,7 +33,7 @@ UNMATCHED_KERNEL = ""
 
 
 class KernelPattern(Spec):
-    """A row of the kernel table, which gives kernels whose names match a pattern a kind."""
+    """Row of the kernel table: a regular expression for kernel names, and the kind of the matching kernels."""
 
     kind: KernelWork
     pattern: Annotated[str, Field(min_length=1)]
@@ -52,32 +52,32 @@ class KernelPattern(Spec):
 
 
 class KernelTable(Spec):
-    """Kernel name patterns in the order in which they are tried."""
+    """Kernel table: name patterns in the order in which they are tried."""
 
     kernels: Annotated[tuple[KernelPattern, ...], Field(min_length=1)]
 
 
 @cache
-def _builtin_table() -> KernelTable:
-    return validate(KernelTable, read_document(Path(__file__).with_name("kernel_kinds.yaml")))
+def _load_builtin_table() -> KernelTable:
+    return validate_document(KernelTable, read_document(Path(__file__).with_name("kernel_kinds.yaml")))
 
 
 class KernelClassifier:
-    """Lookup of kernel kinds by name; rows of the user's file ``own`` precede the built-in ones.
+    """Classifier of kernels by name: a user's kernel table is tried first, then the built-in table.
 
     Raises InputError if the file is not such a table.
     """
 
-    def __init__(self, own: str | Path | None = None) -> None:
+    def __init__(self, table: str | Path | None = None) -> None:
         rows = (
-            *(validate(KernelTable, read_document(Path(own))).kernels if own is not None else ()),
-            *_builtin_table().kernels,
+            *(validate_document(KernelTable, read_document(Path(table))).kernels if table is not None else ()),
+            *_load_builtin_table().kernels,
         )
         self._rows = [(re.compile(row.pattern), row.kind) for row in rows]
         self._known: dict[str, str] = {}
 
-    def kind(self, name: str) -> str:
-        """Return the kind of a kernel by its name, or ``UNMATCHED_KERNEL``."""
+    def classify(self, name: str) -> str:
+        """Return the kind of a kernel from its name, or ``UNMATCHED_KERNEL`` if no pattern matches."""
         found = self._known.get(name)
         if found is None:
             found = next((kind for pattern, kind in self._rows if pattern.search(name)), UNMATCHED_KERNEL)
@@ -108,50 +108,52 @@ MESSAGE_KINDS = ("send", "recv", "send_recv")
 
 
 class CommCall(NamedTuple):
-    """A collective or message as one rank recorded it.
+    """A collective or message, as recorded by one rank.
 
-    ``what`` is the group's description, ``ranks`` the group's ranks, () if unknown. ``bytes`` follow nccl-tests'
-    convention (the full buffer), NaN if unknown. ``sequence`` is the number in the group, -1 if unknown; ``peer`` is
-    (sender, receiver) of a message.
+    ``group_text`` is the group's description, ``ranks`` the group's ranks, () if unknown. ``bytes`` follow nccl-tests'
+    convention (the full buffer), NaN if unknown. ``sequence`` is the number in the group, -1 if unknown;
+    ``sender_and_receiver`` is (sender, receiver) of a message.
     """
 
     kind: str
     group: str
-    what: str  # the group's description
+    group_text: str  # the group's description
     ranks: tuple[int, ...]
-    size: int
+    group_size: int
     bytes: float
     dtype: str
     sequence: int
-    peer: tuple[int, int] | None
+    sender_and_receiver: tuple[int, int] | None
 
     @property
     def op_type(self) -> str:
-        """Op type in a replay: the call's kind and process group."""
-        return f"{COLLECTIVE_PREFIX}{self.kind}:{self.what or self.group}"
+        """Type of the call's op in a replay, composed of its kind and process group."""
+        return f"{COLLECTIVE_PREFIX}{self.kind}:{self.group_text or self.group}"
 
     @property
     def has_known_members(self) -> bool:
-        """Whether the ranks taking part are known, unlike for several messages in one kernel."""
-        return self.size != 1 and (self.kind not in MESSAGE_KINDS or self.peer is not None or self.size == 2)
+        """Whether the participating ranks are known; unknown if one kernel carries several messages."""
+        if self.kind in MESSAGE_KINDS and self.sender_and_receiver is None:
+            return self.group_size == 2
+        return self.group_size != 1
 
     def describe(self) -> str:
-        """Return a text such as 'all_reduce of 4096 B in group 0 (default_pg), Seq 12' for messages."""
+        """Describe the call for error messages, as in 'all_reduce of 4096 B in group 0 (default_pg), Seq 12'."""
         size = "" if math.isnan(self.bytes) else f" of {self.bytes:.0f} B"
-        number = f", Seq {self.sequence}" if self.sequence >= 0 else ""
-        return f"{self.kind}{size} in group {self.group}" + (f" ({self.what})" if self.what else "") + number
+        turn = f", Seq {self.sequence}" if self.sequence >= 0 else ""
+        return f"{self.kind}{size} in group {self.group}" + (f" ({self.group_text})" if self.group_text else "") + turn
 
 
 @dataclass
 class ProcessGroups:
-    """Process groups that a profile names, with description and ranks by name."""
+    """Process groups listed in a profile: description and ranks by group name."""
 
     by_name: dict[str, tuple[str, tuple[int, ...]]] = field(default_factory=dict)
-    assumed_calls: int = 0  # calls that do not name their group among several
+    assumed_calls: int = 0  # calls without a group name, where several groups exist
 
     @staticmethod
     def from_distributed_info(spread: Mapping[str, Any]) -> ProcessGroups:
-        """Return the process groups that a profile's ``distributedInfo`` lists."""
+        """Parse the process groups listed under ``distributedInfo`` in a profile."""
         groups = ProcessGroups()
         for each in spread.get("pg_config") or []:
             ranks = tuple(int(rank) for rank in each.get("ranks") or () if isinstance(rank, int))
@@ -162,19 +164,19 @@ class ProcessGroups:
 
 
 def is_communication_kernel(name: str, args: Mapping[str, Any]) -> bool:
-    """Return whether a kernel belongs to a collective or message."""
-    return "Collective name" in args or builtin_classifier().kind(name) == "communication"
+    """Return whether a kernel is part of a collective or of a message between ranks."""
+    return "Collective name" in args or builtin_classifier().classify(name) == "communication"
 
 
 @lru_cache(maxsize=4096)  # a job has few names
 def parse_collective_kind(text: str) -> str:
-    """Return the kind of collective that a name contains: all_reduce for 'ncclDevKernel_AllReduce_...'."""
+    """Return the collective that a kernel name mentions, as in all_reduce for 'ncclDevKernel_AllReduce_...'."""
     flat = re.sub(r"[^a-z]", "", text.partition("(")[0].lower())
     return next((kind for kind in _COLLECTIVE_KINDS if kind.replace("_", "") in flat), "other")
 
 
 def parse_comm_call(name: str, args: Mapping[str, Any], groups: ProcessGroups, rank: int) -> CommCall:
-    """Return the collective or message that a kernel's or annotation's arguments describe."""
+    """Parse a collective or message from the arguments of its kernel or annotation."""
     kind = parse_collective_kind(str(args.get("Collective name") or name))
     if kind == "other":
         kind = parse_collective_kind(name)
@@ -182,16 +184,16 @@ def parse_comm_call(name: str, args: Mapping[str, Any], groups: ProcessGroups, r
         groups.assumed_calls += 1
     group = str(args.get("Process Group Name") or next(iter(groups.by_name), "0"))
     what, ranks = groups.by_name.get(group, ("", ()))
-    ranks = _parse_ranks(args) or ranks
+    ranks = _parse_group_ranks(args) or ranks
     what = str(args.get("Process Group Description") or what)
     size = int(args.get("Group size") or len(ranks))
     return CommCall(
-        kind, group, what, ranks if len(ranks) == size else (), size, _call_bytes(kind, args, size),
-        str(args.get("dtype", "")), int(args.get("Seq", -1)), _parse_peer(kind, args, rank),
+        kind, group, what, ranks if len(ranks) == size else (), size, _parse_call_bytes(kind, args, size),
+        str(args.get("dtype", "")), int(args.get("Seq", -1)), _parse_sender_and_receiver(kind, args, rank),
     )  # fmt: skip
 
 
-def _parse_ranks(args: Mapping[str, Any]) -> tuple[int, ...]:
+def _parse_group_ranks(args: Mapping[str, Any]) -> tuple[int, ...]:
     text, size = args.get("Process Group Ranks"), int(args.get("Group size") or 0)
     if text is not None:
         try:
@@ -209,7 +211,7 @@ def _parse_rank_list(text: str) -> tuple[int, ...]:
     return tuple(int(rank) for rank in json.loads(text))
 
 
-def _call_bytes(kind: str, args: Mapping[str, Any], ranks: int) -> float:
+def _parse_call_bytes(kind: str, args: Mapping[str, Any], ranks: int) -> float:
     each = _ELEMENT_BYTES.get(str(args.get("dtype", "")).lower())
     given, taken = args.get("In msg nelems"), args.get("Out msg nelems")
     shapes, types = args.get("Input Dims"), args.get("Input type")
@@ -225,8 +227,8 @@ def _call_bytes(kind: str, args: Mapping[str, Any], ranks: int) -> float:
     return float(number * each)
 
 
-def _parse_peer(kind: str, args: Mapping[str, Any], rank: int) -> tuple[int, int] | None:
-    """Return (sender, receiver) of a message, or None if unknown; PyTorch names only the other side."""
+def _parse_sender_and_receiver(kind: str, args: Mapping[str, Any], rank: int) -> tuple[int, int] | None:
+    """Return (sender, receiver) of a message, or None if unknown; PyTorch records only the peer rank."""
     if kind not in ("send", "recv"):
         return None
     try:
@@ -250,10 +252,10 @@ Data first: DATA_PARALLEL_GROUP_WITH_CP, EXPERT_DATA_PARALLEL_GROUP and mesh_dp_
 
 
 def find_described_axis(comm: CommCall) -> str | None:
-    """Return the parallel axis that the description of a call's process group names, or None."""
-    return next((axis for axis, name in _AXIS_PATTERNS.items() if name.search(comm.what or comm.group)), None)
+    """Return the parallel axis (dp, tp, ...) named in the description of the call's process group, or None."""
+    return next((axis for axis, name in _AXIS_PATTERNS.items() if name.search(comm.group_text or comm.group)), None)
 
 
 def find_timeline_axis(comm: CommCall) -> str:
-    """Return the timeline stream (parallel axis) of a call: pp for messages, dp if no axis is named."""
+    """Return the timeline stream for a call: pp for messages, else its parallel axis (dp if unknown)."""
     return "pp" if comm.kind in MESSAGE_KINDS else find_described_axis(comm) or "dp"

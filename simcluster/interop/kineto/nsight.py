@@ -1,4 +1,4 @@
-"""Reader of Nsight Systems exports (SQLite) as rank profiles, one per process and device.
+"""Reader of Nsight Systems exports (SQLite), which returns one profile per process and device (rank).
 
 Exports do not name process groups, so communication is not matched between ranks, and waiting in it counts as transfer.
 The host's phase comes from NVTX ranges (``nvtx.range_push("layers.3")``, PyTorch's ``emit_nvtx``). Without any, kernels
@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from simcluster.base.errors import InputError
-from simcluster.documents.diagnostics import shown
+from simcluster.documents.diagnostics import quote_value
 from simcluster.interop.kineto.communications import ProcessGroups
 from simcluster.interop.kineto.profile_reader import TimedEvent, sort_events_into_profile
 from simcluster.interop.kineto.rank_profile import HostCall, RankProfile
@@ -40,7 +40,7 @@ KERNEL_TABLE = "CUPTI_ACTIVITY_KIND_KERNEL"
 
 
 class NsightFile:
-    """An open Nsight Systems export (a context manager)."""
+    """Open SQLite export of Nsight Systems; a context manager that closes the file."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -70,7 +70,7 @@ class NsightFile:
         self._base.close()
 
     def read_rows(self, table: str, columns: Sequence[str], needed: Sequence[str] = ()) -> list[tuple[Any, ...]]:
-        """Return a table's rows with the given columns; a missing column is None, a missing table empty.
+        """Read some columns of a table, row by row: None for a missing column, no rows for a missing table.
 
         Raises InputError for a value that is not an integer, and for an empty cell in a ``needed`` column.
         """
@@ -86,13 +86,13 @@ class NsightFile:
                 far = name in _TIME_COLUMNS and type(value) is int and abs(value) >= _MAX_TIME_NS
                 if far or (type(value) is not int and (value is not None or name in needed)):
                     raise InputError(
-                        f"cannot read {self.path}: {table}, row {number}: {name} is {shown(value)}, not a whole "
+                        f"cannot read {self.path}: {table}, row {number}: {name} is {quote_value(value)}, not a whole "
                         "number; the file is damaged: export the report again"
                     )
         return found
 
     def _exceeds_step_limit(self) -> int:
-        """Return whether a query has taken more steps than a table of the file's size can."""
+        """Return whether SQLite has used more steps than reading a file of this size should take."""
         self._left -= _STEPS_PER_CHECK
         return self._left < 0
 
@@ -105,7 +105,7 @@ class NsightFile:
             ) from None
 
 
-STEP_RANGE = re.compile(r"(?i)(?:profiler)?(?:step|iter|iteration)[\s#:_=-]*(\d+)")
+STEP_RANGE_NAME = re.compile(r"(?i)(?:profiler)?(?:step|iter|iteration)[\s#:_=-]*(\d+)")
 _SEQUENCE = re.compile(r", seq = (\d+)")
 _RANK_IN_NAME = re.compile(r"rank[_-]?(\d+)", re.IGNORECASE)
 _VERSION = re.compile(r"_v\d+$")
@@ -122,18 +122,18 @@ RawEvent = tuple[int, int, dict[str, Any]]
 
 
 def read_nsight_exports(files: Sequence[Path], notes: list[str]) -> list[RankProfile]:
-    """Return the rank profiles of several exports, in file order."""
+    """Read the rank profiles of several Nsight Systems exports, in file order."""
     found: list[RankProfile] = []
     for path in files:
         found += _read_export(path, len(found), notes)
-    notes.append("exports of Nsight Systems name no process groups: waiting in a collective counts as its transfer")
+    notes.append("exports of Nsight Systems name no process groups: waiting in a collective counts as transfer")
     return found
 
 
 def _read_export(path: Path, first: int, notes: list[str]) -> list[RankProfile]:
-    """Return the rank profiles of one export, numbered from ``first`` unless its file name has a rank."""
+    """Read the rank profiles of one export; number the ranks from ``first`` unless the file name states the rank."""
     with NsightFile(path) as export:
-        works = _read_device_work(export)
+        works = _read_device_events(export)
         if not works:
             raise InputError(
                 f"{path} has no kernels (no table {KERNEL_TABLE}): was CUDA traced?  Record with nsys profile --trace "
@@ -141,8 +141,8 @@ def _read_export(path: Path, first: int, notes: list[str]) -> list[RankProfile]:
             )
         if export.read_rows("CUPTI_ACTIVITY_KIND_GRAPH_TRACE", ("start",)):
             notes.append(
-                f"{path.name}: CUDA graphs were traced as a whole; their kernels are missing (nsys profile "
-                "--cuda-graph-trace=node has them)"
+                f"{path.name}: CUDA graphs were traced as a whole; their kernels are missing (record them with "
+                "nsys profile --cuda-graph-trace=node)"
             )
         calls, ranges = _read_runtime_calls(export), _read_nvtx_ranges(export)
         names = {
@@ -156,7 +156,7 @@ def _read_export(path: Path, first: int, notes: list[str]) -> list[RankProfile]:
         host = next((str(value) for name, value in env if name == "Hostname"), "")
     units = sorted(works, key=lambda unit: (unit[1], unit[0] or 0))
     if len(units) > 1:
-        notes.append(f"{path.name}: ranks {first} to {first + len(units) - 1} are its devices, in order")
+        notes.append(f"{path.name}: its devices are taken as ranks {first} to {first + len(units) - 1}, in order")
     elif named := _RANK_IN_NAME.search(path.name):
         first = int(named[1])
     found = []
@@ -168,17 +168,17 @@ def _read_export(path: Path, first: int, notes: list[str]) -> list[RankProfile]:
     return found
 
 
-def _process_id(identity: int | None) -> int | None:
+def _process_of_thread(identity: int | None) -> int | None:
     return None if identity is None else identity - identity % _THREAD_IDS
 
 
-def _read_device_work(export: NsightFile) -> dict[ProcessDevice, list[RawEvent]]:
-    """Return the kernels, copies and memsets by process and device, for devices that ran kernels."""
+def _read_device_events(export: NsightFile) -> dict[ProcessDevice, list[RawEvent]]:
+    """Read the kernels, copies and memsets of each (process, device) pair that ran kernels."""
     found: dict[ProcessDevice, list[RawEvent]] = defaultdict(list)
     times = ("start", "end")
     common = (*times, "deviceId", "streamId", "correlationId", "globalPid")
 
-    def add(category: str, row: Sequence[Any], name: str) -> None:
+    def add_event(category: str, row: Sequence[Any], name: str) -> None:
         start, end, device, stream, correlation, process, *_ = row
         if category == "kernel" or (process, device or 0) in found:
             args = {"stream": stream or 0, "Process Group Name": f"stream {stream or 0}", "Group size": 1}
@@ -188,29 +188,29 @@ def _read_device_work(export: NsightFile) -> dict[ProcessDevice, list[RawEvent]]
     texts = export.strings
     for row in export.read_rows(KERNEL_TABLE, (*common, "demangledName", "shortName"), times):
         long, short = row[-2:]
-        add("kernel", row, texts.get(long) or texts.get(short) or f"kernel {long if long is not None else short}")
+        add_event("kernel", row, texts.get(long) or texts.get(short) or f"kernel {long if long is not None else short}")
     for row in export.read_rows("CUPTI_ACTIVITY_KIND_MEMCPY", (*common, "copyKind"), times):
-        add("gpu_memcpy", row, f"Memcpy {_COPY_KINDS.get(row[-1], 'other')}")
+        add_event("gpu_memcpy", row, f"Memcpy {_COPY_KINDS.get(row[-1], 'other')}")
     for row in export.read_rows("CUPTI_ACTIVITY_KIND_MEMSET", common, times):
-        add("gpu_memset", row, "Memset")
+        add_event("gpu_memset", row, "Memset")
     return dict(found)
 
 
 def _read_runtime_calls(export: NsightFile) -> dict[int | None, dict[int, RawEvent]]:
-    """Return CUDA runtime and driver calls by process (None: all processes) and correlation number."""
+    """Read CUDA API calls, by process (None: all processes together), then by correlation number."""
     found: dict[int | None, dict[int, RawEvent]] = defaultdict(dict)
     columns = ("start", "end", "globalTid", "correlationId", "nameId")
     for table in ("CUPTI_ACTIVITY_KIND_RUNTIME", "CUPTI_ACTIVITY_KIND_DRIVER"):
         for start, end, thread, correlation, name in export.read_rows(table, columns, columns[:2]):
             event = {"cat": "cuda_runtime", "name": _VERSION.sub("", export.strings.get(name, "")), "tid": thread or 0,
                      "args": {"correlation": correlation}}  # fmt: skip
-            for process in (_process_id(thread), None):
+            for process in (_process_of_thread(thread), None):
                 found[process].setdefault(correlation, (start, end, event))
     return found
 
 
 def _read_nvtx_ranges(export: NsightFile) -> dict[int | None, list[RawEvent]]:
-    """Return NVTX ranges by process, as autograd operators or annotations (key None: all processes)."""
+    """Read NVTX ranges, as autograd operators or annotations, by process (None: all processes together)."""
     found: dict[int | None, list[RawEvent]] = defaultdict(list)
     columns = ("start", "end", "eventType", "text", "textId", "globalTid")
     for start, end, kind, text, number, thread in export.read_rows("NVTX_EVENTS", columns, columns[:1]):
@@ -220,7 +220,7 @@ def _read_nvtx_ranges(export: NsightFile) -> dict[int | None, list[RawEvent]]:
             if sequence := _SEQUENCE.search(name):
                 backward = name.startswith("autograd::")
                 event |= {"cat": "cpu_op", "args": {"Sequence number": int(sequence[1]), "Fwd thread id": backward}}
-            for process in (_process_id(thread), None):
+            for process in (_process_of_thread(thread), None):
                 found[process].append((start, end, event))
     return found
 
@@ -235,26 +235,24 @@ def _add_profile_events(
     profile.origin += first
     rest = []
     for start, end, event in ranges:
-        if step := STEP_RANGE.fullmatch(event["name"].strip()):
+        if step := STEP_RANGE_NAME.fullmatch(event["name"].strip()):
             profile.steps.append((int(step[1]), (start - first) * 1e-9, (end - first) * 1e-9))
         else:
             rest.append((start, end, event))
-    launching = sorted(
-        (each for each in calls.values() if each[2]["tid"] in threads), key=lambda each: (each[0], -each[1])
-    )
+    launching = sorted((one for one in calls.values() if one[2]["tid"] in threads), key=lambda one: (one[0], -one[1]))
     sort_events_into_profile(profile, [
         TimedEvent(number, event, (start - first) * 1e-9, (end - first) * 1e-9)
         for each in (works, launching, rest)
         for number, (start, end, event) in enumerate(each)
     ])  # fmt: skip
     if not any(call.sequence >= 0 for call in profile.operators):
-        _add_phases(profile, names)
+        _infer_phases(profile, names)
         for calls_ in (profile.operators, profile.annotations):
             calls_.sort(key=lambda call: (call.start, -call.end, call.event))
 
 
-def _add_phases(profile: RankProfile, names: dict[int, str]) -> None:
-    """Add phases to a profile: autograd's threads launch backward, the others forward and optimizer."""
+def _infer_phases(profile: RankProfile, names: dict[int, str]) -> None:
+    """Infer each op's phase from the launching thread: autograd's threads launch backward passes."""
     threads = {op.thread for op in profile.ops if names.get(op.thread, "").startswith(_AUTOGRAD)}
     launches = [op for op in profile.ops if op.launch_start == op.launch_start]
     if not threads or not launches:
@@ -267,7 +265,7 @@ def _add_phases(profile: RankProfile, names: dict[int, str]) -> None:
             low, high = min(own), max(own) + 1e-9
             if thread in threads:
                 name = "autograd::engine::evaluate_function: thread"
-                profile.operators.append(HostCall(name, thread, low, high, -1, forward=False))
+                profile.operators.append(HostCall(name, thread, low, high, -1, is_forward=False))
                 continue
             if low < last:
                 profile.operators.append(HostCall("forward", thread, low, min(high, last), -1, sequence=0))

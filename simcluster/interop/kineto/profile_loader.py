@@ -1,4 +1,4 @@
-"""Loader of a profiled job, which reads the files, matches collectives and aligns clocks."""
+"""Loader of profiled jobs: reads one profile per rank, matches collectives across ranks, and aligns clocks."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from pathlib import Path
 from typing import NamedTuple
 
 from simcluster.base.errors import InputError
-from simcluster.base.gc_paused import pause_gc
-from simcluster.base.processes import process_context
+from simcluster.base.gc_pause import pause_gc
+from simcluster.base.processes import multiprocessing_context
 from simcluster.base.units import format_seconds
-from simcluster.documents.given_files import missing_file_hint
+from simcluster.documents.input_files import missing_file_hint
 from simcluster.interop.kineto import collective_matching as matching
 from simcluster.interop.kineto.chrome_trace import PROFILE_SUFFIXES
 from simcluster.interop.kineto.collective_matching import MatchedOp
 from simcluster.interop.kineto.nsight import NSIGHT_SUFFIXES, read_nsight_exports
 from simcluster.interop.kineto.profile_reader import read_profile
 from simcluster.interop.kineto.profiled_job import ProfiledJob, ProfiledStep, build_profiled_step
-from simcluster.interop.kineto.rank_profile import HostLabels, RankProfile, StreamOp
-from simcluster.interop.kineto.rank_step import RankStep, build_rank_step
+from simcluster.interop.kineto.rank_profile import HostPhaseLookup, RankProfile, StreamOp
+from simcluster.interop.kineto.rank_step import ProfiledRankStep, build_rank_step
 from simcluster.interop.replay.trace_checks import require_steps
 
 ReadProgress = Callable[[int, int], object]
@@ -36,14 +36,14 @@ _GZIP_RATIO = 12
 
 
 class RankSteps(NamedTuple):
-    """One rank's profile without its host events, and the rank's work of every step."""
+    """A rank's profile without its host events, plus the rank's work in each step."""
 
     profile: RankProfile
-    steps: dict[int, RankStep]
+    steps: dict[int, ProfiledRankStep]
 
 
 def is_profile(path: str | Path) -> bool:
-    """Return whether a path may be a profile (Kineto JSON, Nsight Systems' SQLite, or a folder)."""
+    """Return whether a path may be a profile: a Kineto JSON file, an Nsight Systems file, or a folder."""
     return Path(path).is_dir() or str(path).endswith((*PROFILE_SUFFIXES, *NSIGHT_SUFFIXES))
 
 
@@ -92,8 +92,8 @@ def load_profiles(
     if files[0].name.endswith(NSIGHT_SUFFIXES):
         read = [_split_into_steps(profile, steps) for profile in read_nsight_exports(files, notes)]
     else:
-        read = _read_ranks(files, steps, workers, progress)
-    profiles = _order_by_rank([each.profile for each in read], notes)
+        read = _read_profiles(files, steps, workers, progress)
+    profiles = _check_and_sort_ranks([each.profile for each in read], notes)
     parts = {each.profile.rank: each.steps for each in read}
     with pause_gc():
         return _build_job(profiles, parts, steps, Path(path).name.partition(".")[0] or "profiles", notes)
@@ -111,7 +111,7 @@ def _find_profile_files(path: Path) -> list[Path]:
     if found and exports:
         raise InputError(
             f"folder {path} has profiles of PyTorch ({found[0].name}) and exports of Nsight Systems "
-            f"({exports[0].name}); keep one kind"
+            f"({exports[0].name}); keep only one of the two"
         )
     if not found and not exports:
         raise InputError(
@@ -124,16 +124,16 @@ def _find_profile_files(path: Path) -> list[Path]:
 _PackedSteps = tuple[RankSteps, list[tuple[object, ...]]]
 
 
-def _read_ranks(
+def _read_profiles(
     files: Sequence[Path], steps: Sequence[int] | None, workers: int, progress: ReadProgress
 ) -> list[RankSteps]:
-    """Read the profiles of all ranks in parallel, in the order given.
+    """Read all profile files in parallel; return the ranks in file order.
 
     Raises the InputError of the first file that cannot be read, whatever the number of workers.
     """
     size = sum(file.stat().st_size * (_GZIP_RATIO if file.name.endswith(".gz") else 1) for file in files)
     workers = 1 if size < _SMALL_BYTES else min(workers, len(files))
-    pool = ProcessPoolExecutor(workers, process_context(), _ignore_interrupts) if workers > 1 else None
+    pool = ProcessPoolExecutor(workers, multiprocessing_context(), _ignore_interrupts) if workers > 1 else None
     answers: Iterable[_PackedSteps] = ((_split_into_steps(read_profile(file), steps), []) for file in files)
     if pool:
         answers = pool.map(partial(_read_as_columns, steps), files)
@@ -161,14 +161,14 @@ def _ignore_interrupts() -> None:
 
 
 def _read_as_columns(steps: Sequence[int] | None, file: Path) -> _PackedSteps:
-    """Read a profile and return its ops as columns, which pass between processes four times as fast."""
+    """Read a profile and return its ops by column, a format that worker processes return four times as fast."""
     found = _split_into_steps(read_profile(file), steps)
     return RankSteps(replace(found.profile, ops=[]), found.steps), list(zip(*found.profile.ops, strict=True))
 
 
 @pause_gc()
 def _split_into_steps(profile: RankProfile, steps: Sequence[int] | None) -> RankSteps:
-    labels = HostLabels(profile)
+    labels = HostPhaseLookup(profile)
     parts = {
         number: build_rank_step(profile, labels, number, ops)
         for number, ops in matching.group_ops_by_step(profile).items()
@@ -183,7 +183,7 @@ def _split_into_steps(profile: RankProfile, steps: Sequence[int] | None) -> Rank
     )
 
 
-def _order_by_rank(profiles: list[RankProfile], notes: list[str]) -> list[RankProfile]:
+def _check_and_sort_ranks(profiles: list[RankProfile], notes: list[str]) -> list[RankProfile]:
     found: dict[int, RankProfile] = {}
     for profile in profiles:
         if profile.rank < 0:
@@ -207,14 +207,12 @@ def _order_by_rank(profiles: list[RankProfile], notes: list[str]) -> list[RankPr
         )
     for profile in profiles:
         if not profile.ops and not profile.operators:
-            raise InputError(
-                f"{profile.file} (rank {profile.rank}) has neither kernels nor operators: nothing to replay"
-            )
+            raise InputError(f"{profile.file} (rank {profile.rank}) has neither kernels nor operators; record it again")
     return profiles
 
 
 def _build_job(
-    profiles: Sequence[RankProfile], parts: Mapping[int, Mapping[int, RankStep]], steps: Sequence[int] | None,
+    profiles: Sequence[RankProfile], parts: Mapping[int, Mapping[int, ProfiledRankStep]], steps: Sequence[int] | None,
     name: str, notes: list[str],
 ) -> ProfiledJob:  # fmt: skip
     ranks = [profile.rank for profile in profiles]
@@ -230,7 +228,7 @@ def _build_job(
     if steps is not None:
         require_steps(name, steps, by_step)
         by_step = {step: ops for step, ops in by_step.items() if step in steps}
-    matched = _match_steps(by_step, notes)
+    matched = _match_collectives_by_step(by_step, notes)
     origin = {profile.rank: (profile.origin - profiles[0].origin) * 1e-9 for profile in profiles}
     shared = []
     for step, meet in matched.items():
@@ -239,48 +237,48 @@ def _build_job(
             shared.append({rank: (op.start + origin[rank], op.end + origin[rank]) for rank, op in met.items()})
     clocks = matching.align_clocks(ranks, {profile.rank: profile.host for profile in profiles}, shared)
     notes += clocks.notes
-    shift = {rank: origin[rank] + offset for rank, offset in clocks.offset.items()}
+    shift = {rank: origin[rank] + offset for rank, offset in clocks.by_rank.items()}
     graphs = tuple(
         build_profiled_step(
-            step, {rank: parts[rank][step] for rank in ranks}, by_step[step], meet, shift,
-            on_device=profiles[0].on_device,
+            step, {n: parts[n][step] for n in ranks}, by_step[step], meet, shift, on_device=profiles[0].on_device,
         )
         for step, meet in matched.items()
     )  # fmt: skip
-    _note_assumptions(profiles, graphs, notes)
+    _append_assumption_notes(profiles, graphs, notes)
     return ProfiledJob(name, graphs, tuple(ranks), tuple(notes))
 
 
-def _match_steps(by_step: dict[int, dict[int, list[StreamOp]]], notes: list[str]) -> dict[int, list[list[MatchedOp]]]:
+def _match_collectives_by_step(
+    by_step: dict[int, dict[int, list[StreamOp]]], notes: list[str]
+) -> dict[int, list[list[MatchedOp]]]:
     found: dict[int, list[list[MatchedOp]]] = {}
-    steps = list(by_step)
     for step, ops in by_step.items():
         try:
             found[step] = matching.match_collectives(ops)
-        except matching.UnmatchedError as problem:
-            if len(steps) == 1 or step not in (steps[0], steps[-1]):
+        except matching.UnmatchedCollectiveError as problem:
+            if len(by_step) == 1 or step in [*by_step][1:-1]:
                 raise InputError(f"step {step}: {problem}") from None
             notes.append(f"step {step} is skipped as truncated: {problem}")
     if not found:
-        raise InputError(f"no step has collectives that match; {notes[-1]}")
+        raise InputError(f"no step has collectives that match across ranks; {notes[-1]}")
     return found
 
 
-def _note_assumptions(profiles: Sequence[RankProfile], graphs: Sequence[ProfiledStep], notes: list[str]) -> None:
+def _append_assumption_notes(profiles: Sequence[RankProfile], graphs: Sequence[ProfiledStep], notes: list[str]) -> None:
     ops = [op for profile in profiles for op in profile.ops]
     if assumed := sum(profile.groups.assumed_calls for profile in profiles):
         notes.append(
-            f"{assumed} collectives do not state their process group: assumed to be one group, matched by their order"
+            f"{assumed} collectives do not state their process group: they are matched by order, as calls of one group"
         )
-    if alone := [op for op in ops if op.comm and op.comm.size != 1 and not op.comm.has_known_members]:
+    if alone := [op for op in ops if op.comm and op.comm.group_size != 1 and not op.comm.has_known_members]:
         notes.append(
             f"{len(alone)} messages do not state their ranks (the first: {alone[0].name[:40]}, event "
-            f"{alone[0].event}): each lasts as recorded, including its wait for the other side"
+            f"{alone[0].event}): each takes its recorded time, including the wait for the other rank"
         )
     if not profiles[0].on_device:
         notes.append(
-            "profiles of CPUs: operators are the work; pauses of the host in which a collective ended count as "
-            "waits for it"
+            "profiles of CPUs: operators count as compute; pauses of the host in which a collective ended count "
+            "as waits for that collective"
         )
     elif not all(profile.waits for profile in profiles) and len({op.stream for op in ops}) > 1:
         notes.append(
@@ -288,9 +286,7 @@ def _note_assumptions(profiles: Sequence[RankProfile], graphs: Sequence[Profiled
             "set _ExperimentalConfig(enable_cuda_sync_events=True) to record it"
         )
     if profiles[0].on_device and any(op.launch_start != op.launch_start for op in ops):
-        notes.append("some kernels have no launch in the profile: assumed to be launched in time")
-    left = sum(sum(graph.removed_gaps.values()) for graph in graphs) / (len(graphs) * len(profiles))
+        notes.append("some kernels have no launch in the profile: their launches are assumed to delay nothing")
+    left = sum(sum(graph.removed_gap_seconds.values()) for graph in graphs) / (len(graphs) * len(profiles))
     if left > 0:
-        notes.append(
-            f"unexplained stream gaps removed: {format_seconds(left)} per rank and step, over all of its streams"
-        )
+        notes.append(f"unexplained stream gaps removed: {format_seconds(left)} per rank and step, summed over streams")

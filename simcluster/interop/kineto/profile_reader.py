@@ -19,10 +19,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from simcluster.base.errors import InputError
-from simcluster.base.gc_paused import pause_gc
-from simcluster.documents.composing import explain_json
-from simcluster.documents.diagnostics import shown
-from simcluster.documents.packed import read_packed
+from simcluster.base.gc_pause import pause_gc
+from simcluster.documents.compressed_files import read_maybe_gzip
+from simcluster.documents.diagnostics import quote_value
+from simcluster.documents.yaml_syntax import explain_json_error
 from simcluster.interop.kineto.communications import ProcessGroups, is_communication_kernel, parse_comm_call
 from simcluster.interop.kineto.rank_profile import LAUNCH_CALL, HostCall, RankProfile, StreamOp, StreamWait
 
@@ -52,9 +52,9 @@ _DIGITS = re.compile(r"-?[0-9]{1,20}|0[xX][0-9a-fA-F]{1,16}")
 
 
 class TimedEvent(NamedTuple):
-    """A profile's event with its index in the file and its times (s from the first event)."""
+    """Event of a profile: its index in the file, its contents, and its times (s since the first event)."""
 
-    number: int
+    event_index: int
     event: Event
     start: float
     end: float
@@ -66,18 +66,18 @@ def read_profile(path: Path) -> RankProfile:
 
     Raises InputError for a file that is truncated, is not a trace, or holds invalid times.
     """
-    about, spread, events = _split_profile_document(path, _read_profile_json(path))
+    about, info, events = _split_profile_document(path, _read_profile_json(path))
     timed = [each for each in enumerate(events) if each[1].get("ph") == "X"]
     if not timed:
-        raise InputError(f"{path} has no events with times: nothing was recorded, or the file was cut; record it again")
+        raise InputError(f"{path} has no events with times: nothing was recorded, or the file is truncated; record it")
     begin, length = np.array([_check_event(path, number, event) for number, event in timed]).T
     first = math.floor(begin.min())
     named = re.search(r"rank[_-]?(\d+)", path.name)
     profile = RankProfile(
         file=path.name,
-        rank=int(spread["rank"]) if isinstance(spread.get("rank"), int) else int(named[1]) if named else -1,
+        rank=int(info["rank"]) if isinstance(info.get("rank"), int) else int(named[1]) if named else -1,
         host=str(about.get("host_name") or ""), origin=int(about.get("baseTimeNanoseconds") or 0) + first * 1000,
-        groups=ProcessGroups.from_distributed_info(spread),
+        groups=ProcessGroups.from_distributed_info(info),
     )  # fmt: skip
     start = begin - first
     numbers, there = zip(*timed, strict=True)
@@ -89,82 +89,82 @@ def read_profile(path: Path) -> RankProfile:
 
 
 def _read_profile_json(path: Path) -> Any:
-    content = read_packed(path, MAX_BYTES)
+    content = read_maybe_gzip(path, MAX_BYTES)
     try:
         return json.loads(content)
     except UnicodeDecodeError:
-        raise InputError(f"cannot read {path}: it is not text, so not a JSON trace") from None
+        raise InputError(f"cannot read {path}: it is not text; give a profile in JSON") from None
     except json.JSONDecodeError as problem:
         cut = problem.pos >= len(problem.doc.rstrip()) - 1 or "Unterminated" in problem.msg
         raise InputError(
-            f"cannot read {path}: {'the file is cut' if cut else 'it is not JSON'} (line {problem.lineno}, byte "
-            f"{problem.pos}: {explain_json(problem.msg).partition(';')[0]}); record or copy it again, or remove "
+            f"cannot read {path}: {'it is truncated' if cut else 'it is not JSON'} (line {problem.lineno}, byte "
+            f"{problem.pos}: {explain_json_error(problem.msg).partition(';')[0]}); record or copy it again, or remove "
             "the file to replay the other ranks"
         ) from None
     except (RecursionError, ValueError):  # ValueError: an integer of thousands of digits
-        raise InputError(f"cannot read {path}: it is nested too deeply, or a number is too long") from None
+        raise InputError(f"cannot read {path}: nested too deeply, or a number is too long; record it again") from None
 
 
 def _split_profile_document(path: Path, document: Any) -> tuple[Mapping[str, Any], Mapping[str, Any], list[Any]]:
-    """Return a profile's top-level attributes, ``distributedInfo`` and events; raise InputError if invalid."""
+    """Split a profile into top-level attributes, ``distributedInfo`` and events; raise InputError if invalid."""
     events = document.get("traceEvents") if isinstance(document, dict) else document
     if not isinstance(events, list):
-        raise InputError(f"{path} has no list traceEvents: it is not a trace of PyTorch's profiler")
+        raise InputError(f"{path} has no list 'traceEvents'; give a trace that PyTorch's profiler exported")
     about = document if isinstance(document, dict) else {}
-    spread = about.get("distributedInfo") or {}
-    if not isinstance(spread, dict):
-        raise InputError(f"{path}: distributedInfo is {shown(spread)}; it must be an object with rank and world_size")
+    info = about.get("distributedInfo") or {}
+    if not isinstance(info, dict):
+        raise InputError(f"{path}: distributedInfo is {quote_value(info)}; give an object with rank and world_size")
     for name in ("rank", "world_size"):
-        if not _is_integer(spread.get(name, 0)) or abs(spread.get(name, 0)) > MAX_RANKS:
-            raise InputError(f"{path}: distributedInfo.{name} is {shown(spread[name])}, not a rank number")
-    groups = spread.get("pg_config") or []
+        if not _is_integer(info.get(name, 0)) or abs(info.get(name, 0)) > MAX_RANKS:
+            raise InputError(f"{path}: distributedInfo.{name} is {quote_value(info[name])}; it must be a whole number")
+    groups = info.get("pg_config") or []
     if not isinstance(groups, list) or not all(isinstance(each, dict) for each in groups):
-        raise InputError(f"{path}: distributedInfo.pg_config is {shown(groups)}; it must be a list of process groups")
+        raise InputError(f"{path}: distributedInfo.pg_config is {quote_value(groups)}; it must be a list of groups")
     if not all(isinstance(each.get("ranks") or [], list) for each in groups):
-        raise InputError(f"{path}: distributedInfo.pg_config: the ranks of a group must be a list")
+        raise InputError(f"{path}: distributedInfo.pg_config: the ranks of every group must be a list")
     begin = about.get("baseTimeNanoseconds") or 0
     if not _is_integer(begin):
         raise InputError(
-            f"{path}: baseTimeNanoseconds is {shown(begin)}; it must be a whole number: export the profile again"
+            f"{path}: baseTimeNanoseconds is {quote_value(begin)}; it must be a whole number: export the profile again"
         )
     strange = next((number for number, event in enumerate(events) if type(event) is not dict), None)
     if strange is not None:
-        what = f"is {shown(events[strange])}; an event must be an object {{...}}"
+        what = f"is {quote_value(events[strange])}; an event must be an object {{...}}"
         raise InputError(f"{path}, event {strange}: {what}: record the profile again")
-    return about, spread, events
+    return about, info, events
 
 
 def _check_event(path: Path, number: int, event: Event) -> tuple[float, float]:
-    """Return an event's start and duration (us); convert numbers that are text to integers in place.
+    """Check an event and return its start and duration (us); numbers stored as text become integers.
 
     ROCm's Kineto writes streams as hexadecimal text, as in "0x0".
     """
 
-    def wrong(field: str, value: object, rule: str) -> InputError:
+    def make_error(field: str, value: object, rule: str) -> InputError:
         return InputError(
-            f"{path}, event {number} ({shown(event.get('name'))}): {field} is {shown(value)}; it must be {rule}. "
-            "Remove the event from the file, or record it again"
+            f"{path}, event {number} ({quote_value(event.get('name'))}): {field} is {quote_value(value)}; it must be "
+            f"{rule}. Remove the event from the file, or record it again"
         )
 
     args = event.get("args")
     if args is None:
         args = {}
     elif type(args) is not dict:
-        raise wrong("args", args, "an object")
+        raise make_error("args", args, "an object")
     for name in _INTEGER_ARGUMENTS:
         if name in args and not _is_integer(args[name]):
             text = args[name]
             digits = type(text) is str and _DIGITS.fullmatch(text)
             if not digits or not _is_integer(whole := int(text, 16 if "x" in text.lower() else 10)):
-                raise wrong(name, text, "a whole number")
+                raise make_error(name, text, "a whole number")
             args[name] = whole
     category = event.get("cat")
     if category is not None and type(category) is not str:
-        raise wrong("cat", category, "text")
+        raise make_error("cat", category, "text")
     if category in _USED_CATEGORIES and not _is_integer(event.get("tid", 0)):
-        raise wrong("tid", event["tid"], "a whole number")
+        raise make_error("tid", event["tid"], "a whole number")
     if args.get("Group size", 0) > MAX_RANKS:
-        raise wrong("Group size", args["Group size"], f"at most {MAX_RANKS:,}")
+        raise make_error("Group size", args["Group size"], f"at most {MAX_RANKS:,}")
     times = []
     for name, given in (("ts", event.get("ts")), ("dur", event.get("dur", 0.0))):
         try:
@@ -172,7 +172,7 @@ def _check_event(path: Path, number: int, event: Event) -> tuple[float, float]:
         except (TypeError, ValueError, OverflowError):
             times.append(math.nan)
         if not math.isfinite(times[-1]) or (name == "dur" and times[-1] < 0):
-            raise wrong(name, given, f"a number of microseconds{' from 0 on' * (name == 'dur')}")
+            raise make_error(name, given, f"a number of microseconds{' from 0 on' * (name == 'dur')}")
     return times[0], times[1]
 
 
@@ -181,7 +181,7 @@ def _is_integer(value: object) -> bool:
 
 
 def sort_events_into_profile(profile: RankProfile, timed: Sequence[TimedEvent]) -> None:
-    """Sort events into a rank profile's lists of ops, operators, annotations, waits and steps."""
+    """Add events to a profile's lists of ops, operators, annotations, waits and steps."""
     calls: dict[int, TimedEvent] = {}
     device: list[TimedEvent] = []
     syncs: list[Event] = []
@@ -192,7 +192,7 @@ def sort_events_into_profile(profile: RankProfile, timed: Sequence[TimedEvent]) 
         if category in CALL_CATEGORIES:
             calls[(event.get("args") or {}).get("correlation", -1)] = each
             if name in BLOCKING_CALLS:
-                profile.syncs.append(_to_host_call(each))
+                profile.syncs.append(_make_host_call(each))
             elif "StreamWaitEvent" in name:
                 profile.wait_calls.append(each.start)
         elif category in DEVICE_CATEGORIES:
@@ -202,15 +202,15 @@ def sort_events_into_profile(profile: RankProfile, timed: Sequence[TimedEvent]) 
         elif category == "cpu_op":  # on a GPU, operators only show which model part launches
             of_autograd = "Sequence number" in (event.get("args") or ()) or name.startswith("autograd::")
             if of_autograd or not profile.on_device:
-                profile.operators.append(_to_host_call(each))
+                profile.operators.append(_make_host_call(each))
         elif category in ("user_annotation", "python_function"):
             if step := STEP_NAME.fullmatch(name):
                 profile.steps.append((int(step[1]), each.start, each.end))
             elif category == "user_annotation" or name.startswith("nn.Module: "):
-                profile.annotations.append(_to_host_call(each))
-    profile.ops += [_to_stream_op(profile, each, calls) for each in device]
+                profile.annotations.append(_make_host_call(each))
+    profile.ops += [_make_stream_op(profile, each, calls) for each in device]
     if not device:
-        _add_gloo_ops(profile, {each.number: each.event.get("args") or {} for each in timed})
+        _add_gloo_ops(profile, {each.event_index: each.event.get("args") or {} for each in timed})
     profile.ops.sort(key=lambda op: (op.start, op.event))
     profile.wait_calls.sort()
     profile.steps.sort(key=lambda step: step[1:])
@@ -226,7 +226,7 @@ def sort_events_into_profile(profile: RankProfile, timed: Sequence[TimedEvent]) 
     profile.waits.sort()
 
 
-def _to_host_call(each: TimedEvent) -> HostCall:
+def _make_host_call(each: TimedEvent) -> HostCall:
     number, event, start, end = each
     args = event.get("args") or {}
     return HostCall(
@@ -235,7 +235,7 @@ def _to_host_call(each: TimedEvent) -> HostCall:
     )  # fmt: skip
 
 
-def _to_stream_op(profile: RankProfile, each: TimedEvent, calls: Mapping[int, TimedEvent]) -> StreamOp:
+def _make_stream_op(profile: RankProfile, each: TimedEvent, calls: Mapping[int, TimedEvent]) -> StreamOp:
     number, event, start, end = each
     args = event.get("args") or {}
     name = str(event.get("name"))
@@ -249,7 +249,7 @@ def _to_stream_op(profile: RankProfile, each: TimedEvent, calls: Mapping[int, Ti
 
 
 def _add_gloo_ops(profile: RankProfile, args: Mapping[int, Mapping[str, Any]]) -> None:
-    """Add the collectives of a CPU profile, which are annotations on threads other than the launching one."""
+    """Add the collectives of a CPU profile, recorded as annotations on threads other than the launching thread."""
     found = [call for call in profile.annotations if GLOO_NAME.fullmatch(call.name)]
     profile.annotations = [call for call in profile.annotations if not GLOO_NAME.fullmatch(call.name)]
     launches = sorted(
@@ -260,5 +260,5 @@ def _add_gloo_ops(profile: RankProfile, args: Mapping[int, Mapping[str, Any]]) -
         comm = parse_comm_call(call.name, args[call.event], profile.groups, profile.rank)
         start, end, thread = launches[place] if known else (call.start, call.start, -1)
         profile.ops.append(StreamOp(
-            call.name, call.thread, call.start, call.end, start, end, thread, call.event, copy=False, comm=comm
+            call.name, call.thread, call.start, call.end, start, end, thread, call.event, is_copy=False, comm=comm
         ))  # fmt: skip

@@ -16,15 +16,15 @@ from simcluster.interop.kineto import chrome_trace as chrome
 from simcluster.interop.kineto.chrome_trace import LAUNCH_THREAD, HostWait, KernelEvent, LaunchEvent, complete_event
 from simcluster.interop.kineto.communications import CommCall
 from simcluster.interop.kineto.profiled_job import ProfiledJob, ProfiledStep
-from simcluster.interop.replay.longest_path import PathTimes
-from simcluster.interop.replay.step_graph import MAIN_LANE, StepProgram, comm_mask
+from simcluster.interop.replay.longest_path import ReplayedOpTimes
+from simcluster.interop.replay.step_graph import MAIN_LANE, StepProgram, communication_mask
 
 LEAD_NS, _STEP_GAP_NS, MARKER_LEAD_NS = 1_000_000, 100_000, 1000
 """Nanoseconds before the first step, between steps, and from a step's marker to its first launch."""
 
 
 def write_profiles(job: ProfiledJob, folder: str | Path) -> list[Path]:
-    """Write the replayed job as rank0.json.gz and so on into a new folder; return the files.
+    """Write a replayed job to a folder, one profile per rank (rank0.json.gz, ...); return the file paths.
 
     Raises InputError if the folder holds other profiles or cannot be written.
     """
@@ -42,21 +42,21 @@ def write_profiles(job: ProfiledJob, folder: str | Path) -> list[Path]:
     return paths
 
 
-def _rank_events(job: ProfiledJob, worker: int, replayed: Sequence[tuple[StepProgram, PathTimes]]) -> Iterator[str]:
+def _rank_events(job: ProfiledJob, worker: int, steps: Sequence[tuple[StepProgram, ReplayedOpTimes]]) -> Iterator[str]:
     rank = job.ranks[worker]
     yield chrome.metadata_event("process_name", rank, 0, name=f"rank {rank:03}")
     begin, numbers = LEAD_NS, count(chrome.FIRST_CORRELATION)
-    for part, times in replayed:
+    for part, times in steps:
         yield from _step_events(part, times, worker, rank, begin, numbers)
         begin += chrome.seconds_to_ns(float(times.end[:, 0].max())) + _STEP_GAP_NS
 
 
 def _step_events(
-    part: StepProgram, times: PathTimes, worker: int, rank: int, begin: int, numbers: Iterator[int]
+    part: StepProgram, times: ReplayedOpTimes, worker: int, rank: int, begin: int, ids: Iterator[int]
 ) -> Iterator[str]:
     graph = part.graph
     assert isinstance(graph, ProfiledStep)
-    arrives = np.where(comm_mask(graph), times.ready[part.first_ops, 0], times.start[part.first_ops, 0])
+    arrives = np.where(communication_mask(graph), times.ready[part.first_ops, 0], times.start[part.first_ops, 0])
     start, end, arrives = (
         (begin + np.rint(moments * 1e9).astype(np.int64)).tolist()
         for moments in (times.start[part.last_ops, 0], times.end[part.last_ops, 0], arrives)
@@ -69,14 +69,14 @@ def _step_events(
         places = {op: place for place, op in enumerate(ops)}
         kernels = [
             KernelEvent(
-                source.name, source.stream, arrives[op], end[op], _call_arguments(source.comm),
-                "gpu_memcpy" if source.copy else "kernel", graph.labels[op],
+                source.name, source.stream, arrives[op], end[op], _format_comm_arguments(source.comm),
+                "gpu_memcpy" if source.is_copy else "kernel", graph.labels[op],
                 tuple(places[other] for other in graph.after[op] if other in places),
             )
             for op, source in sources.items()
         ]  # fmt: skip
 
-        def doings() -> Iterator[LaunchEvent | HostWait]:
+        def host_launches_and_waits() -> Iterator[LaunchEvent | HostWait]:
             before = begin
             for op in host:
                 if graph.after[op]:
@@ -85,23 +85,23 @@ def _step_events(
                 if op in launches:
                     yield LaunchEvent(places[launches[op]], before)
 
-        last = yield from chrome.device_step_events(rank, kernels, numbers, doings(), begin)
-        yield chrome.step_marker(rank, graph.steps[0], begin - MARKER_LEAD_NS, max(last, begin) + MARKER_LEAD_NS)
+        last = yield from chrome.gpu_step_events(rank, kernels, ids, host_launches_and_waits(), begin)
+        yield chrome.step_marker_event(rank, graph.steps[0], begin - MARKER_LEAD_NS, max(last, begin) + MARKER_LEAD_NS)
         return
     for op in host:  # CPU operators, none during waits
         if not graph.after[op]:
             yield complete_event("cpu_op", graph.names[op], (rank, LAUNCH_THREAD), start[op], end[op])
-            for category, name, args in chrome.label_annotations(graph.labels[op]):
+            for category, name, args in chrome.phase_and_layer_annotations(graph.labels[op]):
                 yield complete_event(category, name, (rank, LAUNCH_THREAD), start[op], end[op], args)
             if op in launches:
                 yield complete_event("cpu_op", "c10d::collective_", (rank, LAUNCH_THREAD), end[op], end[op])
     for op, source in sources.items():  # collectives on separate threads
-        args = _call_arguments(source.comm)
+        args = _format_comm_arguments(source.comm)
         yield complete_event("user_annotation", source.name, (rank, source.stream), arrives[op], end[op], args)
-    yield chrome.step_marker(rank, graph.steps[0], begin, max([begin, *(end[op] for op in host)]))
+    yield chrome.step_marker_event(rank, graph.steps[0], begin, max([begin, *(end[op] for op in host)]))
 
 
-def _call_arguments(comm: CommCall | None) -> str:
+def _format_comm_arguments(comm: CommCall | None) -> str:
     if comm is None:
         return ""
     size = None if comm.bytes != comm.bytes else int(comm.bytes)

@@ -1,4 +1,4 @@
-"""A job of profiled ranks, with each step as a graph of ops, waits and matched collectives.
+"""A job recorded by profilers: each step is a graph of ops, waits and matched collectives.
 
 Lanes of a rank: "main" (its host: all launching threads as one sequence) and one per stream. On a GPU an op waits for
 its launch; on a CPU the host does the computation. Where PyTorch recorded no events between streams, waits are inferred
@@ -17,9 +17,9 @@ import numpy as np
 
 from simcluster.base.arrays import Floats, run_start_mask
 from simcluster.interop.kineto.collective_matching import MatchedOp
-from simcluster.interop.kineto.rank_profile import WAIT_NAME, StreamOp, TraceLabel
-from simcluster.interop.kineto.rank_step import RankStep
-from simcluster.interop.replay.recorded_job import Recorded
+from simcluster.interop.kineto.rank_profile import WAIT_NAME, PhaseLayer, StreamOp
+from simcluster.interop.kineto.rank_step import ProfiledRankStep
+from simcluster.interop.replay.recorded_job import RecordedJob
 from simcluster.interop.replay.step_graph import COPY, HOST, MAIN_LANE, Lane, StepGraph, is_communication_type
 
 MAX_COUNTED_GAP = 10e-6
@@ -28,22 +28,22 @@ MAX_COUNTED_GAP = 10e-6
 
 @dataclass(frozen=True)
 class ProfiledStep(StepGraph):
-    """A step graph of profiled ranks, with the recorded op, phase and layer of every op.
+    """Step graph built from profiles, plus each op's profiled event, phase and layer.
 
-    ``offset`` is when the step began on the aligned clock; ``removed_gaps`` are the seconds of unexplained stream gaps
-    per rank, which a replay removes.
+    ``offset`` is when the step began on the aligned clock; ``removed_gap_seconds`` are the seconds of unexplained
+    stream gaps per rank, which a replay removes.
     """
 
     sources: tuple[StreamOp | None, ...]
-    labels: tuple[TraceLabel, ...]
+    labels: tuple[PhaseLayer, ...]
     names: tuple[str, ...]
     offset: float
-    removed_gaps: dict[int, float]
+    removed_gap_seconds: dict[int, float]
     on_device: bool
 
     @property
-    def last_arrivals(self) -> Floats:
-        """Arrival time (s) of the last rank at each op's collective, at most the op's end."""
+    def last_arrival_times(self) -> Floats:
+        """Time (s) when the last rank arrived at each op's collective, at most the op's end."""
         arrived = self.recorded_start[:, 0].copy()
         for group in self.groups:
             arrived[list(group)] = arrived[list(group)].max()
@@ -51,10 +51,10 @@ class ProfiledStep(StepGraph):
 
 
 def build_profiled_step(
-    step: int, steps: Mapping[int, RankStep], ops: Mapping[int, Sequence[StreamOp]],
-    meet: Sequence[Sequence[MatchedOp]], shift: Mapping[int, float], *, on_device: bool,
+    step: int, steps: Mapping[int, ProfiledRankStep], ops: Mapping[int, list[StreamOp]],
+    matches: Sequence[Sequence[MatchedOp]], shift: Mapping[int, float], *, on_device: bool,
 ) -> ProfiledStep:  # fmt: skip
-    """Return the graph of a profiled step from its ranks' work; ``shift`` (s) corrects each rank's clock."""
+    """Build the graph of a profiled step from its ranks' work, after correcting each rank's clock."""
     begin = min(own.begin + shift[rank] for rank, own in steps.items())
     parts: list[dict[str, Any]] = []
     first, left_out, lanes, count = dict[int, int](), dict[int, float](), dict[Lane, tuple[int, ...]](), 0
@@ -63,7 +63,7 @@ def build_profiled_step(
         columns, left_out[rank] = _build_rank_columns(lanes, worker, own, ops[rank], shift[rank] - begin, count)
         parts.append(columns)
         count += own.num_activities + len(ops[rank])
-    groups = tuple([tuple([first[rank] + place for rank, place in each]) for each in meet if len(each) > 1])
+    groups = tuple([tuple([first[rank] + place for rank, place in each]) for each in matches if len(each) > 1])
     began, ended, seconds, gaps, worker_of = (
         np.concatenate([part[name] for part in parts]) for name in ("began", "ended", "seconds", "gaps", "worker")
     )
@@ -76,14 +76,14 @@ def build_profiled_step(
     return ProfiledStep(
         stages=1, steps=(step,), worker=worker_of, microbatch=nowhere, chunk=nowhere, lanes=lanes, groups=groups,
         seconds=seconds[:, None], recorded_start=began[:, None], recorded_end=ended[:, None], offset=begin,
-        removed_gaps=left_out, on_device=on_device, **texts,
+        removed_gap_seconds=left_out, on_device=on_device, **texts,
     )  # fmt: skip
 
 
 def _set_collective_seconds(
     groups: Sequence[tuple[int, ...]], began: Floats, ended: Floats, seconds: Floats, gaps: Floats
 ) -> None:
-    """Set a collective's duration to the time after the last arrival plus that rank's gap before it."""
+    """Set each collective's duration: from the last rank's arrival to the end, plus that rank's gap before it."""
     if not groups:
         return
     ops, sizes = np.array(list(chain.from_iterable(groups))), np.array([len(group) for group in groups])
@@ -95,9 +95,9 @@ def _set_collective_seconds(
 
 
 def _build_rank_columns(
-    lanes: dict[Lane, tuple[int, ...]], worker: int, own: RankStep, ops: Sequence[StreamOp], shift: float, first: int
+    lanes: dict[Lane, tuple[int, ...]], index: int, own: ProfiledRankStep, ops: list[StreamOp], shift: float, first: int
 ) -> tuple[dict[str, Any], float]:
-    """Return the columns of a rank's ops, host ops first, and the seconds of removed gaps.
+    """Return the columns of a rank's ops (host ops first), and the total length of removed gaps (s).
 
     Adds the rank's lanes; ``shift`` converts its times to those of the step, ``first`` is the number of its first op.
     """
@@ -106,7 +106,7 @@ def _build_rank_columns(
     host_begin = np.concatenate([[0.0], host_end[:-1]]) if count else own.ends
     host_names = [name or HOST for name in own.operator_names]
     if count:
-        lanes[worker, MAIN_LANE] = tuple(range(first, base))
+        lanes[index, MAIN_LANE] = tuple(range(first, base))
     start = np.array([op.start for op in ops], dtype=np.float64) + shift
     end = np.array([op.end for op in ops], dtype=np.float64) + shift
     ready = np.zeros(len(ops))  # end of the preceding op on the stream
@@ -115,14 +115,14 @@ def _build_rank_columns(
         by_stream.setdefault(op.stream, []).append(place)
     for stream, places in by_stream.items():
         ready[places[1:]] = np.maximum.accumulate(np.maximum(0.0, end[places]))[:-1]
-        lanes[worker, f"stream {stream}"] = tuple([base + place for place in places])
+        lanes[index, f"stream {stream}"] = tuple([base + place for place in places])
     after: list[tuple[int, ...]] = [()] * len(ops)
     by_host = np.flatnonzero(own.launched_ops >= 0)
     launched = own.launched_ops[by_host]
     ready[launched] = np.maximum(ready[launched], host_end[by_host])
     for place, number in zip(launched.tolist(), by_host.tolist(), strict=True):
         after[place] = (first + number,)
-    for place, others in own.waits.items():
+    for place, others in own.waits_of_ops.items():
         ready[place] = max(ready[place], *(end[other] for other in others))
         after[place] += tuple([base + other for other in others])
     gaps = start - ready
@@ -133,21 +133,21 @@ def _build_rank_columns(
     seconds = end - start + np.where([op.comm is None for op in ops], gaps, 0.0)
     host_types = [HOST if name in (WAIT_NAME, HOST) else label.phase
                   for name, label in zip(host_names, own.host_labels, strict=True)]  # fmt: skip
-    types = [op.comm.op_type if op.comm else COPY if op.copy else label.phase
+    types = [op.comm.op_type if op.comm else COPY if op.is_copy else label.phase
              for op, label in zip(ops, own.labels, strict=True)]  # fmt: skip
     columns = {
-        "worker": np.full(count + len(ops), worker), "began": np.concatenate([host_begin, start]),
+        "worker": np.full(count + len(ops), index), "began": np.concatenate([host_begin, start]),
         "ended": np.concatenate([host_end, end]), "gaps": np.concatenate([np.zeros(count), gaps]),
         "seconds": np.concatenate([host_seconds, seconds]), "names": host_names + [op.name for op in ops],
         "optype": host_types + types, "labels": [*own.host_labels, *own.labels], "sources": [None] * count + [*ops],
-        "after": [tuple([base + place for place in own.after.get(number, ())]) for number in range(count)] + after,
+        "after": [tuple([base + op for op in own.waits_of_activities.get(one, ())]) for one in range(count)] + after,
     }  # fmt: skip
     return columns, float(left[-1]) if len(left) else 0.0
 
 
 @dataclass(frozen=True)
-class ProfiledJob(Recorded):
-    """A job recorded by a profiler; worker w is rank ``ranks[w]``, and there is one pipeline stage.
+class ProfiledJob(RecordedJob):
+    """Job recorded by a profiler, replayed as one pipeline stage with one worker per profiled rank.
 
     The typical duration of an op is the mean over all ranks and steps of the op of the same name and position; for a
     collective it is the median over those of the same kind, group and position.
@@ -155,11 +155,11 @@ class ProfiledJob(Recorded):
 
     @property
     def profiled_steps(self) -> tuple[ProfiledStep, ...]:
-        """Step graphs of the job, typed as profiled ones."""
+        """Step graphs of the job, typed as ``ProfiledStep``."""
         return tuple(graph for graph in self.graphs if isinstance(graph, ProfiledStep))
 
     @cached_property
-    def _typical_by_step(self) -> dict[int, Floats]:
+    def _typical_seconds_by_step(self) -> dict[int, Floats]:
         graphs, words = self.profiled_steps, dict[tuple[str, str], int]()
         named, numbers = [], []
         for graph in graphs:
@@ -185,6 +185,6 @@ class ProfiledJob(Recorded):
         parts = np.split(typical, np.cumsum([len(graph) for graph in graphs])[:-1])
         return {id(graph): part for graph, part in zip(graphs, parts, strict=True)}
 
-    def typical_seconds(self, graph: StepGraph) -> Floats:
-        """Return the typical duration (s) of every op of a graph, as a column."""
-        return self._typical_by_step[id(graph)][:, None]
+    def typical_op_seconds(self, graph: StepGraph) -> Floats:
+        """Return the typical duration (s) of every op of a graph, as a one-column array."""
+        return self._typical_seconds_by_step[id(graph)][:, None]

@@ -1,4 +1,4 @@
-"""One rank's profile, its host's activities in a step, and the model part that launched each op.
+"""One rank's profile, the host's activities in a step, and the phase and layer that launched each op.
 
 The layer comes from an annotation (``record_function``) or module around the launch whose name has a layer's number; in
 backward from the forward operator of the same autograd sequence number. All launching threads count as one (autograd's
@@ -22,7 +22,7 @@ LAUNCH_CALL = re.compile(r"c10d::\w+")
 
 
 class StreamOp(NamedTuple):
-    """An op on a CUDA stream, or a collective on a host thread, with its times (s).
+    """Op on a CUDA stream, or collective on a host thread, with start and end times (s).
 
     ``launch_start`` and ``launch_end`` are the times of the call that launched it, NaN if unknown; ``event`` is its
     index in the file.
@@ -34,47 +34,47 @@ class StreamOp(NamedTuple):
     end: float
     launch_start: float
     launch_end: float
-    thread: int  # that launched it, -1 if unknown
+    thread: int  # the launching thread, -1 if unknown
     event: int
-    copy: bool
+    is_copy: bool
     comm: CommCall | None
 
     @property
     def launch_time(self) -> float:
-        """Launch time (s) of the op, or its start if the launch is unknown."""
+        """Time (s) at which the host launched the op, or the op's start if unknown."""
         return self.launch_start if self.launch_start == self.launch_start else self.start
 
 
-def sort_by_launch(ops: Sequence[StreamOp]) -> list[int]:
+def launch_order(ops: Sequence[StreamOp]) -> list[int]:
     """Return the indices of ops in the order in which the host launched them."""
     keys = [(op.launch_time, op.event) for op in ops]
     return sorted(range(len(ops)), key=keys.__getitem__)
 
 
 class HostCall(NamedTuple):
-    """A call or annotated range on a host thread, from ``start`` to ``end`` (s)."""
+    """Function call or annotated range on a host thread, from ``start`` to ``end`` (s)."""
 
     name: str
     thread: int
     start: float
     end: float
     event: int
-    sequence: int = -1  # of autograd
-    forward: bool = True  # not a backward thread
+    sequence: int = -1  # autograd's sequence number, -1 for none
+    is_forward: bool = True  # False on autograd's backward threads
 
 
 class StreamWait(NamedTuple):
-    """A wait of launches on ``stream`` after ``since`` for those on ``other`` before ``recorded``."""
+    """Wait of one CUDA stream for another: later launches on the first wait for earlier launches on the second."""
 
     stream: int
-    since: float
-    other: int
-    recorded: float
+    waiting_after: float
+    awaited_stream: int
+    awaited_before: float
 
 
 @dataclass
 class RankProfile:
-    """Recorded ops and host calls of one rank; ``origin`` is the clock time (ns) of its zero second."""
+    """Recorded ops and host calls of one rank, with times in seconds since ``origin`` (a clock time in ns)."""
 
     file: str
     rank: int
@@ -103,52 +103,50 @@ _FRAMEWORK = re.compile(
 )
 
 
-class TraceLabel(NamedTuple):
+class PhaseLayer(NamedTuple):
     """Phase of an op (forward, backward, optimizer, other), and its layer or an empty string."""
 
     phase: str
     layer: str
 
 
-class HostLabels:
-    """Lookup of the phase and layer that a rank's host threads are in at any time."""
+class HostPhaseLookup:
+    """Lookup of the phase and layer that a host thread of a rank is executing at a given time."""
 
     def __init__(self, profile: RankProfile) -> None:
         spans = _group_by_thread(profile.annotations)
         backward = [call for call in profile.operators if _BACKWARD.match(call.name)]
-        forward = [
-            call for call in profile.operators if call.sequence >= 0 and call.forward and not _BACKWARD.match(call.name)
-        ]
+        found = [op for op in profile.operators if op.sequence >= 0 and op.is_forward and not _BACKWARD.match(op.name)]
         self._layer_of: dict[int, str] = {}  # by autograd's sequence number, from annotations around forward operators
-        for thread, calls in _group_by_thread(forward).items():
+        for thread, calls in _group_by_thread(found).items():
             stacks = _find_enclosing_calls(spans[thread], [call.start for call in calls])
             for call, stack in zip(calls, stacks, strict=True):
                 self._layer_of.setdefault(call.sequence, _find_stack_layer(stack))
         self._threads = _group_by_thread(
-            sorted((*profile.annotations, *forward, *backward), key=lambda call: (call.start, -call.end, call.event))
+            sorted((*profile.annotations, *found, *backward), key=lambda call: (call.start, -call.end, call.event))
         )
 
-    def labels_at(self, thread: int, times: Sequence[float]) -> list[TraceLabel]:
-        """Return the phase and layer of a host thread at each of the ascending ``times`` (s)."""
-        known: dict[tuple[int, ...], TraceLabel] = {}  # most times are within the same calls as the one before
+    def labels_at(self, thread: int, times: Sequence[float]) -> list[PhaseLayer]:
+        """Return the phase and layer of a host thread at each of several ascending times (s)."""
+        known: dict[tuple[int, ...], PhaseLayer] = {}  # most times are within the same calls as the one before
         found = []
         for stack in _find_enclosing_calls(self._threads[thread], times):
             within = tuple(map(id, stack))
             label = known.get(within)
             if label is None:
-                label = known[within] = self._stack_label(stack)
+                label = known[within] = self._label_call_stack(stack)
             found.append(label)
         return found
 
-    def _stack_label(self, stack: Sequence[HostCall]) -> TraceLabel:
+    def _label_call_stack(self, stack: Sequence[HostCall]) -> PhaseLayer:
         layer = _find_stack_layer([call for call in stack if call.sequence < 0 and not _BACKWARD.match(call.name)])
         for call in stack:
             if _BACKWARD.match(call.name):
-                return TraceLabel(BACKWARD, self._layer_of.get(call.sequence, "") or layer)
+                return PhaseLayer(BACKWARD, self._layer_of.get(call.sequence, "") or layer)
             if _OPTIMIZER.search(call.name):
-                return TraceLabel(OPTIMIZER, "")
+                return PhaseLayer(OPTIMIZER, "")
         known = any(call.sequence >= 0 for call in stack) or layer
-        return TraceLabel(FORWARD if known else OTHER, layer)
+        return PhaseLayer(FORWARD if known else OTHER, layer)
 
 
 def _group_by_thread(calls: Iterable[HostCall]) -> dict[int, list[HostCall]]:
@@ -159,7 +157,7 @@ def _group_by_thread(calls: Iterable[HostCall]) -> dict[int, list[HostCall]]:
 
 
 def _find_stack_layer(stack: Iterable[HostCall]) -> str:
-    """Return the outermost numbered layer of nested calls, or else the user's innermost annotation."""
+    """Return the outermost numbered layer in a call stack, or the user's innermost annotation if none is numbered."""
     inner = ""
     for call in stack:
         match = _LAYER.search(call.name) or _MODULE.fullmatch(call.name)
@@ -171,7 +169,7 @@ def _find_stack_layer(stack: Iterable[HostCall]) -> str:
 
 
 def _find_enclosing_calls(calls: Sequence[HostCall], times: Sequence[float]) -> list[list[HostCall]]:
-    """Return the calls that enclose each of the ascending ``times``, outermost first."""
+    """Return the calls in progress at each of several ascending times, outermost call first."""
     found, open_, place = [], list[HostCall](), 0
     for time in times:
         while place < len(calls) and calls[place].start <= time:
@@ -196,24 +194,24 @@ _MIN_PAUSE = 50e-6
 
 
 class HostActivity(NamedTuple):
-    """A period of host work that ends at ``end`` (s) and may launch an op.
+    """Period of host work that ends at ``end`` (s) and may launch an op.
 
-    ``launched_op`` is the index of the op that it launches (-1: none), ``after`` the ops that it waited for,
+    ``launched_op`` is the index of the op that it launches (-1: none), ``awaited_ops`` the ops that it waited for,
     ``wait_end`` the latest end of these. On a CPU, ``name`` is the enclosing operator.
     """
 
     end: float
     launched_op: int
-    after: tuple[int, ...] = ()
+    awaited_ops: tuple[int, ...] = ()
     wait_end: float = -math.inf
     name: str = ""
 
 
 def find_host_activities(
-    profile: RankProfile, ops: Sequence[StreamOp], window: tuple[float, float]
+    profile: RankProfile, ops: Sequence[StreamOp], interval: tuple[float, float]
 ) -> tuple[list[HostActivity], int]:
-    """Return the host's activities that launch or wait for these ops, sorted by end, and their thread."""
-    found = _launch_activities(profile, ops)
+    """Return the host activities that launch or await the given ops (sorted by end), and the host thread."""
+    found = _find_launch_activities(profile, ops)
     thread = -1
     if profile.on_device:
         last = max((each.end for each in found), default=-math.inf)
@@ -230,9 +228,9 @@ def find_host_activities(
                 latest = max(over, key=lambda place: ops[place].end)
                 found += [HostActivity(call.start, -1), HostActivity(call.end, -1, (latest,), ops[latest].end)]
     else:
-        own = [call for call in profile.operators if window[0] <= call.start and call.end <= window[1]]
+        own = [call for call in profile.operators if interval[0] <= call.start and call.end <= interval[1]]
         thread = Counter(call.thread for call in own).most_common(1)[0][0] if own else -1
-        found += _operator_activities([call for call in own if call.thread == thread], ops, window[1])
+        found += _find_operator_activities([call for call in own if call.thread == thread], ops, interval[1])
     found.sort(key=lambda each: each.end)
     for place in range(len(found) - 1, 0, -1) if not profile.on_device else ():
         before, each = found[place - 1], found[place]
@@ -241,11 +239,11 @@ def find_host_activities(
     return found, thread
 
 
-def _launch_activities(profile: RankProfile, ops: Sequence[StreamOp]) -> list[HostActivity]:
-    """Return the host's launches; on a GPU work arrives later than its call, by the launch delay."""
+def _find_launch_activities(profile: RankProfile, ops: Sequence[StreamOp]) -> list[HostActivity]:
+    """Return the host's op launches; on a GPU, a launch ends one launch delay after the start of its call."""
     delay = _estimate_launch_delay(ops) if profile.on_device else math.inf
     found, latest = [], -math.inf
-    for place in sort_by_launch(ops):
+    for place in launch_order(ops):
         op = ops[place]
         if math.isnan(op.launch_start):
             continue
@@ -255,7 +253,7 @@ def _launch_activities(profile: RankProfile, ops: Sequence[StreamOp]) -> list[Ho
 
 
 def _estimate_launch_delay(ops: Sequence[StreamOp]) -> float:
-    """Return the seconds from a launch to its start on an idle stream, as the lowest tenth."""
+    """Return the 10th percentile of the delay (s) between a launch call and the op's start on an idle stream."""
     by_stream: dict[int, list[StreamOp]] = {}
     for op in ops:
         by_stream.setdefault(op.stream, []).append(op)
@@ -268,8 +266,8 @@ def _estimate_launch_delay(ops: Sequence[StreamOp]) -> float:
     return max(0.0, sorted(idle)[len(idle) // 10]) if idle else 0.0
 
 
-def _operator_activities(calls: Sequence[HostCall], ops: Sequence[StreamOp], until: float) -> list[HostActivity]:
-    """Return outermost CPU operators as host activities; pauses in which a collective ended are waits."""
+def _find_operator_activities(calls: Sequence[HostCall], ops: Sequence[StreamOp], until: float) -> list[HostActivity]:
+    """Return the outermost CPU operators as host activities; pauses in which a collective ended become waits."""
     found: list[HostActivity] = []
     outer: list[HostCall] = []
     for call in calls:

@@ -1,4 +1,4 @@
-"""One rank's work in a step, with host activities and dependencies between ops.
+"""One rank's work in a step: host activities, ops, and the dependencies between them.
 
 Everything that one profile alone determines, so that profiles are processed in parallel (``profile_loader``);
 ``build_profiled_step`` combines the ranks.
@@ -16,12 +16,12 @@ import numpy as np
 from simcluster.base.arrays import Floats, Ints
 from simcluster.interop.kineto.rank_profile import (
     OTHER,
-    HostLabels,
+    HostPhaseLookup,
+    PhaseLayer,
     RankProfile,
     StreamOp,
-    TraceLabel,
     find_host_activities,
-    sort_by_launch,
+    launch_order,
 )
 from simcluster.interop.replay.step_graph import HOST
 
@@ -32,12 +32,12 @@ _MIN_PAUSE = 3e-6
 _MAX_REMAINDER = 20e-6
 """Longest time (s) from an end to the start that it explains (or half the pause, if longer)."""
 
-Waits = dict[int, tuple[int, ...]]
-"""Indices of the ops that each op waits for, by its index."""
+OpWaits = dict[int, tuple[int, ...]]
+"""Indices of the ops that each op waits for, by the index of the waiting op."""
 
 
-def find_op_waits(profile: RankProfile, ops: Sequence[StreamOp]) -> Waits:
-    """Return which ops each op of a rank's step waits for, as recorded or else inferred."""
+def find_op_waits(profile: RankProfile, ops: Sequence[StreamOp]) -> OpWaits:
+    """Return which ops each op of a rank's step waits for, as recorded, or inferred without a recording."""
     if not profile.on_device:
         return {}
     return _find_recorded_waits(profile, ops) if profile.waits else _infer_waits(ops, profile.wait_calls)
@@ -45,34 +45,34 @@ def find_op_waits(profile: RankProfile, ops: Sequence[StreamOp]) -> Waits:
 
 def _group_by_stream(ops: Sequence[StreamOp]) -> dict[int, list[int]]:
     found: dict[int, list[int]] = {}
-    for place in sort_by_launch(ops):
+    for place in launch_order(ops):
         found.setdefault(ops[place].stream, []).append(place)
     return found
 
 
-def _find_recorded_waits(profile: RankProfile, ops: Sequence[StreamOp]) -> Waits:
+def _find_recorded_waits(profile: RankProfile, ops: Sequence[StreamOp]) -> OpWaits:
     streams = _group_by_stream(ops)
     issued = {stream: [ops[place].launch_time for place in places] for stream, places in streams.items()}
     found: dict[int, set[int]] = {}
     for wait in profile.waits:
-        if wait.stream not in streams or wait.other not in streams:
+        if wait.stream not in streams or wait.awaited_stream not in streams:
             continue
-        first = bisect_left(issued[wait.stream], wait.since)
-        last = bisect_left(issued[wait.other], wait.recorded) - 1
+        first = bisect_left(issued[wait.stream], wait.waiting_after)
+        last = bisect_left(issued[wait.awaited_stream], wait.awaited_before) - 1
         if last >= 0 and first < len(issued[wait.stream]):
-            found.setdefault(streams[wait.stream][first], set()).add(streams[wait.other][last])
+            found.setdefault(streams[wait.stream][first], set()).add(streams[wait.awaited_stream][last])
     return {place: tuple(sorted(others)) for place, others in found.items()}
 
 
-def _infer_waits(ops: Sequence[StreamOp], calls: Sequence[float]) -> Waits:
-    """Infer waits between ops from launches, pauses of streams, and calls that make a stream wait."""
-    streams, order = _group_by_stream(ops), sort_by_launch(ops)
+def _infer_waits(ops: Sequence[StreamOp], calls: Sequence[float]) -> OpWaits:
+    """Infer which ops each op waits for, from launches, stream pauses and cudaStreamWaitEvent calls."""
+    streams, order = _group_by_stream(ops), launch_order(ops)
     rank = {place: number for number, place in enumerate(order)}
     by_end = sorted(range(len(ops)), key=lambda place: ops[place].end)
     ends = [ops[place].end for place in by_end]
     work = [place for place in order if ops[place].comm is None]
 
-    def earlier_places(places: Sequence[int], place: int) -> Iterator[int]:
+    def earlier_launches(places: Sequence[int], place: int) -> Iterator[int]:
         last = bisect_left(places, rank[place], key=rank.__getitem__) - 1
         return map(places.__getitem__, range(last, -1, -1))
 
@@ -92,18 +92,18 @@ def _infer_waits(ops: Sequence[StreamOp], calls: Sequence[float]) -> Waits:
             return []
         others = (own for stream, own in streams.items() if stream != op.stream and ops[own[0]].comm is not None)
         over = (
-            next((each for each in earlier_places(own, place) if ops[each].end <= op.start + _RESOLUTION), -1)
+            next((each for each in earlier_launches(own, place) if ops[each].end <= op.start + _RESOLUTION), -1)
             for own in others
         )
         return [other for other in over if other >= 0]
 
-    found: Waits = {}
+    found: OpWaits = {}
     for places in streams.values():
         until = -1.0
         for place in places:
             op = ops[place]
             if op.comm:
-                last = next(earlier_places(work, place), place)
+                last = next(earlier_launches(work, place), place)
                 forks = ops[last].stream != op.stream and ops[last].end <= op.start + _RESOLUTION
                 others = [last] if forks else []
             else:
@@ -116,12 +116,12 @@ def _infer_waits(ops: Sequence[StreamOp], calls: Sequence[float]) -> Waits:
 
 
 @dataclass(frozen=True)
-class RankStep:
-    """One rank's work in a step, as columns over host activities and ops.
+class ProfiledRankStep:
+    """One rank's work in a step, as arrays with an entry per host activity or per op.
 
     Columns over host activities (``HostActivity``): ``ends``, ``launched_ops``, ``wait_ends`` and ``operator_names``;
-    ``after`` has the ops that an activity waited for, by its index. ``waits`` has the ops that an op waits for, by its
-    index; ``labels`` and ``host_labels`` are the phase and layer of ops and activities. ``begin`` is the step's start.
+    ``waits_of_activities`` and ``waits_of_ops`` have the ops that an activity or op waits for, by index of the waiting
+    one; ``labels`` and ``host_labels`` are the phase and layer of ops and activities. ``begin`` is the step's start.
     """
 
     begin: float
@@ -129,10 +129,10 @@ class RankStep:
     launched_ops: Ints
     wait_ends: Floats
     operator_names: tuple[str, ...]
-    after: dict[int, tuple[int, ...]]
-    host_labels: tuple[TraceLabel, ...]
-    waits: Waits
-    labels: tuple[TraceLabel, ...]
+    waits_of_activities: dict[int, tuple[int, ...]]
+    host_labels: tuple[PhaseLayer, ...]
+    waits_of_ops: OpWaits
+    labels: tuple[PhaseLayer, ...]
 
     @property
     def num_activities(self) -> int:
@@ -140,8 +140,8 @@ class RankStep:
         return len(self.ends)
 
 
-def build_rank_step(profile: RankProfile, labels: HostLabels, step: int, ops: Sequence[StreamOp]) -> RankStep:
-    """Return one rank's work in a step from its ops, which are sorted by start.
+def build_rank_step(profile: RankProfile, labels: HostPhaseLookup, step: int, ops: list[StreamOp]) -> ProfiledRankStep:
+    """Build one rank's work in a step from the step's ops, sorted by start.
 
     On a CPU the host's own work counts towards the step, on a GPU only up to the last launch.
     """
@@ -152,8 +152,8 @@ def build_rank_step(profile: RankProfile, labels: HostLabels, step: int, ops: Se
         begin, end = next(((start, end) for number, start, end in profile.steps if number == step), (first, last))
     doings, thread = find_host_activities(profile, ops, (begin, end))
     begins = [-math.inf, *(each.end for each in doings)]
-    host_labels = labels.labels_at(thread, begins[:-1]) if thread >= 0 else [TraceLabel(HOST, "")] * len(doings)
-    of_ops = [TraceLabel(OTHER, "")] * len(ops)
+    host_labels = labels.labels_at(thread, begins[:-1]) if thread >= 0 else [PhaseLayer(HOST, "")] * len(doings)
+    of_ops = [PhaseLayer(OTHER, "")] * len(ops)
     by_thread: dict[int, list[tuple[float, int]]] = {}
     for place, op in enumerate(ops):
         if not math.isnan(op.launch_start):
@@ -163,13 +163,13 @@ def build_rank_step(profile: RankProfile, labels: HostLabels, step: int, ops: Se
         found = labels.labels_at(each_thread, [time for time, _ in launches])
         for (_, place), label in zip(launches, found, strict=True):
             of_ops[place] = label
-    same: dict[TraceLabel, TraceLabel] = {}
-    return RankStep(
+    same: dict[PhaseLayer, PhaseLayer] = {}
+    return ProfiledRankStep(
         begin=begin, ends=np.array([each.end for each in doings], dtype=np.float64),
         launched_ops=np.array([each.launched_op for each in doings], dtype=np.int64),
         wait_ends=np.array([each.wait_end for each in doings], dtype=np.float64),
         operator_names=tuple([each.name for each in doings]),
-        after={number: each.after for number, each in enumerate(doings) if each.after},
-        host_labels=tuple([same.setdefault(label, label) for label in host_labels]), waits=find_op_waits(profile, ops),
-        labels=tuple([same.setdefault(label, label) for label in of_ops]),
+        waits_of_activities={number: each.awaited_ops for number, each in enumerate(doings) if each.awaited_ops},
+        host_labels=tuple([same.setdefault(label, label) for label in host_labels]),
+        waits_of_ops=find_op_waits(profile, ops), labels=tuple([same.setdefault(label, label) for label in of_ops]),
     )  # fmt: skip

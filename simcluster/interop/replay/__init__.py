@@ -1,6 +1,6 @@
-"""Replay of recorded jobs: dependencies, straggler metrics and what-if questions.
+"""Replay of recorded jobs: dependencies between ops, straggler metrics, and what-if questions.
 
-``measure(load_trace("trace.parquet")).slowdown`` is the estimator's S.
+``measure_stragglers(load_recorded_job("trace.parquet")).slowdown`` is the estimator's S.
 """
 
 from __future__ import annotations
@@ -10,31 +10,32 @@ from pathlib import Path
 
 import numpy as np
 
-from simcluster.interop.replay.graph_builder import build_graphs
-from simcluster.interop.replay.recorded_job import Recorded
-from simcluster.interop.replay.recorded_trace import Trace, read_trace, trace_of
-from simcluster.interop.replay.straggler_metrics import StragglerCost, Straggling, measure
-from simcluster.interop.replay.trace_checks import add_transfer_seconds, check_trace, refuse_uneven_replicas
+from simcluster.interop.replay.graph_builder import build_step_graphs
+from simcluster.interop.replay.recorded_job import RecordedJob
+from simcluster.interop.replay.recorded_trace import RecordedTrace, read_recorded_trace, trace_from_columns
+from simcluster.interop.replay.straggler_metrics import StragglerCost, StragglerMetrics, measure_stragglers
+from simcluster.interop.replay.trace_checks import check_trace, reject_unequal_replicas, set_op_seconds
 
 __all__ = [
-    "Recorded", "StragglerCost", "Straggling", "Trace", "load_trace", "measure", "read_trace", "recorded", "trace_of",
+    "RecordedJob", "RecordedTrace", "StragglerCost", "StragglerMetrics", "build_recorded_job", "load_recorded_job",
+    "measure_stragglers", "read_recorded_trace", "trace_from_columns",
 ]  # fmt: skip
 
 
-def load_trace(path: str | Path, steps: Sequence[int] | None = None) -> Recorded:
-    """Load a recorded job, or some of its steps, from a Parquet file.
+def load_recorded_job(path: str | Path, steps: Sequence[int] | None = None) -> RecordedJob:
+    """Load a recorded job from a Parquet file: all steps, or the selected ones.
 
     The job's ``notes`` list repairs and assumptions. Raises InputError, naming the row, for a trace that cannot be
     replayed.
     """
-    return recorded(read_trace(path), steps)
+    return build_recorded_job(read_recorded_trace(path), steps)
 
 
-def recorded(trace: Trace, steps: Sequence[int] | None = None) -> Recorded:
-    """Return the job of a trace in memory, checked and with its dependencies rebuilt."""
+def build_recorded_job(trace: RecordedTrace, steps: Sequence[int] | None = None) -> RecordedJob:
+    """Build a recorded job from a trace in memory: check the trace, then reconstruct the ops' dependencies."""
     trace, notes = check_trace(trace, steps)
-    rebuilt = build_graphs(trace)
-    refuse_uneven_replicas(trace)
-    graphs, more = add_transfer_seconds(rebuilt, trace.name)
-    _, first = np.unique(trace.worker, return_index=True)
-    return Recorded(trace.name, graphs, tuple(trace.rank[first].tolist()), (*notes, *more))
+    rebuilt = build_step_graphs(trace)
+    reject_unequal_replicas(trace)
+    graphs, more = set_op_seconds(rebuilt, trace.name)
+    _, first = np.unique(trace.worker_numbers, return_index=True)
+    return RecordedJob(trace.name, graphs, tuple(trace.rank[first].tolist()), (*notes, *more))

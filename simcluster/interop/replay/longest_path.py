@@ -1,4 +1,4 @@
-"""Fast path for recorded jobs: longest paths through a program for many cases of durations at once.
+"""Fast replay of recorded jobs: longest paths through a program's ops, for many sets of op durations at once.
 
 The rules are the engine's, so the times are equal to the bit (durations lie on the clock's grid): an op follows the one
 before it on its lane and those that it waits for; ops that meet begin at the last arrival. Ops are timed level by
@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from simcluster.base.arrays import Floats, Ints
-from simcluster.engine.explicit import ExplicitProgram
-from simcluster.engine.op_times import ops_before
+from simcluster.engine.explicit_program import ExplicitProgram
+from simcluster.engine.op_times import previous_op_on_lane
 from simcluster.engine.run import simulate_tables
 from simcluster.engine.tables import CommunicationKind
 from simcluster.traffic.traffic import Traffic
@@ -24,8 +24,8 @@ _LEVEL_TRAFFIC = Traffic((), 0.0, 1, _LEVEL_SECONDS)
 
 
 @dataclass(frozen=True)
-class PathTimes:
-    """Ready, start and end times (s) per op and case, as the compiled engine records them."""
+class ReplayedOpTimes:
+    """Replayed times (s) of all ops: ready, start and end; one array column per set of op durations."""
 
     ready: Floats
     start: Floats
@@ -33,9 +33,9 @@ class PathTimes:
 
 
 class LongestPath:
-    """Evaluation order of a program's ops, built once and used for many cases of durations.
+    """Longest-path solver for one program: sorts the ops once, then computes times for many sets of durations.
 
-    Meetings take the latency of their traffics, which use no links. Raises DeadlockError if ops wait for each other.
+    Messages and collectives take the latency of their traffics alone. Raises DeadlockError if ops wait for each other.
     """
 
     def __init__(self, program: ExplicitProgram) -> None:
@@ -44,7 +44,7 @@ class LongestPath:
         shared = np.array([each.parties > 1 for each in program.meetings] + [False])
         named = np.where(shared[meeting], count + meeting, np.arange(count))  # ops that meet are one node
         _, first, node = np.unique(named, return_index=True, return_inverse=True)
-        depth, op, other = _depths_and_waits(program)
+        depth, op, other = _find_depths_and_waits(program)
         self._levels, place = _build_levels(node[op], node[other], depth[first])
         self._node = place[node]
         self._first = np.empty(len(first), dtype=np.int64)
@@ -60,17 +60,17 @@ class LongestPath:
         of_waiting = counts[self._waiting]
         self._offsets = np.cumsum(of_waiting) - of_waiting if len(of_waiting) else None
 
-    def __call__(self, seconds: Floats) -> PathTimes:
-        """Return the times for durations [op, case]; ops that meet have the times of the meeting."""
+    def __call__(self, seconds: Floats) -> ReplayedOpTimes:
+        """Compute the times of all ops; each column of ``seconds`` [op, column] is one set of op durations."""
         start, end = self._start_and_end_times(seconds)
         ready = start[self._node]  # except for ops of meetings that wait for others
         if self._offsets is not None:
             ready[self._waiting] = np.maximum.reduceat(end[self._awaited], self._offsets, axis=0)
         ready[self._opening] = 0.0
-        return PathTimes(ready, start[self._node], end[self._node])
+        return ReplayedOpTimes(ready, start[self._node], end[self._node])
 
     def total_seconds(self, seconds: Floats) -> Floats:
-        """Return the seconds of each case, which is cheaper than computing all times."""
+        """Compute only the total time (s) for each set of op durations (a column of ``seconds``)."""
         return np.asarray(self._start_and_end_times(seconds)[1].max(axis=0))
 
     def _start_and_end_times(self, seconds: Floats) -> tuple[Floats, Floats]:
@@ -85,17 +85,17 @@ class LongestPath:
         return start, end
 
 
-def _depths_and_waits(program: ExplicitProgram) -> tuple[Ints, Ints, Ints]:
-    """Return the length of the longest chain before each op, and pairs (op, op that it waits for).
+def _find_depths_and_waits(program: ExplicitProgram) -> tuple[Ints, Ints, Ints]:
+    """Return the length of the longest chain before each op, and all (op, awaited op) pairs.
 
-    It waits for its predecessor on the lane, and for those that it names.
+    An op waits for its predecessor on the lane, and for the ops in its ``after``.
     """
     unit = {each.parties: CommunicationKind(each.parties, [_LEVEL_TRAFFIC]) for each in program.meetings}
     meetings = [unit[each.parties] for each in program.meetings]
-    tables = replace(program, seconds=[_LEVEL_SECONDS] * len(program.seconds), meetings=meetings).tables([])
+    tables = replace(program, seconds=[_LEVEL_SECONDS] * len(program.seconds), meetings=meetings).make_tables([])
     ranks = [program.lane_rank[lane] for lane in program.lane]
     times = simulate_tables(tables, lambda op: f"rank {ranks[op]}", keeps_times=True).times
-    before = ops_before(tables.templates)
+    before = previous_op_on_lane(tables.templates)
     follows = np.flatnonzero(before >= 0)
     op = np.append(np.repeat(np.arange(len(before)), np.diff(tables.templates.wait_first)), follows)
     order = np.argsort(op, kind="stable")
@@ -114,7 +114,7 @@ level are as wide as the widest."""
 
 
 def _build_levels(node: Ints, awaited: Ints, depth: Ints) -> tuple[list[Level], Ints]:
-    """Return the levels after the first, and each node's position, from pairs (node, node that it waits for).
+    """Group nodes into levels that wait only for earlier levels; return levels (first omitted) and node positions.
 
     ``depth`` is the longest chain of nodes before a node.
     """

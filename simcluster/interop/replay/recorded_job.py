@@ -1,4 +1,4 @@
-"""A recorded job that can be replayed with other durations or in another order.
+"""A recorded job, which can be replayed with other op durations or in another order.
 
 Replicas with the same ops in the same order, and the same waits, run in lockstep when all but one replica take typical
 times: one represents them all. Otherwise the cost of asking about every replica would grow with the square of their
@@ -15,15 +15,15 @@ from itertools import chain
 import numpy as np
 
 from simcluster.base.arrays import Floats, Ints
-from simcluster.base.gc_paused import pause_gc
+from simcluster.base.gc_pause import pause_gc
 from simcluster.interop.replay.step_graph import (
     SWEEP_SIZE,
     Lane,
     OpFilter,
     StepGraph,
     StepProgram,
-    filter_ops,
     is_communication_type,
+    make_op_filter,
 )
 
 _PROGRAM_COST = 100
@@ -32,13 +32,13 @@ _COLUMNS = ("worker", "microbatch", "chunk", "seconds", "recorded_start", "recor
 
 
 class ReplicaClasses:
-    """Groups of replicas that behave equally, so that one of each group represents the others."""
+    """Classes of replicas with identical ops and waits; one replica of each class represents the class."""
 
     def __init__(self, graph: StepGraph, ops: Sequence[Ints], classes: Sequence[Sequence[int]]) -> None:
         self._graph, self._ops, self._classes = graph, ops, classes
 
     def step_seconds_by_replica(self, typical: Floats) -> Floats:
-        """Return step seconds [replica, step] if only that replica keeps its recorded durations."""
+        """Return step times [replica, step] (s) if all ops outside the replica take typical times."""
         graph, steps = self._graph, self._graph.seconds.shape[1]
         found = np.empty((len(self._ops), steps))
         for equal in self._classes:  # simulate its first replica with one other of every class
@@ -56,7 +56,7 @@ class ReplicaClasses:
 
 
 def find_replica_classes(graph: StepGraph) -> ReplicaClasses | None:
-    """Return the groups of a graph's equal replicas, or None if they would save no work.
+    """Return the classes of a graph's identical replicas, or None if classes would save no work.
 
     Equal replicas have lanes of the same names and lengths, with ops of the same types, that wait for the same ops of
     their replica and meet either ops of it or, at the same positions, all replicas.
@@ -103,8 +103,8 @@ def _extract_subgraph(graph: StepGraph, ops: Ints) -> StepGraph:
 
 
 @dataclass(frozen=True)
-class Recorded:
-    """The steps of a recorded job, with the rank of every worker.
+class RecordedJob:
+    """Recorded job: a graph of ops for each set of equal steps, and the rank of every worker.
 
     ``ranks[dp_rank x stages + stage]`` is the rank recorded for a worker; ``notes`` list repairs and assumptions.
     """
@@ -136,13 +136,13 @@ class Recorded:
         return int(max(graph.worker.max() for graph in self.graphs)) // self.stages + 1
 
     @property
-    def measured(self) -> Floats:
-        """Recorded seconds of every step."""
+    def measured_step_seconds(self) -> Floats:
+        """Recorded duration (s) of every step."""
         return self._sort_by_step([graph.measured_seconds for graph in self.graphs])
 
     @cached_property
-    def typical(self) -> dict[str, float]:
-        """Typical duration (s) of an op by type, over all workers and steps.
+    def typical_seconds_by_type(self) -> dict[str, float]:
+        """Typical duration (s) of each type of op, over all workers and steps.
 
         The mean for compute (work is split evenly), the median for communication (its slow ops are disturbed).
         """
@@ -156,12 +156,12 @@ class Recorded:
             for optype, pool in found.items()
         }
 
-    def typical_seconds(self, graph: StepGraph) -> Floats:
-        """Return the typical duration (s) of every op of a graph, as a column."""
-        return np.array([self.typical[optype] for optype in graph.reported_types])[:, None]
+    def typical_op_seconds(self, graph: StepGraph) -> Floats:
+        """Return the typical duration (s) of every op of a graph, as a one-column array."""
+        return np.array([self.typical_seconds_by_type[optype] for optype in graph.reported_types])[:, None]
 
-    def step_seconds(self, seconds: Callable[[StepGraph], Floats]) -> Floats:
-        """Return the seconds of every step if ops take ``seconds(graph)`` [op, step]."""
+    def replay_step_seconds(self, seconds: Callable[[StepGraph], Floats]) -> Floats:
+        """Replay the job with durations [op, step] that ``seconds`` returns per graph; return each step's time (s)."""
         return self._sort_by_step(
             [
                 part.total_seconds(np.broadcast_to(seconds(part.graph), part.graph.seconds.shape))
@@ -169,38 +169,37 @@ class Recorded:
             ]
         )
 
-    def seconds_keeping(self, *groups: OpFilter) -> list[Floats]:
-        """Return step seconds for each group of ops if only that group keeps its recorded durations.
+    def step_seconds_keeping(self, *groups: OpFilter) -> list[Floats]:
+        """Return step times (s), one array per group of ops: the group as recorded, other ops at typical times.
 
         Many groups at once take little longer than one.
         """
-        found = [self._seconds_keeping(part, groups) for part in self.programs]
+        found = [self._graph_seconds_keeping(part, groups) for part in self.programs]
         return [self._sort_by_step(own) for own in zip(*found, strict=True)]
 
-    def _seconds_keeping(self, part: StepProgram, groups: Sequence[OpFilter]) -> Floats:
+    def _graph_seconds_keeping(self, part: StepProgram, groups: Sequence[OpFilter]) -> Floats:
         graph, found = part.graph, []
-        typical = self.typical_seconds(graph)
+        typical = self.typical_op_seconds(graph)
         at_once = max(1, SWEEP_SIZE // max(1, graph.seconds.size))
         for first in range(0, len(groups), at_once):
             some = groups[first : first + at_once]
-            found.append(part.seconds_keeping(np.stack([group(graph) for group in some], axis=1), typical))
+            found.append(part.step_seconds_keeping(np.stack([group(graph) for group in some], axis=1), typical))
         return np.concatenate(found)
 
-    def seconds_keeping_each_replica(self) -> list[Floats]:
-        """Return step seconds for each dp rank if only that rank keeps its recorded durations."""
+    def step_seconds_by_replica(self) -> list[Floats]:
+        """Return step times (s), one array per dp rank: that rank as recorded, other ranks at typical times."""
         found = []
         for part in self.programs:
             equal = find_replica_classes(part.graph)
             if equal is None:
-                found.append(
-                    self._seconds_keeping(part, [filter_ops("dp_rank", replica) for replica in range(self.replicas)])
-                )
+                kept = [make_op_filter("dp_rank", replica) for replica in range(self.replicas)]
+                found.append(self._graph_seconds_keeping(part, kept))
             else:
-                found.append(equal.step_seconds_by_replica(self.typical_seconds(part.graph)))
+                found.append(equal.step_seconds_by_replica(self.typical_op_seconds(part.graph)))
         return [self._sort_by_step(own) for own in zip(*found, strict=True)]
 
     def simulate_events(self) -> tuple[Floats, int]:
-        """Simulate all steps on the event engine; return their seconds and the number of events."""
+        """Simulate all steps on the event engine; return each step's time (s) and the number of events."""
         times, count = [], 0
         for part in self.programs:
             found = [part.simulate_events(part.graph.seconds, case) for case in range(len(part.graph.steps))]
@@ -208,6 +207,6 @@ class Recorded:
             count += sum(events for _, events in found)
         return self._sort_by_step(times), count
 
-    def _sort_by_step(self, of_parts: Sequence[Floats]) -> Floats:
+    def _sort_by_step(self, by_graph: Sequence[Floats]) -> Floats:
         steps = np.array([step for graph in self.graphs for step in graph.steps])
-        return np.concatenate(list(of_parts))[np.argsort(steps)]
+        return np.concatenate(list(by_graph))[np.argsort(steps)]

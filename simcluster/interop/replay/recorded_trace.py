@@ -1,4 +1,4 @@
-"""A recorded job as a table with one row per op, in the columns of ByteDance's straggler traces.
+"""A recorded job as a table with one row per op, in the format of ByteDance's straggler traces.
 
 Source of the format: the traces published with "Understanding Stragglers in Large Model Training Using What-if
 Analysis" (arXiv:2505.05713). A worker is a (dp rank, stage); of a tensor- or sequence-parallel group one rank is
@@ -19,7 +19,7 @@ import numpy as np
 
 from simcluster.base.arrays import Bools, Floats, Ints
 from simcluster.base.errors import InputError
-from simcluster.documents.packed import read_parquet
+from simcluster.documents.compressed_files import read_parquet
 
 _CELL_BYTES = 120
 """Memory per cell (bytes) of a replayed trace: an op takes 1.3 kB."""
@@ -41,7 +41,7 @@ MESSAGE_TYPES = {
     "backward-recv": "backward-pp-comm",
 }  # fmt: skip
 """Op types of both halves of a message between stages, and the name of the whole."""
-SCOPES = {
+COLLECTIVE_SCOPES = {
     "params-all-gather": "replicas", "grads-reduce-scatter": "replicas", "grads-all-reduce": "replicas",
     "embedding-grads-all-reduce": "pipeline", "optimizer-clip-main-grad": "job", "layernorm-grads-all-reduce": "worker",
 }  # fmt: skip
@@ -54,15 +54,15 @@ BLOCKING_METADATA = {"sends": "blocking"}
 
 
 @dataclass(frozen=True, slots=True)
-class Trace:
-    """Columns of a recorded trace, over the ops of all workers.
+class RecordedTrace:
+    """Recorded trace, stored as one array per column; each row is an op of one worker.
 
-    ``optype`` is an index into ``words``, ``row`` the number of the row in the file. ``blocking``: a send blocks its
-    worker until it ends. If unknown, sends overlap with compute.
+    ``optype`` is an index into ``optype_names``, ``row`` the number of the row in the file. ``blocking``: a send blocks
+    its worker until it ends. If unknown, sends overlap with compute.
     """
 
     name: str
-    words: tuple[str, ...]
+    optype_names: tuple[str, ...]
     dp_rank: Ints
     stage: Ints
     rank: Ints
@@ -91,29 +91,29 @@ class Trace:
         return int(self.stage.max()) + 1
 
     @property
-    def worker(self) -> Ints:
+    def worker_numbers(self) -> Ints:
         """Worker number of every op: dp_rank x stages + stage."""
         return self.dp_rank * self.stages + self.stage
 
-    def select_rows(self, chosen: Bools | Ints) -> Trace:
-        """Return the trace with the chosen rows only, in their order."""
+    def select_rows(self, chosen: Bools | Ints) -> RecordedTrace:
+        """Return a copy of the trace that has only the rows selected by a mask or index array."""
         names = [each.name for each in fields(self)][2:-1]
         return replace(self, **{name: getattr(self, name)[chosen] for name in names})
 
-    def is_type(self, optypes: Sequence[str] | Mapping[str, object]) -> Bools:
-        """Return a mask of the ops whose type is one of ``optypes``."""
-        return np.isin(self.optype, [code for code, word in enumerate(self.words) if word in optypes])
+    def type_mask(self, optypes: Sequence[str] | Mapping[str, object]) -> Bools:
+        """Return a mask of the ops with one of the given types."""
+        return np.isin(self.optype, [code for code, word in enumerate(self.optype_names) if word in optypes])
 
     def describe(self, index: int) -> str:
-        """Return a text for messages, such as 'row 17 (dp_rank 0, stage 1, step 23, forward-send 2)'."""
+        """Describe a row for error messages, as in 'row 17 (dp_rank 0, stage 1, step 23, forward-send 2)'."""
         return (
             f"row {self.row[index]} (dp_rank {self.dp_rank[index]}, stage {self.stage[index]}, step {self.step[index]},"
-            f" {self.words[self.optype[index]]} {self.seq_id[index]})"
+            f" {self.optype_names[self.optype[index]]} {self.seq_id[index]})"
         )
 
 
-def read_trace(path: str | Path) -> Trace:
-    """Read a recorded trace from a Parquet file, without checking its contents.
+def read_recorded_trace(path: str | Path) -> RecordedTrace:
+    """Read a recorded trace from a Parquet file without checking the values.
 
     Raises InputError if pyarrow or columns are missing, the file is invalid or truncated, or a column has a wrong type.
     """
@@ -129,7 +129,7 @@ def read_trace(path: str | Path) -> Trace:
         holes = table.column(name).null_count
         if holes:
             row = int(np.flatnonzero(table.column(name).is_null().to_numpy())[0])
-            raise InputError(f"{path}, row {row}: {name} is empty ({holes} rows in all); every op needs one")
+            raise InputError(f"{path}, row {row}: column {name} is empty (in {holes} rows); every op needs a value")
         columns[name] = table.column(name).to_numpy()
     if any(len(str(word)) > _MAX_LETTERS for word in dict.fromkeys(columns["optype"].tolist())):
         raise InputError(
@@ -139,17 +139,17 @@ def read_trace(path: str | Path) -> Trace:
         about = json.loads((table.schema.metadata or {}).get(METADATA_KEY.encode(), b"null"))
     except (ValueError, RecursionError):
         raise InputError(
-            f"cannot read {path}: its metadata {METADATA_KEY!r} is damaged; write the file again, or remove it"
+            f"cannot read {path}: its metadata {METADATA_KEY!r} is damaged; write the file again, or remove this key"
         ) from None
-    return trace_of(columns, name=Path(path).stem, blocking=about == BLOCKING_METADATA)
+    return trace_from_columns(columns, name=Path(path).stem, blocking=about == BLOCKING_METADATA)
 
 
-def trace_of(columns: Mapping[str, Any], *, name: str, blocking: bool = False) -> Trace:
-    """Return a recorded trace from columns in memory; raise InputError if a column has a wrong type."""
+def trace_from_columns(columns: Mapping[str, Any], *, name: str, blocking: bool = False) -> RecordedTrace:
+    """Build a recorded trace from columns in memory; raise InputError for a column of the wrong type."""
     try:
         words, codes = np.unique(np.asarray(columns["optype"], dtype=str), return_inverse=True)
     except (TypeError, ValueError):
-        raise InputError(f"trace {name!r}: column optype must hold names") from None
+        raise InputError(f"trace {name!r}: column optype has values that are not text; convert them") from None
     found: dict[str, Any] = {}
     for column in COLUMNS:
         if column == "optype":
@@ -158,25 +158,25 @@ def trace_of(columns: Mapping[str, Any], *, name: str, blocking: bool = False) -
         try:
             found[column] = np.asarray(columns[column]).astype(kind)
         except (TypeError, ValueError, OverflowError):
-            raise InputError(f"trace {name!r}: column {column} must hold numbers") from None
+            raise InputError(f"trace {name!r}: column {column} has values that are not numbers; convert them") from None
     found |= {"optype": codes.astype(np.int64), "row": np.arange(len(codes), dtype=np.int64)}
-    return Trace(name=name, words=tuple(map(str, words)), blocking=blocking, **found)
+    return RecordedTrace(name=name, optype_names=tuple(map(str, words)), blocking=blocking, **found)
 
 
-def find_overlapped_collectives(trace: Trace, least: float) -> tuple[str, ...]:
-    """Return the collective types that overlapped with compute of their worker."""
+def find_overlapped_collectives(trace: RecordedTrace, tolerance: float) -> tuple[str, ...]:
+    """Return the collective types that overlap with compute on the same worker by more than ``tolerance`` seconds."""
     stages = int(trace.stage.max()) + 1
     place = (trace.step * (int(trace.dp_rank.max()) + 1) + trace.dp_rank) * stages + trace.stage
     _, place = np.unique(place, return_inverse=True)
     end = trace.start_ts + trace.duration
     far = float(end.max() - trace.start_ts.min()) + 1.0
-    compute = np.flatnonzero(trace.is_type([FORWARD, BACKWARD]))
+    compute = np.flatnonzero(trace.type_mask([FORWARD, BACKWARD]))
     compute = compute[np.lexsort((trace.start_ts[compute], place[compute]))]
     starts, ends = (place[compute] * far + time[compute] for time in (trace.start_ts, end))
     found = []
-    for optype in SCOPES:
-        ops = np.flatnonzero(trace.is_type([optype]))
-        slack = np.minimum(least, trace.duration[ops] / 2)
+    for optype in COLLECTIVE_SCOPES:
+        ops = np.flatnonzero(trace.type_mask([optype]))
+        slack = np.minimum(tolerance, trace.duration[ops] / 2)
         first = np.searchsorted(ends, place[ops] * far + trace.start_ts[ops] + slack, side="right")
         last = np.searchsorted(starts, place[ops] * far + end[ops] - slack, side="left")
         if (last > first).any():
@@ -184,13 +184,13 @@ def find_overlapped_collectives(trace: Trace, least: float) -> tuple[str, ...]:
     return tuple(found)
 
 
-def group_equal_steps(trace: Trace, overlapped: tuple[str, ...]) -> list[Ints]:
-    """Return row numbers [op, step] for each set of steps with equal ops in the same order."""
+def group_equal_steps(trace: RecordedTrace, overlapped: tuple[str, ...]) -> list[Ints]:
+    """Group steps that run the same ops in the same order; return each group's trace row numbers as [op, step]."""
     columns = (trace.dp_rank, trace.stage, trace.optype, trace.seq_id, trace.mc, trace.mb_id, trace.gmc)
     order = np.lexsort((*columns[::-1], trace.step))
     bounds = np.flatnonzero(np.diff(trace.step[order])) + 1
     ends = trace.start_ts + trace.duration  # of ops that begin together one without duration is first
-    in_order = ~trace.is_type(MESSAGE_TYPES) & ~trace.is_type(overlapped)
+    in_order = ~trace.type_mask(MESSAGE_TYPES) & ~trace.type_mask(overlapped)
     equal: dict[tuple[bytes, ...], list[Ints]] = {}
     for rows in np.split(order, bounds):
         sequence = np.lexsort((ends[rows], trace.start_ts[rows], trace.stage[rows], trace.dp_rank[rows]))

@@ -1,4 +1,4 @@
-"""Replay of a recorded job's measured times in the order of another pipeline schedule.
+"""Replay of recorded durations in the order of another pipeline schedule.
 
 Assumptions where a trace has no data: I and W take half of a backward each; a stage's time is split evenly over its
 chunks, but the extra time of the last stage (the head and the loss) stays with the last slice of the model; a message
@@ -15,7 +15,7 @@ import numpy as np
 from simcluster.base.arrays import Floats
 from simcluster.base.errors import InputError
 from simcluster.interop.replay.recorded_trace import BACKWARD, FORWARD, MESSAGE_TYPES, WEIGHT_GRADIENT
-from simcluster.interop.replay.step_graph import MAIN_LANE, Lane, StepGraph, filter_ops
+from simcluster.interop.replay.step_graph import MAIN_LANE, Lane, StepGraph, make_op_filter
 from simcluster.schedules import SCHEDULES, Action, Hop, Schedule, schedule_entry
 
 _I_SHARE = 0.5  # share of a backward that is the input gradient
@@ -28,12 +28,12 @@ def count_microbatches(graph: StepGraph) -> int:
     there = np.unique(graph.microbatch[graph.microbatch >= 0])
     if len(there) <= last:
         lost = next(number for number in range(last) if number not in there)
-        raise InputError(f"another schedule: no op of microbatch {lost} was recorded, and the last one is {last}")
+        raise InputError(f"cannot change the schedule: microbatch {lost} was not recorded; record all from 0 to {last}")
     return last + 1
 
 
 def identify_schedule(graph: StepGraph) -> str:
-    """Return the name of the pipeline schedule that the first replica ran, or an empty string."""
+    """Identify the pipeline schedule that the first replica ran; return its name, or an empty string."""
     kinds = {FORWARD: "F", BACKWARD: "B"}
     rows = [
         [
@@ -53,8 +53,8 @@ def identify_schedule(graph: StepGraph) -> str:
     return ""
 
 
-def reschedule(graph: StepGraph, schedule: Schedule) -> StepGraph:
-    """Return a step graph with its passes in the order of another pipeline schedule.
+def reschedule_step(graph: StepGraph, schedule: Schedule) -> StepGraph:
+    """Return a copy of a step graph whose passes are in the order of another pipeline schedule.
 
     Each worker's ops before its first pass and after its last stay. Raises InputError if the job already has chunks, or
     collectives that overlap with its passes: their position in another order is unknown.
@@ -62,13 +62,13 @@ def reschedule(graph: StepGraph, schedule: Schedule) -> StepGraph:
     others = [ops[0] for (_, name), ops in graph.lanes.items() if name != MAIN_LANE]
     if any(graph.optype[op] not in MESSAGE_TYPES for op in others):
         raise InputError(
-            "another schedule: this job's collectives overlap with its passes, and their position in another order "
-            "is unknown"
+            "cannot change the schedule: the job's collectives overlap with passes, and their position in another "
+            "order is unknown; remove 'schedule=' from the question"
         )
     if graph.chunk.max() >= graph.stages:
         raise InputError(
-            "another schedule: this job has several chunks per stage; the time of each stage's whole share is "
-            "not recorded"
+            "cannot change the schedule: the job has several chunks per stage, so the time of a stage's whole share "
+            "is not recorded; remove 'schedule=' from the question"
         )
     return _Rescheduler(graph, schedule).build()
 
@@ -89,7 +89,7 @@ class _Rescheduler:
         last = old.stage == old.stages - 1
         self._head = dict.fromkeys((FORWARD, BACKWARD), 0.0)  # extra seconds per pass of the last stage
         for optype in self._head if old.stages > 1 else ():
-            own = filter_ops("types", optype)(old)
+            own = make_op_filter("types", optype)(old)
             self._head[optype] = max(0.0, float(old.seconds[own & last].mean() - old.seconds[own & ~last].mean()))
         # seconds by kind, sending worker, receiving worker and microbatch; typical seconds by kind
         self._transfers: dict[tuple[str, int, int, int], Floats] = {}
@@ -108,7 +108,7 @@ class _Rescheduler:
     def build(self) -> StepGraph:
         old = self._old
         for worker in sorted(set(old.worker.tolist())):
-            self._fill_lane(worker)
+            self._fill_main_lane(worker)
         self._connect_passes()
         for group in old.groups:
             if old.optype[group[0]] not in MESSAGE_TYPES:
@@ -133,8 +133,8 @@ class _Rescheduler:
         self._lanes.setdefault((worker, lane), []).append(len(self._ops) - 1)
         return len(self._ops) - 1
 
-    def _fill_lane(self, worker: int) -> None:
-        """Fill a worker's main lane: ops before the passes, the schedule's row, then the other ops."""
+    def _fill_main_lane(self, worker: int) -> None:
+        """Queue a worker's ops in order: those before the first pass, the schedule's passes, then the rest."""
         old = self._old
         lane = old.lanes[worker, MAIN_LANE]
         passes = [place for place, op in enumerate(lane) if old.optype[op] in (FORWARD, BACKWARD)]
@@ -158,13 +158,13 @@ class _Rescheduler:
         measured = self._measured.get((worker, optype, action.microbatch))
         if measured is None:
             raise InputError(
-                f"another schedule: no {optype} of microbatch {action.microbatch} was recorded on dp_rank "
-                f"{worker // self._old.stages}, stage {stage}"
+                f"cannot change the schedule: no {optype} of microbatch {action.microbatch} was recorded on dp_rank "
+                f"{worker // self._old.stages}, stage {stage}; record all microbatches"
             )
         head = self._head[optype]
         own = head if stage == self._old.stages - 1 else 0.0
         ends = self._schedule.next_hop(action.microbatch, stage, action.chunk) is None
-        chunks = len([hop for hop in self._schedule.route(action.microbatch) if hop[0] == stage])
+        chunks = len([hop for hop in self._schedule.microbatch_route(action.microbatch) if hop[0] == stage])
         seconds = np.maximum(measured - own, 0.0) / chunks + (head if ends else 0.0)
         return np.asarray({"I": _I_SHARE, "W": 1.0 - _I_SHARE}.get(action.kind, 1.0) * seconds)
 
@@ -182,7 +182,7 @@ class _Rescheduler:
             if target[0] == source[0]:
                 self._after[user].append(op)
             else:
-                self._add_message(replica, made, source, target, microbatch, op, user)
+                self._add_message_ops(replica, made, source, target, microbatch, op, user)
         pairs = ((other, op) for op, own in enumerate(self._after) for other in own)
         serves = {other: op for other, op in pairs if self._ops[other][0] in MESSAGE_TYPES}
         for (worker, name), ops in self._lanes.items():
@@ -192,7 +192,7 @@ class _Rescheduler:
                 for before, receive in pairwise(ops):
                     self._after[receive].append(serves[before])
 
-    def _add_message(
+    def _add_message_ops(
         self, replica: int, made: str, source: Hop, target: Hop, microbatch: int, op: int, user: int
     ) -> None:
         old, kind = self._old, "forward" if made == "F" else "backward"

@@ -1,4 +1,4 @@
-"""Step of a recorded job as a graph of ops that wait for each other, in columns over ops.
+"""Graph of one step of a recorded job: ops that wait for each other, stored as arrays with one element per op.
 
 A worker has in-order lanes: "main" (compute, and the collectives that block it), one per half of messages, and one per
 kind of collective that overlaps with compute. Ops of a group begin together; each ends its own seconds after the last
@@ -16,11 +16,11 @@ from typing import Any, Literal
 import numpy as np
 
 from simcluster.base.arrays import Bools, Floats, Ints
-from simcluster.engine.explicit import ExplicitProgram
+from simcluster.engine.explicit_program import ExplicitProgram
 from simcluster.engine.run import simulate_tables
 from simcluster.engine.tables import CommunicationKind
-from simcluster.interop.replay.longest_path import LongestPath, PathTimes
-from simcluster.interop.replay.recorded_trace import COLLECTIVE_PREFIX, MESSAGE_TYPES, SCOPES
+from simcluster.interop.replay.longest_path import LongestPath, ReplayedOpTimes
+from simcluster.interop.replay.recorded_trace import COLLECTIVE_PREFIX, COLLECTIVE_SCOPES, MESSAGE_TYPES
 from simcluster.traffic.traffic import Traffic
 
 MAIN_LANE = "main"
@@ -32,10 +32,10 @@ Lane = tuple[int, str]
 
 @cache
 def is_communication_type(optype: str) -> bool:
-    """Return whether an op type is a message or a collective, whose duration depends on other ranks."""
+    """Return whether ops of a type are messages or collectives, whose durations depend on other ranks."""
     return (
         optype in MESSAGE_TYPES
-        or optype in SCOPES
+        or optype in COLLECTIVE_SCOPES
         or optype in MESSAGE_TYPES.values()
         or optype.startswith(COLLECTIVE_PREFIX)
     )
@@ -43,7 +43,7 @@ def is_communication_type(optype: str) -> bool:
 
 @dataclass(frozen=True)
 class StepGraph:
-    """Graph of the ops of one step, equal in all of ``steps``; a worker is dp_rank x ``stages`` + stage.
+    """Graph of the ops that each of several equal steps runs; worker number = dp_rank x ``stages`` + stage.
 
     ``optype`` is an op's type in the trace. ``seconds[op, step]`` is its own duration (messages and collectives: from
     the last arrival on). ``recorded_start`` and ``recorded_end`` are its recorded times, 0 if none.
@@ -54,7 +54,7 @@ class StepGraph:
     optype: tuple[str, ...]
     worker: Ints
     microbatch: Ints
-    chunk: Ints  # in the whole model; -1 for none
+    chunk: Ints  # index of the chunk in the whole model; -1 for none
     lanes: dict[Lane, tuple[int, ...]]
     after: tuple[tuple[int, ...], ...]
     groups: tuple[tuple[int, ...], ...]
@@ -77,19 +77,19 @@ class StepGraph:
 
     @cached_property
     def type_codes(self) -> tuple[tuple[str, ...], Ints]:
-        """Distinct op types, and the index of every op's type among them."""
+        """Distinct op types, and the index of each op's type among them."""
         place: dict[str, int] = {}
         codes = [place.setdefault(optype, len(place)) for optype in self.optype]
         return tuple(place), np.array(codes, dtype=np.int64)
 
-    def type_mask(self, chosen: Callable[[str], bool]) -> Bools:
-        """Return a mask of the ops whose type satisfies a predicate."""
+    def type_mask(self, matches: Callable[[str], bool]) -> Bools:
+        """Return a mask of the ops whose type satisfies a predicate function."""
         kinds, codes = self.type_codes
-        return np.array([chosen(optype) for optype in kinds], dtype=bool)[codes]
+        return np.array([matches(optype) for optype in kinds], dtype=bool)[codes]
 
     @cached_property
     def reported_types(self) -> tuple[str, ...]:
-        """Op types as reported, with one name for the two halves of a message."""
+        """Type of every op as shown in reports, where a message's send and receive share one name."""
         return tuple([MESSAGE_TYPES.get(optype, optype) for optype in self.optype])
 
     @property
@@ -97,8 +97,8 @@ class StepGraph:
         """Recorded seconds of every step, from first start to last end."""
         return np.asarray(self.recorded_end.max(axis=0) - self.recorded_start.min(axis=0))
 
-    def describe(self, op: int) -> str:
-        """Return a text for messages with an op's worker, type and microbatch."""
+    def describe_op(self, op: int) -> str:
+        """Describe an op for error messages: its worker, type and microbatch."""
         worker = int(self.worker[op])
         return f"dp_rank {worker // self.stages}, stage {worker % self.stages}: {self.optype[op]}" + (
             f", microbatch {self.microbatch[op]}" if self.microbatch[op] >= 0 else ""
@@ -109,18 +109,18 @@ OpFilter = Callable[[StepGraph], Bools]
 """A function that returns a mask of a graph's ops."""
 
 
-def comm_mask(graph: StepGraph) -> Bools:
-    """Return a mask of the ops that are messages or collectives."""
+def communication_mask(graph: StepGraph) -> Bools:
+    """Return a mask over ops that is true for messages and collectives."""
     return graph.type_mask(is_communication_type)
 
 
 def compute_mask(graph: StepGraph) -> Bools:
-    """Return a mask of the ops that keep a rank's GPU (or CPU) busy with compute."""
+    """Return a mask over ops that is true where a rank's GPU (or CPU) computes."""
     return graph.type_mask(lambda optype: not is_communication_type(optype) and optype not in (HOST, COPY))
 
 
-def filter_ops(column: Literal["types", "dp_rank", "stage", "worker"], *values: Any) -> OpFilter:
-    """Return a filter for ops with one of the given types, dp ranks, stages or workers."""
+def make_op_filter(column: Literal["types", "dp_rank", "stage", "worker"], *values: Any) -> OpFilter:
+    """Return a filter that selects ops by type, dp rank, stage or worker: those with one of the given values."""
     if column == "types":
         return lambda graph: graph.type_mask(lambda optype: MESSAGE_TYPES.get(optype, optype) in values)
     return lambda graph: np.isin(getattr(graph, column), values)
@@ -134,7 +134,7 @@ _NO_TRAFFIC = Traffic((), 0.0, 1, 0.0)
 
 
 class StepProgram:
-    """A step graph with the engine program that replays it.
+    """A step graph and the equivalent program for the event engine.
 
     ``first_ops[op]`` is the program's op at which a recorded op arrives, ``last_ops[op]`` the one that takes its time.
     """
@@ -147,32 +147,32 @@ class StepProgram:
         self._program = self._make_program()
         self._sweep = LongestPath(self._program)
 
-    def replay(self, seconds: Floats) -> PathTimes:
-        """Return the times of all ops and steps for durations [op, step], in one sweep."""
-        return self._sweep(self._program_seconds(seconds))
+    def replay(self, seconds: Floats) -> ReplayedOpTimes:
+        """Replay all steps at once with durations [op, step] (s); return the times of all ops."""
+        return self._sweep(self._program_op_seconds(seconds))
 
     def total_seconds(self, seconds: Floats) -> Floats:
-        """Return the step seconds of each case for durations [op, case], in one sweep."""
-        return self._sweep.total_seconds(self._program_seconds(seconds))
+        """Replay each column of ``seconds`` [op, column], a set of op durations; return the step times (s)."""
+        return self._sweep.total_seconds(self._program_op_seconds(seconds))
 
-    def seconds_keeping(self, kept: Bools, typical: Floats) -> Floats:
-        """Return step seconds [case, step] if only the ops ``kept`` [op, case] keep their durations."""
-        own, usual = (self._program_seconds(each) for each in np.broadcast_arrays(self.graph.seconds, typical))
+    def step_seconds_keeping(self, kept: Bools, typical: Floats) -> Floats:
+        """Return step times [column, step] (s); op durations are recorded where ``kept`` [op, column], else typical."""
+        own, usual = (self._program_op_seconds(each) for each in np.broadcast_arrays(self.graph.seconds, typical))
         chosen = np.zeros((len(own), kept.shape[1]), dtype=bool)
         chosen[self.last_ops] = kept
         cases = np.where(chosen[:, :, None], own[:, None], usual[:, None])
         return self._sweep.total_seconds(cases.reshape(len(own), -1)).reshape(kept.shape[1], -1)
 
-    def simulate_events(self, seconds: Floats, case: int) -> tuple[float, int]:
-        """Simulate one step on the event engine; return its seconds and the number of events."""
-        program = replace(self._program, seconds=self._program_seconds(seconds)[:, case].tolist())
-        found = simulate_tables(program.tables([]), "op {}".format, keeps_times=False)
+    def simulate_events(self, seconds: Floats, step: int) -> tuple[float, int]:
+        """Simulate one step on the event engine; return the step time (s) and the number of events."""
+        program = replace(self._program, seconds=self._program_op_seconds(seconds)[:, step].tolist())
+        found = simulate_tables(program.make_tables([]), "op {}".format, keeps_times=False)
         return float(found.lane_end.max()), found.events
 
-    def _program_seconds(self, of_ops: Floats) -> Floats:
-        """Return durations of the program's ops [op, case], rounded to the clock's grid."""
-        found = np.full((len(self._program.seconds), of_ops.shape[1]), -1.0)
-        found[self.last_ops] = np.round(of_ops * _TICKS_PER_SECOND) / _TICKS_PER_SECOND
+    def _program_op_seconds(self, op_seconds: Floats) -> Floats:
+        """Convert durations of graph ops to those of program ops [op, column], rounded to the clock's ticks."""
+        found = np.full((len(self._program.seconds), op_seconds.shape[1]), -1.0)
+        found[self.last_ops] = np.round(op_seconds * _TICKS_PER_SECOND) / _TICKS_PER_SECOND
         return found
 
     def _make_program(self) -> ExplicitProgram:
@@ -193,17 +193,17 @@ class StepProgram:
                 program.after[first[op]] = [last[other] for other in others]
         return program
 
-    def _add_ops(self, program: ExplicitProgram, lanes: Sequence[Sequence[int]], meeting: Ints) -> None:
-        """Add the ops of all lanes to the engine's program: two for a message or collective, else one."""
+    def _add_ops(self, program: ExplicitProgram, lanes: Sequence[Sequence[int]], rendezvous: Ints) -> None:
+        """Add the ops of all lanes to the engine's program: two per message or collective, one per other op."""
         ops = np.fromiter(chain.from_iterable(lanes), dtype=np.int64)
-        times = 1 + (meeting[ops] >= 0)
+        times = 1 + (rendezvous[ops] >= 0)
         over = np.cumsum(times)
         self.last_ops[ops] = over - 1
         self.first_ops[ops] = over - times
         count = int(times.sum())
         met = np.full(count, -1, dtype=np.int64)
         meets = ops[times > 1]
-        met[self.first_ops[meets]] = meeting[meets]
+        met[self.first_ops[meets]] = rendezvous[meets]
         program.seconds = [0.0] * count
         program.sensitivity = [-1.0] * count
         program.meeting = met.tolist()

@@ -1,4 +1,4 @@
-"""Straggler metrics of a recorded job: its slowdown, by rank, stage and op type.
+"""Straggler metrics of a recorded job: slowdown by rank, stage and op type.
 
 The what-if metrics are those of arXiv:2505.05713. T is a job's replayed time over all steps, without delays between
 ops; T_ideal the same with every op taking the typical time of its type. S = T / T_ideal. S of a group (an op type, a dp
@@ -20,19 +20,19 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from simcluster.base.arrays import Floats, Ints
-from simcluster.base.shown import Displayable
-from simcluster.interop.replay.longest_path import PathTimes
-from simcluster.interop.replay.recorded_job import Recorded
-from simcluster.interop.replay.recorded_trace import BACKWARD, FORWARD, LAUNCH_PREFIX, MESSAGE_TYPES, SCOPES
+from simcluster.base.display import Displayable
+from simcluster.interop.replay.longest_path import ReplayedOpTimes
+from simcluster.interop.replay.recorded_job import RecordedJob
+from simcluster.interop.replay.recorded_trace import BACKWARD, COLLECTIVE_SCOPES, FORWARD, LAUNCH_PREFIX, MESSAGE_TYPES
 from simcluster.interop.replay.step_graph import (
     OpFilter,
     StepGraph,
     StepProgram,
     compute_mask,
-    filter_ops,
     is_communication_type,
+    make_op_filter,
 )
-from simcluster.results.span_states import find_inside
+from simcluster.results.span_states import intervals_inside
 from simcluster.results.timeline import COLUMNS, Spans
 from simcluster.results.waits import MAX_READABLE, WaitMatrix
 
@@ -45,7 +45,7 @@ Worker = tuple[int, int]
 
 @dataclass(frozen=True)
 class StragglerCost:
-    """Cost of one group's stragglers, as mean seconds of a step.
+    """Cost of the stragglers among one group of ops, in mean seconds per step.
 
     ``without`` has the group typical and all else as recorded, ``alone`` the group as recorded and all else typical.
     ``removed`` is M, the share of the excess over T_ideal that vanishes in the former, ``added`` the share that occurs
@@ -63,7 +63,7 @@ class StragglerCost:
 
 
 @dataclass(frozen=True)
-class Straggling(Displayable):
+class StragglerMetrics(Displayable):
     """Straggler metrics of a recorded job.
 
     ``measured``, ``replayed`` and ``ideal`` are seconds of every step; ``error`` is the mean of |replayed - measured| /
@@ -87,12 +87,12 @@ class Straggling(Displayable):
 
     @property
     def by_worker(self) -> Floats:
-        """Slowdown S of every worker, as an array [dp rank, stage]."""
+        """Slowdown S caused by each worker, as an array [dp rank, stage]."""
         return np.asarray(np.minimum.outer(self.by_replica, self.by_stage))
 
     @property
     def by_step(self) -> Floats:
-        """Slowdown S of every step."""
+        """Slowdown S of every step: replayed time over ideal time."""
         return self.replayed / self.ideal
 
     def to_dict(self) -> dict[str, Any]:
@@ -120,45 +120,45 @@ class Straggling(Displayable):
         }  # fmt: skip
 
 
-def measure(job: Recorded) -> Straggling:
+def measure_stragglers(job: RecordedJob) -> StragglerMetrics:
     """Return the straggler metrics of a recorded job."""
-    replayed = job.step_seconds(lambda graph: graph.seconds)
-    ideal = job.step_seconds(job.typical_seconds)
-    types = [optype for optype in job.typical if not optype.startswith(LAUNCH_PREFIX)]
-    of_types = [filter_ops("types", optype) for optype in types]
-    of_stages = [filter_ops("stage", stage) for stage in range(job.stages)]
-    ratios = [_time_ratio(times, ideal) for times in job.seconds_keeping(*of_types, *of_stages)]
+    replayed = job.replay_step_seconds(lambda graph: graph.seconds)
+    ideal = job.replay_step_seconds(job.typical_op_seconds)
+    types = [optype for optype in job.typical_seconds_by_type if not optype.startswith(LAUNCH_PREFIX)]
+    of_types = [make_op_filter("types", optype) for optype in types]
+    of_stages = [make_op_filter("stage", stage) for stage in range(job.stages)]
+    ratios = [_total_time_ratio(times, ideal) for times in job.step_seconds_keeping(*of_types, *of_stages)]
     by_type, by_stage = dict(zip(types, ratios, strict=False)), ratios[len(types) :]
-    by_replica = [_time_ratio(times, ideal) for times in job.seconds_keeping_each_replica()]
+    by_replica = [_total_time_ratio(times, ideal) for times in job.step_seconds_by_replica()]
     worst = find_slowest_workers(np.minimum.outer(by_replica, by_stage))
 
-    def cost(group: OpFilter) -> StragglerCost:
-        found = job.seconds_keeping(lambda graph: ~group(graph), group)
+    def group_cost(group: OpFilter) -> StragglerCost:
+        found = job.step_seconds_keeping(lambda graph: ~group(graph), group)
         without, alone, actual, best = (float(times.mean()) for times in (*found, replayed, ideal))
         if actual - best < 1e-9 * best:
             return StragglerCost(without, alone, None, None)
         return StragglerCost(without, alone, (actual - without) / (actual - best), (alone - best) / (actual - best))
 
-    return Straggling(
-        steps=job.steps, measured=job.measured, replayed=replayed, ideal=ideal, slowdown=_time_ratio(replayed, ideal),
-        launch=_time_ratio(job.measured, replayed),
-        error=float(np.mean(np.abs(replayed - job.measured) / job.measured)),
+    return StragglerMetrics(
+        steps=job.steps, measured=job.measured_step_seconds, replayed=replayed, ideal=ideal,
+        slowdown=_total_time_ratio(replayed, ideal), launch=_total_time_ratio(job.measured_step_seconds, replayed),
+        error=float(np.mean(np.abs(replayed - job.measured_step_seconds) / job.measured_step_seconds)),
         by_type=dict(sorted(by_type.items(), key=lambda entry: -entry[1])), by_replica=np.array(by_replica),
         by_stage=np.array(by_stage), worst=worst,
-        worst_workers=cost(filter_ops("worker", *(dp * job.stages + stage for dp, stage in worst))),
-        last_stage=cost(filter_ops("stage", job.stages - 1)),
-        typical={optype: job.typical[optype] for optype in types},
+        worst_workers=group_cost(make_op_filter("worker", *(dp * job.stages + stage for dp, stage in worst))),
+        last_stage=group_cost(make_op_filter("stage", job.stages - 1)),
+        typical={optype: job.typical_seconds_by_type[optype] for optype in types},
     )  # fmt: skip
 
 
-def explain_slowdown(found: Straggling) -> list[str]:
-    """Return lines on how much of the slowdown the slowest workers and the last stage explain."""
+def explain_slowdown(found: StragglerMetrics) -> list[str]:
+    """Return lines that state which share of the slowdown the slowest workers and the last stage explain."""
     shares = {"the slowest 3 % of workers": found.worst_workers.removed, "the last stage": found.last_stage.removed}
     known = {who: share for who, share in shares.items() if share is not None}
     wide = max((len(who) for who in known), default=0)
     lines = [f"  slowdown explained by {who:<{wide}} {share:>7.1%}" for who, share in known.items()]
     if any(share > 1 for share in known.values()):
-        lines.append("  over 100 %: removing them beats the typical step")
+        lines.append("  over 100 %: without them steps would be shorter than typical ones")
     return lines
 
 
@@ -169,23 +169,23 @@ def find_slowest_workers(by_worker: Floats) -> tuple[Worker, ...]:
     return tuple((int(number) // by_worker.shape[1], int(number) % by_worker.shape[1]) for number in order)
 
 
-def _time_ratio(times: Floats, to: Floats) -> float:
-    return float(times.sum() / to.sum())
+def _total_time_ratio(times: Floats, reference: Floats) -> float:
+    return float(times.sum() / reference.sum())
 
 
-def rank_wait_seconds(job: Recorded) -> Floats:
-    """Return mean seconds per step that each rank waits for each other rank, as [waiting, culprit]."""
+def rank_wait_seconds(job: RecordedJob) -> Floats:
+    """Return how long each rank waits for each other rank per step: [waiting rank, awaited rank], mean (s)."""
     count = len(job.ranks)
     seconds = np.zeros((count, count))
     for part in job.programs:
         path_times = part.replay(part.graph.seconds)
         for step in range(len(part.graph.steps)):
-            seconds += _step_waits(part, path_times, step, count)
+            seconds += _step_wait_matrix(part, path_times, step, count)
     return seconds / len(job.steps)
 
 
-def labelled_wait_matrix(job: Recorded) -> WaitMatrix:
-    """Return the mean waits between ranks (or stages, if there are many ranks) as a labelled matrix."""
+def labelled_wait_matrix(job: RecordedJob) -> WaitMatrix:
+    """Return a labelled matrix of mean waits between ranks (between stages if there are many ranks)."""
     seconds = rank_wait_seconds(job)
     if len(job.ranks) <= MAX_READABLE or job.stages == 1:
         order = np.argsort(job.ranks, kind="stable")
@@ -195,13 +195,13 @@ def labelled_wait_matrix(job: Recorded) -> WaitMatrix:
 
 
 def longest_waits(matrix: Floats, count: int) -> list[tuple[int, int, float]]:
-    """Return the ``count`` longest waits as (waiting rank, awaited rank, seconds)."""
+    """Return the longest waits, each as (waiting rank, awaited rank, seconds)."""
     order = np.argsort(-matrix, axis=None, kind="stable")[:count].tolist()
     pairs = [divmod(int(number), matrix.shape[1]) for number in order]
     return [(one, other, float(matrix[one, other])) for one, other in pairs if matrix[one, other] > 0]
 
 
-def _step_waits(part: StepProgram, path_times: PathTimes, step: int, count: int) -> Floats:
+def _step_wait_matrix(part: StepProgram, path_times: ReplayedOpTimes, step: int, count: int) -> Floats:
     graph = part.graph
     arrival = path_times.ready[part.first_ops, step]
     begin, end = path_times.start[part.last_ops, step], path_times.end[part.last_ops, step]
@@ -216,28 +216,28 @@ def _step_waits(part: StepProgram, path_times: PathTimes, step: int, count: int)
     busy = np.flatnonzero(compute_mask(graph))
     waits, culprits = (np.array(ops, dtype=np.int64) for ops in (early, late))
     found = np.zeros((count, count))
-    own_waits, own_busy = _group_by_worker(graph.worker[waits], count), _group_by_worker(graph.worker[busy], count)
+    own_waits, own_busy = _split_by_worker(graph.worker[waits], count), _split_by_worker(graph.worker[busy], count)
     for worker, (mine, computed) in enumerate(zip(own_waits, own_busy, strict=True)):
         if len(mine):
             own = busy[computed]
-            exposed = _exposed_seconds(arrival[waits[mine]], arrival[culprits[mine]], begin[own], end[own])
+            exposed = _exposed_wait_seconds(arrival[waits[mine]], arrival[culprits[mine]], begin[own], end[own])
             np.add.at(found[worker], graph.worker[culprits[mine]], exposed)
     return found
 
 
-def _group_by_worker(worker: Ints, count: int) -> list[Ints]:
+def _split_by_worker(worker: Ints, count: int) -> list[Ints]:
     order = np.argsort(worker, kind="stable")
     return np.split(order, np.searchsorted(worker[order], np.arange(1, count)))
 
 
-def _exposed_seconds(low: Floats, high: Floats, begin: Floats, end: Floats) -> Floats:
-    """Return the seconds of each interval without compute, counting no instant twice."""
+def _exposed_wait_seconds(low: Floats, high: Floats, begin: Floats, end: Floats) -> Floats:
+    """Return how many seconds of each wait (``low`` to ``high``) no compute overlaps; count no instant twice."""
     order = np.lexsort((high, low))
     before = np.concatenate([[-np.inf], np.maximum.accumulate(high[order])[:-1]])
     first = np.maximum(low[order], before)
     last = np.maximum(high[order], first)
     edges = np.unique(np.concatenate([first, last, begin, end]))
-    idle = np.concatenate([[0.0], np.cumsum(np.diff(edges) * ~find_inside(edges, begin, end))])  # by each edge
+    idle = np.concatenate([[0.0], np.cumsum(np.diff(edges) * ~intervals_inside(edges, begin, end))])  # by each edge
     found = np.empty(len(low))
     found[order] = idle[np.searchsorted(edges, last)] - idle[np.searchsorted(edges, first)]
     return found
@@ -250,8 +250,8 @@ _TYPE_KINDS = {
 }  # fmt: skip
 
 
-class OpLabel(NamedTuple):
-    """Stream, kind, name, layer, process group and bytes of an op in the timeline."""
+class TimelineLabel(NamedTuple):
+    """Label of an op in the timeline: stream, kind, name, layer, process group and bytes."""
 
     stream: str
     kind: str
@@ -261,28 +261,28 @@ class OpLabel(NamedTuple):
     bytes: float = 0.0
 
 
-def replayed_spans(job: Recorded) -> Spans:
-    """Return a span per recorded op with its replayed times, step after step.
+def replayed_spans(job: RecordedJob) -> Spans:
+    """Return a timeline span for each recorded op, with its replayed times, step by step.
 
     ``ready`` is the worker's arrival, ``start`` that of the last member of the op's group. ``name`` is the type in the
     trace, ``chunk`` the chunk of the stage.
     """
 
-    def names(graph: StepGraph, op: int) -> OpLabel | None:
+    def label_op(graph: StepGraph, op: int) -> TimelineLabel | None:
         optype = graph.optype[op]
         if optype.startswith(LAUNCH_PREFIX):
             return None
         if optype in MESSAGE_TYPES:
-            return OpLabel("pp", optype.rpartition("-")[2], optype)
+            return TimelineLabel("pp", optype.rpartition("-")[2], optype)
         kind = _TYPE_KINDS.get(optype, "all_reduce" if is_communication_type(optype) else "other")
-        return OpLabel(_SCOPE_STREAMS[SCOPES[optype]] if optype in SCOPES else "compute", kind, optype)
+        return TimelineLabel(_SCOPE_STREAMS.get(COLLECTIVE_SCOPES.get(optype, ""), "compute"), kind, optype)
 
-    return label_replayed_spans(job, names)
+    return make_labelled_spans(job, label_op)
 
 
-def label_replayed_spans(job: Recorded, names: Callable[[Any, int], OpLabel | None]) -> Spans:
-    """Return the replayed spans of a job's ops that ``names`` labels, step after step."""
-    times = job.step_seconds(lambda graph: graph.seconds)
+def make_labelled_spans(job: RecordedJob, names: Callable[[Any, int], TimelineLabel | None]) -> Spans:
+    """Return a job's replayed spans, step by step; ops for which ``names`` returns None are omitted."""
+    times = job.replay_step_seconds(lambda graph: graph.seconds)
     begins = dict(zip(job.steps, np.cumsum(times) - times, strict=True))
     words = {"": 0}
     parts: list[dict[str, Any]] = []
@@ -290,7 +290,7 @@ def label_replayed_spans(job: Recorded, names: Callable[[Any, int], OpLabel | No
         graph, path_times = part.graph, part.replay(part.graph.seconds)
         shown = {op: found for op in range(len(graph)) if (found := names(graph, op)) is not None}
         ops = np.array(list(shown), dtype=np.int64)
-        named: dict[str, Any] = dict(zip(OpLabel._fields, zip(*shown.values(), strict=True), strict=True))
+        named: dict[str, Any] = dict(zip(TimelineLabel._fields, zip(*shown.values(), strict=True), strict=True))
         for column in ("stream", "kind", "name", "group"):
             named[column] = [words.setdefault(text, len(words)) for text in named[column]]
         columns = named | {

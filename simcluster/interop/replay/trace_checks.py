@@ -1,4 +1,4 @@
-"""Checks and repairs of a recorded trace before its replay, and of its workers' clocks.
+"""Checks and repairs of a recorded trace before the replay, including corrections of worker clocks.
 
 What can be repaired without guessing times is repaired, with a note on what was assumed. Notes also report what makes a
 trace doubtful although it can be replayed: missing ranks, units. If a message ends before its send begins, every
@@ -18,68 +18,68 @@ from simcluster.base.errors import InputError
 from simcluster.base.units import format_seconds
 from simcluster.interop.replay.recorded_trace import (
     BACKWARD,
+    COLLECTIVE_SCOPES,
     FORWARD,
     GRADIENT_NORM,
     MESSAGE_TYPES,
-    SCOPES,
     WEIGHT_GRADIENT,
-    Trace,
+    RecordedTrace,
 )
 from simcluster.interop.replay.step_graph import StepGraph, is_communication_type
 
-_KNOWN_TYPES = (FORWARD, BACKWARD, WEIGHT_GRADIENT, GRADIENT_NORM, "optimizer", "gc", *MESSAGE_TYPES, *SCOPES)
-_COUNTED_TYPES = (FORWARD, BACKWARD, WEIGHT_GRADIENT, GRADIENT_NORM, "optimizer", *MESSAGE_TYPES, *SCOPES)
+_COUNTED_TYPES = (FORWARD, BACKWARD, WEIGHT_GRADIENT, GRADIENT_NORM, "optimizer", *MESSAGE_TYPES, *COLLECTIVE_SCOPES)
+_KNOWN_TYPES = (*_COUNTED_TYPES[:5], "gc", *_COUNTED_TYPES[5:])
 _REMEDY = "Skip the step (--steps), or record it again"
 _MAX_SECONDS = 1e12  # 30,000 years: a damaged number, whose sums would be infinite
 _MAX_PASS_SECONDS = 60.0  # longest plausible forward of a microbatch (s); beyond it the unit is doubtful
 
 
-def check_trace(trace: Trace, steps: Sequence[int] | None = None) -> tuple[Trace, list[str]]:
-    """Return the trace, limited to ``steps``, and notes on what was repaired or assumed.
+def check_trace(trace: RecordedTrace, steps: Sequence[int] | None = None) -> tuple[RecordedTrace, list[str]]:
+    """Check and repair a recorded trace; return the selected steps, and notes on all assumptions.
 
     Raises InputError for what makes a replay meaningless: no ops, invalid times, a worker that is missing throughout, a
     duplicate op. Steps that lack a worker are skipped, with a note.
     """
     if not len(trace):
         raise InputError(
-            f"trace {trace.name!r} has no rows: nothing was recorded, or the file was cut; record it again"
+            f"trace {trace.name!r} has no rows: nothing was recorded, or the file is truncated; record it again"
         )
     notes: list[str] = []
     if steps is not None:
         require_steps(f"trace {trace.name!r}", steps, np.unique(trace.step).tolist())
         trace = trace.select_rows(np.isin(trace.step, list(steps)))
-    _refuse_bad_rows(trace)
+    _reject_bad_rows(trace)
     _require_all_workers(trace)
     trace = _skip_incomplete_steps(trace, notes)
-    _refuse_duplicates(trace)
-    _require_both_passes(trace)
+    _reject_duplicate_ops(trace)
+    _require_both_pass_types(trace)
     notes += _missing_rank_notes(trace)
-    passes = trace.duration[trace.is_type([FORWARD])]
+    passes = trace.duration[trace.type_mask([FORWARD])]
     if len(passes) and float(np.median(passes)) > _MAX_PASS_SECONDS:
         notes.append(
             f"a forward takes {float(np.median(passes)):,.0f} s (median): start_ts and duration are assumed to be "
-            "seconds; divide them first if they are milliseconds or microseconds"
+            "seconds; convert them first if they are milliseconds or microseconds"
         )
-    if strange := _unknown_types(trace):
+    if strange := _find_unknown_types(trace):
         notes.append(
-            f"unknown op types: {', '.join(strange)}; treated as local work of their worker, in recorded order"
+            f"unknown op types: {', '.join(strange)}; they count as compute of their worker, in recorded order"
         )
     return trace, notes
 
 
-def require_steps(name: str, steps: Sequence[int], there: Collection[int]) -> None:
+def require_steps(name: str, steps: Sequence[int], recorded: Collection[int]) -> None:
     """Raise InputError if the trace lacks one of the requested steps."""
-    missing = [step for step in steps if step not in there]
+    missing = [step for step in steps if step not in recorded]
     if missing:
-        known = ", ".join(map(str, list(there)[:12])) + (", ..." if len(there) > 12 else "")
+        known = ", ".join(map(str, list(recorded)[:12])) + (", ..." if len(recorded) > 12 else "")
         raise InputError(f"steps: {name} has no step {missing[0]}; choose from: {known}")
 
 
-def _unknown_types(trace: Trace) -> list[str]:
-    return [word for word in trace.words if word not in _KNOWN_TYPES and trace.is_type([word]).any()]
+def _find_unknown_types(trace: RecordedTrace) -> list[str]:
+    return [word for word in trace.optype_names if word not in _KNOWN_TYPES and trace.type_mask([word]).any()]
 
 
-def _refuse_bad_rows(trace: Trace) -> None:
+def _reject_bad_rows(trace: RecordedTrace) -> None:
     negative = f"duration {{:g}} s is negative; an op ends after it begins.  {_REMEDY}"
     rules = (
         (~(np.abs(trace.start_ts) < _MAX_SECONDS), f"start_ts is not a number of seconds.  {_REMEDY}"),
@@ -98,7 +98,7 @@ def _refuse_bad_rows(trace: Trace) -> None:
             raise InputError(f"trace {trace.name!r}, {trace.describe(first)}{more}: {what}")
 
 
-def _require_all_workers(trace: Trace) -> None:
+def _require_all_workers(trace: RecordedTrace) -> None:
     replicas, stages = trace.replicas, trace.stages
     if replicas * stages > len(trace):  # no table of missing ones: a damaged number may be 2^62
         largest = int(np.argmax(trace.dp_rank if replicas > stages else trace.stage))
@@ -118,8 +118,8 @@ def _require_all_workers(trace: Trace) -> None:
         )
 
 
-def _skip_incomplete_steps(trace: Trace, notes: list[str]) -> Trace:
-    stages, worker = trace.stages, trace.worker
+def _skip_incomplete_steps(trace: RecordedTrace, notes: list[str]) -> RecordedTrace:
+    stages, worker = trace.stages, trace.worker_numbers
     steps, position = np.unique(trace.step, return_inverse=True)
     there = np.zeros((len(steps), int(worker.max()) + 1), dtype=bool)
     there[position, worker] = True
@@ -130,16 +130,16 @@ def _skip_incomplete_steps(trace: Trace, notes: list[str]) -> Trace:
     step, missing = steps[lacking], int(np.flatnonzero(~there[lacking])[0])
     where = f"step {step} has no row of dp_rank {missing // stages}, stage {missing % stages}"
     if not whole.any():
-        raise InputError(f"trace {trace.name!r}: {where}, and no step has all workers; nothing can be replayed")
+        raise InputError(f"trace {trace.name!r}: {where}; no step has all workers: record all in each step")
     left = f"{int((~whole).sum())} of {len(steps)} steps are skipped: {', '.join(map(str, steps[~whole]))}"
     notes.append(f"{where}; {left}")
     return trace.select_rows(whole[position])
 
 
-def _require_both_passes(trace: Trace) -> None:
+def _require_both_pass_types(trace: RecordedTrace) -> None:
     for optype, other in ((FORWARD, BACKWARD), (BACKWARD, FORWARD)):
-        if trace.is_type([other]).any() and not trace.is_type([optype]).any():
-            strange = _unknown_types(trace)
+        if trace.type_mask([other]).any() and not trace.type_mask([optype]).any():
+            strange = _find_unknown_types(trace)
             named = f" (is it called {strange[0]!r} there?)" if strange else ""
             raise InputError(
                 f"trace {trace.name!r} has {other} but no {optype}{named}; every trace needs both: name the ops as the "
@@ -147,7 +147,7 @@ def _require_both_passes(trace: Trace) -> None:
             )
 
 
-def _refuse_duplicates(trace: Trace) -> None:
+def _reject_duplicate_ops(trace: RecordedTrace) -> None:
     keys = (trace.step, trace.dp_rank, trace.stage, trace.optype, trace.seq_id, trace.mc)
     order = np.lexsort(keys[::-1])
     same: Bools = np.asarray((np.diff(np.stack(keys)[:, order], axis=1) == 0).all(axis=0))
@@ -156,19 +156,19 @@ def _refuse_duplicates(trace: Trace) -> None:
         first, second = sorted((int(order[place]), int(order[place + 1])))
         raise InputError(
             f"trace {trace.name!r}, {trace.describe(second)}: duplicate of the op in row {trace.row[first]}; step, "
-            "dp_rank, stage, optype, seq_id and mc together must identify one op"
+            "dp_rank, stage, optype, seq_id and mc together must identify one op: remove a row"
         )
 
 
-def refuse_uneven_replicas(trace: Trace) -> None:
-    """Raise InputError if replicas run different ops, or stages differ in their collectives by step.
+def reject_unequal_replicas(trace: RecordedTrace) -> None:
+    """Raise InputError if replicas run different ops, or if a step lacks a collective that most steps have.
 
     This finds lost rows that leave nothing unmatched: one of two members of an embedding's all-reduce.
     """
     steps, step = np.unique(trace.step, return_inverse=True)
     replicas, stages = trace.replicas, trace.stages
     for optype in _COUNTED_TYPES:
-        ops = np.flatnonzero(trace.is_type([optype]))
+        ops = np.flatnonzero(trace.type_mask([optype]))
         place = np.ravel_multi_index((step[ops], trace.dp_rank[ops], trace.stage[ops]), (len(steps), replicas, stages))
         counts = np.bincount(place, minlength=len(steps) * replicas * stages).reshape(len(steps), replicas, stages)
         wrong = np.argwhere(counts != np.median(counts, axis=1, keepdims=True).round())
@@ -180,13 +180,13 @@ def refuse_uneven_replicas(trace: Trace) -> None:
             same = (step[ops] == number) & (trace.stage[ops] == stage) & (trace.dp_rank[ops] == more)
             last = ops[np.flatnonzero(same)[np.argsort(trace.seq_id[ops][same])[-1]]]
             raise InputError(
-                f"trace {trace.name!r}, {trace.describe(int(last))}: dp_rank {more} has {own[more]} {optype} in this "
-                f"step and stage, dp_rank {fewer} {own[fewer]}; replicas run the same ops, so a row is missing, "
-                f"or belongs to another step.  {_REMEDY}"
+                f"trace {trace.name!r}, {trace.describe(int(last))}: dp_rank {more} has {own[more]} {optype} ops in "
+                f"this step and stage, but dp_rank {fewer} has {own[fewer]}; replicas run the same ops, so a row is "
+                f"missing, or belongs to another step.  {_REMEDY}"
             )
         there = counts.sum(axis=1) > 0
         some = np.argwhere(there != (there.mean(axis=0) > 0.5))
-        if len(some) and optype in SCOPES:
+        if len(some) and optype in COLLECTIVE_SCOPES:
             number, stage = some[0].tolist()
             has, others = ("a", "none") if there[number, stage] else ("no", "one")
             raise InputError(
@@ -195,9 +195,9 @@ def refuse_uneven_replicas(trace: Trace) -> None:
             )
 
 
-def _missing_rank_notes(trace: Trace) -> list[str]:
+def _missing_rank_notes(trace: RecordedTrace) -> list[str]:
     replicas, stages = trace.replicas, trace.stages
-    between = [optype for optype, scope in SCOPES.items() if scope == "replicas" and trace.is_type([optype]).any()]
+    between = [op for op, scope in COLLECTIVE_SCOPES.items() if scope == "replicas" and trace.type_mask([op]).any()]
     if replicas == 1 and between:
         return [
             f"only one dp rank is recorded, and it runs {', '.join(between)}: waiting for other dp ranks is "
@@ -217,7 +217,7 @@ def _missing_rank_notes(trace: Trace) -> list[str]:
     if room <= there:
         return []
     return [
-        f"rank numbers leave room for {room} {what}, and {there} are recorded: the replay assumes that the "
+        f"rank numbers suggest {room} {what}, but only {there} are recorded: the replay assumes that the "
         "job had no others"
     ]
 
@@ -226,22 +226,22 @@ _TOLERANCE = 1e-3  # seconds by which a member may end before the last arrival: 
 _MAX_ROUNDS = 50
 
 
-def add_transfer_seconds(graphs: Sequence[StepGraph], name: str) -> tuple[tuple[StepGraph, ...], list[str]]:
-    """Return the step graphs with the duration of every op, and notes on assumptions about clocks.
+def set_op_seconds(graphs: Sequence[StepGraph], name: str) -> tuple[tuple[StepGraph, ...], list[str]]:
+    """Compute the duration of every op; return the updated step graphs, and notes on assumptions about clocks.
 
     Raises InputError if a message ends before it begins and no clock shift explains it.
     """
     notes: list[str] = []
-    found = [_recorded_op_seconds(graph) for graph in graphs]
-    if min(_most_negative(seconds) for seconds in found) < -_TOLERANCE:
-        shifts = _clock_shifts(graphs)
+    found = [_compute_op_seconds(graph) for graph in graphs]
+    if min(_min_or_zero(seconds) for seconds in found) < -_TOLERANCE:
+        shifts = _estimate_clock_shifts(graphs)
         late = [shifts[graph.worker][:, None] for graph in graphs]
         graphs = [
             replace(graph, recorded_start=graph.recorded_start - by, recorded_end=graph.recorded_end - by)
             for graph, by in zip(graphs, late, strict=True)
         ]
-        found = [_recorded_op_seconds(graph) for graph in graphs]
-        _refuse_negative_seconds(graphs, found, name)
+        found = [_compute_op_seconds(graph) for graph in graphs]
+        _reject_negative_seconds(graphs, found, name)
         stages = graphs[0].stages
         worker = int(np.argmax(np.abs(shifts)))
         notes.append(
@@ -253,23 +253,23 @@ def add_transfer_seconds(graphs: Sequence[StepGraph], name: str) -> tuple[tuple[
         )
     negative = sum(int((seconds < 0).sum()) for seconds in found)
     if negative:
-        worst = min(range(len(graphs)), key=lambda k: _most_negative(found[k]))
+        worst = min(range(len(graphs)), key=lambda k: _min_or_zero(found[k]))
         op, step = np.unravel_index(int(np.argmin(found[worst])), found[worst].shape)
         notes.append(
             f"{negative} collectives or messages end before their last member begins, by up to "
-            f"{-_most_negative(found[worst]) * 1e6:.0f} us (step {graphs[worst].steps[step]}, "
-            f"{graphs[worst].describe(int(op))}): clocks differ by that much; assumed that they took no time"
+            f"{-_min_or_zero(found[worst]) * 1e6:.0f} us (step {graphs[worst].steps[step]}, "
+            f"{graphs[worst].describe_op(int(op))}): clocks differ by that much; these take 0 s in the replay"
         )
     made = (replace(graph, seconds=np.maximum(seconds, 0.0)) for graph, seconds in zip(graphs, found, strict=True))
     return tuple(made), notes
 
 
-def _most_negative(seconds: Floats) -> float:
+def _min_or_zero(seconds: Floats) -> float:
     return float(seconds.min(initial=0.0))
 
 
-def _recorded_op_seconds(graph: StepGraph) -> Floats:
-    """Return the duration (s) of every op; both halves of a message take the receiver's."""
+def _compute_op_seconds(graph: StepGraph) -> Floats:
+    """Return the duration (s) of every op; a send is given the duration of its receive."""
     seconds = graph.recorded_end - graph.recorded_start
     receives = graph.type_mask(lambda optype: optype.endswith("-recv"))
     of_size: dict[int, list[tuple[int, ...]]] = defaultdict(list)
@@ -283,8 +283,8 @@ def _recorded_op_seconds(graph: StepGraph) -> Floats:
     return seconds
 
 
-def _clock_shifts(graphs: Sequence[StepGraph]) -> Floats:
-    """Return how far (s) each worker's clock is ahead, if the members of a collective end together."""
+def _estimate_clock_shifts(graphs: Sequence[StepGraph]) -> Floats:
+    """Estimate how far (s) each worker's clock is ahead, assuming that all ranks end a collective together."""
     ends: dict[int, list[tuple[Ints, Floats]]] = defaultdict(list)  # worker -> (peers, own end - each peer's)
     for graph in graphs:
         for group in graph.groups:
@@ -306,12 +306,12 @@ def _clock_shifts(graphs: Sequence[StepGraph]) -> Floats:
     return shifts
 
 
-def _refuse_negative_seconds(graphs: Sequence[StepGraph], found: Sequence[Floats], name: str) -> None:
+def _reject_negative_seconds(graphs: Sequence[StepGraph], found: Sequence[Floats], name: str) -> None:
     for graph, seconds in zip(graphs, found, strict=True):
         op, step = np.unravel_index(int(np.argmin(seconds)), seconds.shape)
         if seconds[op, step] < -_TOLERANCE and is_communication_type(graph.optype[op]):
             raise InputError(
-                f"trace {name!r}, step {graph.steps[step]}, {graph.describe(int(op))}: ends "
+                f"trace {name!r}, step {graph.steps[step]}, {graph.describe_op(int(op))}: ends "
                 f"{-seconds[op, step] * 1e3:.3g} ms before its last member begins, and no constant shift of the "
                 "workers' clocks explains it; align the clocks when recording (one clock per node, or an offset per "
                 "step), or skip the step (--steps)"

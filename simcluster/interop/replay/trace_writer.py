@@ -1,4 +1,4 @@
-"""Writer of simulated runs as recorded traces, to test the replay on runs with known causes.
+"""Writer of simulated runs as recorded traces, to test the replay on stragglers that are known.
 
 A worker is recorded by its first tensor- and context-parallel rank; its passes include the collectives inside them.
 """
@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from simcluster.base.written import open_atomic
-from simcluster.documents.argument_types import checked
-from simcluster.documents.packed import import_pyarrow
-from simcluster.interop.replay import Straggling, load_trace, measure, recorded
+from simcluster.base.atomic_files import open_atomic
+from simcluster.documents.argument_types import check_arguments
+from simcluster.documents.compressed_files import import_pyarrow
+from simcluster.interop.replay import StragglerMetrics, build_recorded_job, load_recorded_job, measure_stragglers
 from simcluster.interop.replay.recorded_trace import (
     BACKWARD,
     BLOCKING_METADATA,
@@ -24,16 +24,16 @@ from simcluster.interop.replay.recorded_trace import (
     FORWARD,
     METADATA_KEY,
     WEIGHT_GRADIENT,
-    Trace,
-    trace_of,
+    RecordedTrace,
+    trace_from_columns,
 )
-from simcluster.planning.parallel import Plan
+from simcluster.planning.rank_grid import ParallelPlan
 from simcluster.results.result import Result
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from simcluster.results.played import Run
+    from simcluster.results.simulated_run import Run
 
 _PASS_TYPES = {"forward": FORWARD, "weight_grad": WEIGHT_GRADIENT}
 _COLLECTIVES = {
@@ -41,28 +41,28 @@ _COLLECTIVES = {
     ("dp", "all_reduce"): "grads-all-reduce",
 }  # fmt: skip
 _TYPE_OF_NAME = {"embedding_gradients": "embedding-grads-all-reduce", "gradient_norm": "optimizer-clip-main-grad"}
-ChunkPlace = Callable[[int, int, int], int]
+ChunkPositionFunction = Callable[[int, int, int], int]
 """(microbatch, stage, chunk) -> the chunk's position in the model."""
 _PassTimes = dict[tuple[int, str, int, int], tuple[float, float]]
 """Start and end by step, type, microbatch and chunk."""
 
 
-def write_trace(result: Result, path: str | Path) -> None:
+def write_recorded_trace(result: Result, path: str | Path) -> None:
     """Write a simulated result as a recorded trace (Parquet); raise InputError if pyarrow is missing."""
-    save_trace(trace_of_result(result, Path(path).stem), path)
+    save_recorded_trace(recorded_trace_of_result(result, Path(path).stem), path)
 
 
-def trace_of_result(result: Result, name: str) -> Trace:
-    """Return a simulated result as a recorded trace."""
+def recorded_trace_of_result(result: Result, name: str) -> RecordedTrace:
+    """Convert a simulated result to a recorded trace."""
     job, blocking = result.job, not result.scenario.overlap.pipeline
-    return trace_of_run(result, job.plan, job.schedule.virtual_stage, blocking=blocking, name=name)
+    return recorded_trace_of_run(result, job.plan, job.schedule.virtual_stage, blocking=blocking, name=name)
 
 
-def save_trace(trace: Trace, path: str | Path) -> None:
+def save_recorded_trace(trace: RecordedTrace, path: str | Path) -> None:
     """Write a recorded trace as a Parquet file; raise InputError if pyarrow is missing or writing fails."""
     arrow, parquet = import_pyarrow(path, "write")
     columns = {name: getattr(trace, name) for name in COLUMNS if name != "optype"}
-    columns["optype"] = [trace.words[code] for code in trace.optype]
+    columns["optype"] = [trace.optype_names[code] for code in trace.optype]
     table = arrow.table({name: columns[name] for name in COLUMNS})
     if trace.blocking:
         table = table.replace_schema_metadata({METADATA_KEY: json.dumps(BLOCKING_METADATA)})
@@ -70,23 +70,23 @@ def save_trace(trace: Trace, path: str | Path) -> None:
         parquet.write_table(table, file)
 
 
-def trace_of_run(
-    run: Run, plan: Plan, place: ChunkPlace | None = None, *, blocking: bool = False, name: str = ""
-) -> Trace:
-    """Return a simulated run as a recorded trace; ``blocking`` sends block the sender.
+def recorded_trace_of_run(
+    run: Run, plan: ParallelPlan, locate: ChunkPositionFunction | None = None, *, blocking: bool = False, name: str = ""
+) -> RecordedTrace:
+    """Convert a simulated run to a recorded trace; with ``blocking``, each send blocks the worker.
 
-    ``place`` maps a stage's chunk to its position in the model (default: a loop over stages).
+    ``locate`` maps a stage's chunk to its position in the model (default: a loop over stages).
     """
     import pandas as pd
 
-    located = place or (lambda microbatch, stage, chunk: chunk * plan.pp + stage)
+    located = locate or (lambda microbatch, stage, chunk: chunk * plan.pp + stage)
     known: dict[int, pd.DataFrame] = {}  # by the simulated rank that represents others
     parts = []
     for stage, dp in np.ndindex(plan.pp, plan.dp):
         rank = int(plan.grid[stage, dp, 0, 0])
-        simulated = run.simulated_for(rank)
+        simulated = run.representative_of(rank)
         if simulated not in known:
-            known[simulated] = _trace_rows(run.timeline_of(rank))
+            known[simulated] = _make_trace_rows(run.timeline_of(rank))
         parts.append(known[simulated].assign(dp_rank=dp, stage=stage, rank=rank))
     table = pd.concat(parts, ignore_index=True)
     passes = (table["mb_id"] >= 0) & table["optype"].isin([FORWARD, BACKWARD])
@@ -96,10 +96,10 @@ def trace_of_run(
     table["mb_id"] = table["mb_id"].where(passes, -1)
     table["duration"] = table["end"] - table["start_ts"]
     table["start_ts"] -= table.groupby("step")["start_ts"].transform("min")
-    return trace_of({name: table[name] for name in COLUMNS}, name=name, blocking=blocking)
+    return trace_from_columns({name: table[name] for name in COLUMNS}, name=name, blocking=blocking)
 
 
-def _trace_rows(spans: pd.DataFrame) -> pd.DataFrame:
+def _make_trace_rows(spans: pd.DataFrame) -> pd.DataFrame:
     import pandas as pd
 
     passes: _PassTimes = {}
@@ -117,7 +117,7 @@ def _trace_rows(spans: pd.DataFrame) -> pd.DataFrame:
         if span.stream in ("tp", "cp", "ep") and span.microbatch >= 0:
             _extend_pass(passes, span)
         else:
-            others.append(_row_outside_passes(span, passes))
+            others.append(_make_row_outside_passes(span, passes))
     rows = [(step, optype, *times, chunk, number, times[0]) for (step, optype, number, chunk), times in passes.items()]
     table = pd.DataFrame(
         [*rows, *others], columns=["step", "optype", "start_ts", "end", "mc", "mb_id", "order"]
@@ -126,7 +126,7 @@ def _trace_rows(spans: pd.DataFrame) -> pd.DataFrame:
 
 
 def _extend_pass(passes: _PassTimes, span: Any) -> None:
-    """Extend the pass that contains a collective, or else the next one, to include the collective."""
+    """Extend the pass that contains a collective, or else the next pass, so that it includes the collective."""
     keys = [(span.step, phase, span.microbatch, span.chunk) for phase in (FORWARD, BACKWARD, WEIGHT_GRADIENT)]
     known, times = [key for key in keys if key in passes], passes.__getitem__
     inside = [key for key in known if times(key)[0] <= span.ready <= times(key)[1]]
@@ -136,8 +136,8 @@ def _extend_pass(passes: _PassTimes, span: Any) -> None:
         passes[key] = min(times(key)[0], span.ready), max(times(key)[1], span.end)
 
 
-def _row_outside_passes(span: Any, passes: _PassTimes) -> tuple[object, ...]:
-    """Return the trace row of a message, a collective, or another op that belongs to no pass."""
+def _make_row_outside_passes(span: Any, passes: _PassTimes) -> tuple[object, ...]:
+    """Return the trace row of an op that belongs to no pass, such as a message or a collective."""
     if span.kind in ("send", "recv"):
         kind, phase = ("forward", FORWARD) if span.name == "activation" else ("backward", BACKWARD)
         order, _ = passes.get((span.step, phase, span.microbatch, span.chunk), (span.ready, 0.0))
@@ -148,29 +148,29 @@ def _row_outside_passes(span: Any, passes: _PassTimes) -> tuple[object, ...]:
     return span.step, optype.replace("_", "-"), span.ready, span.end, -1, -1, span.ready
 
 
-class TraceEstimator:
-    """Stragglers of a simulated run, estimated from its trace alone as for a real job."""
+class StragglerEstimator:
+    """Estimator of straggler metrics from a simulated run's trace, as if the trace were of a real job."""
 
     def __init__(self, result: Result, name: str) -> None:
-        self._recorded = recorded(trace_of_result(result, name))
+        self._recorded = build_recorded_job(recorded_trace_of_result(result, name))
 
     @cached_property
-    def straggling(self) -> Straggling:
+    def metrics(self) -> StragglerMetrics:
         """Straggler metrics estimated from the run's trace."""
-        return measure(self._recorded)
+        return measure_stragglers(self._recorded)
 
-    def share_without(self, workers: Sequence[int]) -> float:
-        """Return the share of the run's time that remains if the workers' ops take typical times."""
-        (without,) = self._recorded.seconds_keeping(lambda graph: ~np.isin(graph.worker, workers))
-        return float(without.sum() / self.straggling.replayed.sum())
+    def time_share_without(self, workers: Sequence[int]) -> float:
+        """Return the share of the run's time that remains if the given workers' ops take typical times."""
+        (without,) = self._recorded.step_seconds_keeping(lambda graph: ~np.isin(graph.worker, workers))
+        return float(without.sum() / self.metrics.replayed.sum())
 
 
-@checked
-def replay_trace(job: str | Path | Result, steps: Sequence[int] | None = None) -> Straggling:
-    """Replay a recorded job (a Parquet file; or a result, as its trace) and return its straggler metrics.
+@check_arguments
+def replay_trace(job: str | Path | Result, steps: Sequence[int] | None = None) -> StragglerMetrics:
+    """Replay a recorded trace (a Parquet file, or the trace of a result) and return straggler metrics.
 
     ``steps`` are those to read (default: all). Raises InputError, naming the row, for a trace that cannot be replayed.
     """
     if isinstance(job, str | Path):
-        return measure(load_trace(job, steps))
-    return measure(recorded(trace_of_result(job, job.scenario.name), steps))
+        return measure_stragglers(load_recorded_job(job, steps))
+    return measure_stragglers(build_recorded_job(recorded_trace_of_result(job, job.scenario.name), steps))

@@ -1,4 +1,4 @@
-"""Assignment of recorded collectives to the parallel axes (dp, tp, pp, cp, ep) of a scenario."""
+"""Assignment of recorded collectives to a scenario's parallel axes (dp, tp, pp, cp, ep)."""
 
 from __future__ import annotations
 
@@ -19,26 +19,26 @@ _MAX_ROUNDS = 8
 
 
 class AxisFinder:
-    """Lookup of the parallel axis of recorded collectives, by the group's name, members or description.
+    """Finder of a recorded collective's parallel axis, by its group's name, members or description.
 
     If the trace has none of these, by the number of calls of each kind in the group (a stream).
     """
 
     def __init__(self, result: Result, job: ProfiledJob) -> None:
         self._result, self._ranks = result, [rank for rank in job.ranks if rank < result.facts.ranks]
-        self._recorded_calls = _count_unknown_calls(job)
-        self._planned, self._groups = self._count_planned_calls(), self._list_simulated_groups()
+        self._recorded_calls = _count_calls_of_unknown_groups(job)
+        self._planned, self._groups = self._count_simulated_calls(), self._list_simulated_groups()
         self._assigned: dict[int, dict[str, str]] = {}
         self._known: dict[tuple[object, ...], str] = {}
 
     def find_axis(self, comm: CommCall, rank: int) -> str:
         """Return the parallel axis of a rank's recorded collective."""
-        key = comm.kind, comm.group, comm.what, comm.ranks, rank
+        key = comm.kind, comm.group, comm.group_text, comm.ranks, rank
         if key not in self._known:
-            self._known[key] = self._search_axis(comm, rank)
+            self._known[key] = self._find_unknown_axis(comm, rank)
         return self._known[key]
 
-    def _search_axis(self, comm: CommCall, rank: int) -> str:
+    def _find_unknown_axis(self, comm: CommCall, rank: int) -> str:
         groups = self._groups.get(rank, ())
         by_name = [axis for axis, _, name, members in groups if (name, members) == (comm.group, comm.ranks)]
         if by_name:
@@ -53,12 +53,12 @@ class AxisFinder:
         if described:
             return described
         if rank not in self._assigned:  # give groups of unknown members the axes whose simulated calls they match
-            planned = self._planned.get(self._result.simulated_for(rank) if rank in self._ranks else -1, {})
+            planned = self._planned.get(self._result.representative_of(rank) if rank in self._ranks else -1, {})
             own = {name: counts for (of, name), counts in self._recorded_calls.items() if of == rank}
             self._assigned[rank] = _assign_groups_to_axes(own, planned)
         return self._assigned[rank].get(comm.group, "dp")
 
-    def _count_planned_calls(self) -> dict[int, dict[str, dict[str, float]]]:
+    def _count_simulated_calls(self) -> dict[int, dict[str, dict[str, float]]]:
         spans, words = self._result.spans, self._result.spans.words
         found: dict[int, dict[str, dict[str, float]]] = {}
         columns = np.stack([spans.rank, spans.stream, spans.kind], 1)
@@ -71,7 +71,7 @@ class AxisFinder:
         return found
 
     def _list_simulated_groups(self) -> dict[int, list[tuple[str, str, str, tuple[int, ...]]]]:
-        """Return axis, kind, group name and members of every rank's simulated collectives."""
+        """Return, for every rank, the axis, kind, group name and members of its simulated collectives."""
         spans, words = self._result.spans, self._result.spans.words
         communicators, first = self._result.folding.communicators, self._result.ranks.start
         calls: dict[int, list[list[str]]] = {}
@@ -80,23 +80,23 @@ class AxisFinder:
             calls.setdefault(rank, []).append([words[code] for code in call])
         found: dict[int, list[tuple[str, str, str, tuple[int, ...]]]] = {rank: [] for rank in self._ranks}
         for rank, own in found.items():
-            for stream, kind, group in calls.get(self._result.simulated_for(rank), ()):
+            for stream, kind, group in calls.get(self._result.representative_of(rank), ()):
                 if stream in EXPOSED and group:
                     axis = group.rstrip("0123456789")
-                    members = communicators.ranks(communicators.number(axis, first + rank))
+                    members = communicators.member_ranks(communicators.find_communicator(axis, first + rank))
                     name = communicators.group_name(axis, first + rank)
                     own.append((stream, kind, name, tuple(each - first for each in members)))
         return found
 
 
-def _assign_groups_to_axes(groups: Mapping[str, CallCounts], planned: Mapping[str, CallCounts]) -> dict[str, str]:
-    """Return the parallel axis whose simulated calls fit best, for each group of unknown members."""
+def _assign_groups_to_axes(groups: Mapping[str, CallCounts], simulated: Mapping[str, CallCounts]) -> dict[str, str]:
+    """Assign each group whose members are unknown to the parallel axis with the most similar simulated calls."""
     found: dict[str, str] = {}
 
-    def apart(group: str, axis: str) -> float:
+    def sum_call_differences(group: str, axis: str) -> float:
         total = 0.0
         dealt = {**found, group: axis}
-        for each, there in planned.items():
+        for each, there in simulated.items():
             own = [groups[name] for name, at in dealt.items() if at == each]
             for kind in dict.fromkeys((*there, *(kind for counts in own for kind in counts))):
                 calls = sum(counts.get(kind, 0.0) for counts in own)
@@ -104,16 +104,16 @@ def _assign_groups_to_axes(groups: Mapping[str, CallCounts], planned: Mapping[st
         return total
 
     order = sorted(groups, key=lambda name: -sum(groups[name].values()))
-    for _ in range(_MAX_ROUNDS if planned else 0):
+    for _ in range(_MAX_ROUNDS if simulated else 0):
         before = dict(found)
         for group in order:
-            found[group] = min(planned, key=lambda axis: apart(group, axis))
+            found[group] = min(simulated, key=lambda axis: sum_call_differences(group, axis))
         if found == before:
             break
     return found
 
 
-def _count_unknown_calls(job: ProfiledJob) -> dict[tuple[int, str], dict[str, float]]:
+def _count_calls_of_unknown_groups(job: ProfiledJob) -> dict[tuple[int, str], dict[str, float]]:
     found: dict[tuple[int, str], dict[str, float]] = {}
     for graph in job.profiled_steps:
         for op, source in enumerate(graph.sources):

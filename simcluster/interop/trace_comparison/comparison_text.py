@@ -1,4 +1,4 @@
-"""Text of a trace comparison: sentences, the largest finding first, and tables."""
+"""Text of a trace comparison: tables, and sentences sorted by the time that each sentence explains."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from statistics import median
 from typing import NamedTuple
 
-from simcluster.base.units import format_bytes, format_change, format_seconds
-from simcluster.interop.trace_comparison.step_accounts import MESSAGE_KIND, CallPair, KernelPair, StepDifference
+from simcluster.base.units import format_bytes, format_seconds, format_time_change
+from simcluster.interop.trace_comparison import step_accounts as accounts
+from simcluster.interop.trace_comparison.step_accounts import CallComparison, StepDifference
 from simcluster.results.span_states import EXPOSED
-from simcluster.show.blocks import Block, Lines, TableBlock
+from simcluster.show.output_blocks import OutputBlock, TableBlock, TextLines
 
 CAUSE_PHRASES = {
     "forward": "forward compute", "backward": "backward compute (including recompute)", "optimizer": "the optimizer",
@@ -39,19 +40,19 @@ LAUNCH_ROUNDING = 1.5e-9
 
 
 class Finding(NamedTuple):
-    """A sentence about a trace's difference from its simulation, and the seconds that it explains."""
+    """Sentence about a difference between trace and simulation, and the seconds that the sentence explains."""
 
     seconds: float
     sentence: str
 
 
 def cause_phrase(found: StepDifference, cause: str) -> str:
-    """Return the display text of a cause of step time."""
-    return (MERGED_PHRASES.get(cause) if found.merged else None) or CAUSE_PHRASES[cause]
+    """Return the words that describe a cause of step time, as in "pipeline bubble" for ``bubble``."""
+    return (MERGED_PHRASES.get(cause) if found.waiting_is_communication else None) or CAUSE_PHRASES[cause]
 
 
 def difference_sentences(found: StepDifference) -> list[str]:
-    """Return sentences that explain a trace's difference from its simulation, largest finding first."""
+    """Return sentences that explain how trace and simulation differ, largest difference first."""
     sentences = [f"The trace seems to be of another job: {'; '.join(found.mismatches)}."] if found.mismatches else []
     changed = sum(abs(seconds) for seconds in found.causes.values())
     launches = [max(each.simulated.launches, each.recorded.launches) for each in found.kernels]
@@ -60,21 +61,21 @@ def difference_sentences(found: StepDifference) -> list[str]:
         abs(each.recorded.seconds - each.simulated.seconds) <= LAUNCH_ROUNDING * many
         for each, many in zip(found.kernels, launches, strict=True)
     )
-    sentences.append(_headline(found, equal=equal, least=least))
+    sentences.append(_headline_sentence(found, equal=equal, least=least))
     if len(found.steps) > 1:
         low, high = min(found.steps), max(found.steps)
         sentences.append(
-            f"It is the mean of {len(found.steps)} steps, from {format_seconds(low)} to {format_seconds(high)} "
-            f"({(high - low) / found.recorded.seconds:.1%} apart)."
+            f"The step time is the mean of {len(found.steps)} steps, from {format_seconds(low)} to "
+            f"{format_seconds(high)} ({(high - low) / found.recorded.seconds:.1%} apart)."
         )
     ranks, of = len(found.rank_compute), found.result.facts.ranks
-    if found.merged:
+    if found.waiting_is_communication:
         why = f"{ranks} of {of} ranks {'was' if ranks == 1 else 'were'} recorded"
         why = why if ranks < of else "The trace does not state which ranks communicate"
         sentences.append(f"{why}: waiting for others counts as communication, on both sides.")
     if equal:
         return sentences
-    findings = sorted(_find_differences(found), key=lambda each: -abs(each.seconds))
+    findings = sorted(_generate_findings(found), key=lambda each: -abs(each.seconds))
     sentences += [each.sentence for each in findings if abs(each.seconds) >= _MIN_SHARE * changed][:_MAX_FINDINGS]
     if found.unmatched:
         unknown = sum(unmatched.seconds for unmatched in found.unmatched)
@@ -85,7 +86,7 @@ def difference_sentences(found: StepDifference) -> list[str]:
     return sentences
 
 
-def _headline(found: StepDifference, *, equal: bool, least: float) -> str:
+def _headline_sentence(found: StepDifference, *, equal: bool, least: float) -> str:
     one, two = format_seconds(found.simulated.seconds), format_seconds(found.recorded.seconds)
     if equal:
         return f"No difference: the trace takes {two} per step, as simulated, and so do all its parts."
@@ -96,68 +97,67 @@ def _headline(found: StepDifference, *, equal: bool, least: float) -> str:
     return f"The trace takes {two} per step: {change} {slower} than simulated ({one})."
 
 
-def _find_differences(found: StepDifference) -> Iterator[Finding]:
+def _generate_findings(found: StepDifference) -> Iterator[Finding]:
     every = rank_compute_ratios(found)
     middle = median(every.values()) if every else 0.0
     slow = {rank: ratio / middle for rank, ratio in every.items() if ratio > middle * (1.0 + _SLOW_SHARE)}
     slow = slow if len(every) > 1 else {}
     named = 0 < len(slow) <= len(found.rank_compute) / 2
     if named:
-        yield _slow_ranks_finding(found, slow)
+        yield _make_slow_ranks_finding(found, slow)
     computed = sum(found.causes.get(phase, 0.0) for phase in ("forward", "backward", "optimizer", "other"))
     # extra compute time of slow ranks, averaged over ranks
     extra = sum(found.rank_compute[rank][1] * (1 - 1 / over) for rank, over in slow.items()) / len(found.rank_compute)
     if not named or abs(computed - extra) > 0.2 * abs(computed):
-        yield from (_kernel_finding(found, pair) for pair in found.kernels)
+        yield from (_make_kernel_finding(found, pair) for pair in found.kernels)
     for axis in EXPOSED:
         seconds = found.causes.get(f"exposed_{axis}", 0.0)
         pairs = [pair for pair in found.calls if pair.axis == axis]
         if seconds and pairs:
-            yield _exposed_finding(found, f"exposed_{axis}", seconds, pairs)
+            yield _make_exposed_finding(found, f"exposed_{axis}", seconds, pairs)
     for cause, seconds in found.causes.items():
         if cause in ("bubble", "end", "copying") or cause.startswith("waiting_"):
-            text = f"{_capitalize(cause_phrase(found, cause))}: {format_change(seconds)} ({_both_sides(found, cause)})."
-            yield Finding(seconds, text)
-    yield from _paused_rank_finding(found)
+            text = f"{format_time_change(seconds)} ({_format_both_sides(found, cause)})."
+            yield Finding(seconds, f"{_capitalize(cause_phrase(found, cause))}: {text}")
+    yield from _make_paused_rank_finding(found)
     idle, late = found.causes.get("idle", 0.0), ""
     if found.recorded.launch_delay:
-        late = f"; in {format_seconds(found.recorded.launch_delay)} of them the host had not launched the next kernel"
-    yield Finding(
-        idle, f"{_capitalize(cause_phrase(found, 'idle'))}: {format_change(idle)} ({_both_sides(found, 'idle')}){late}."
-    )
+        late = f"; in {format_seconds(found.recorded.launch_delay)} of these the host had not launched the next kernel"
+    text = f"{format_time_change(idle)} ({_format_both_sides(found, 'idle')}){late}."
+    yield Finding(idle, f"{_capitalize(cause_phrase(found, 'idle'))}: {text}")
 
 
-def _both_sides(found: StepDifference, cause: str) -> str:
+def _format_both_sides(found: StepDifference, cause: str) -> str:
     one, two = (format_seconds(side.states.get(cause, 0.0)) for side in (found.simulated, found.recorded))
     return f"{one} simulated, {two} in the trace"
 
 
 def rank_compute_ratios(found: StepDifference) -> dict[int, float]:
-    """Return each rank's compute time in the trace as a multiple of its simulated time."""
+    """Return each rank's compute time in the trace, divided by the simulated compute time."""
     return {rank: two / one for rank, (one, two) in found.rank_compute.items() if one > 0}
 
 
-def _slow_ranks_finding(found: StepDifference, slow: Mapping[int, float]) -> Finding:
+def _make_slow_ranks_finding(found: StepDifference, slow: Mapping[int, float]) -> Finding:
     order = sorted(slow, key=lambda rank: -slow[rank])
     one, two = found.rank_compute[order[0]]
     others = [value for rank, value in rank_compute_ratios(found).items() if rank not in slow]
     names = ", ".join(map(str, order[:4])) + (", ..." if len(slow) > 4 else "")
     who = f"Rank {names} computes" if len(slow) == 1 else f"Ranks {names} compute"
+    late = ("waiting_", "exposed_") if found.waiting_is_communication else ("waiting_",)
     waits = sum(
-        seconds for cause, seconds in found.causes.items()
-        if cause in ("bubble", "end") or cause.startswith("waiting_") or (found.merged and cause.startswith("exposed_"))
-    )  # fmt: skip
+        seconds for cause, seconds in found.causes.items() if cause in ("bubble", "end") or cause.startswith(late)
+    )
     for_it = f"; others wait {format_seconds(waits)} longer on average" if waits > 0 else ""
     return Finding(
         max(abs(found.seconds), two - one),
-        f"{who} {two / one:.2f} x as long as simulated ({format_change(two - one)} on rank {order[0]}), the others "
-        f"{median(others):.2f} x{for_it}.",
+        f"{who} {two / one:.2f} x as long as simulated ({format_time_change(two - one)} on rank {order[0]}), the "
+        f"others {median(others):.2f} x{for_it}.",
     )
 
 
-def _paused_rank_finding(found: StepDifference) -> Iterator[Finding]:
+def _make_paused_rank_finding(found: StepDifference) -> Iterator[Finding]:
     more = {
-        rank: found.recorded.rank_idle[rank] - found.simulated.rank_idle[found.result.simulated_for(rank)]
+        rank: found.recorded.rank_idle[rank] - found.simulated.rank_idle[found.result.representative_of(rank)]
         for rank in found.rank_compute
     }
     worst, middle = max(more, key=lambda rank: more[rank]), median(more.values())
@@ -165,12 +165,12 @@ def _paused_rank_finding(found: StepDifference) -> Iterator[Finding]:
     if len(more) > 2 and over > _MIN_SHARE * found.simulated.seconds and over > 2 * abs(middle):
         yield Finding(
             over,
-            f"The GPU of rank {worst} pauses {format_seconds(over)} longer than those of others, because of its "
-            "host or of waits other than communication.",
+            f"The GPU of rank {worst} pauses {format_seconds(over)} longer than other GPUs, because of its "
+            "host, or of waits other than communication.",
         )
 
 
-def _kernel_finding(found: StepDifference, pair: KernelPair) -> Finding:
+def _make_kernel_finding(found: StepDifference, pair: accounts.KernelComparison) -> Finding:
     one, two = pair.simulated, pair.recorded
     seconds, whole = two.seconds - one.seconds, found.seconds
     if abs(seconds) <= LAUNCH_ROUNDING * max(one.launches, two.launches):
@@ -185,33 +185,31 @@ def _kernel_finding(found: StepDifference, pair: KernelPair) -> Finding:
     else:
         ratio = two.seconds / one.seconds
         what = f"is {f'{ratio:.2f} x slower' if ratio >= 1 else f'{1 / ratio:.2f} x faster'} in the trace"
-    share = format_change(seconds)
+    share = format_time_change(seconds)
     if seconds * whole > 0 and abs(seconds) <= abs(whole) * 1.005:
         share = f"{format_seconds(abs(seconds))} of the {format_seconds(abs(whole))}"
     return Finding(seconds, f"{_capitalize(pair.name)} {what}: {share}.")
 
 
-def _exposed_finding(found: StepDifference, cause: str, seconds: float, pairs: list[CallPair]) -> Finding:
+def _make_exposed_finding(found: StepDifference, cause: str, seconds: float, pairs: list[CallComparison]) -> Finding:
     changes = [abs(pair.recorded.exposed - pair.simulated.exposed) for pair in pairs]
-    most = max(changes)
+    most, merged = max(changes), found.waiting_is_communication
     why = [
         words
         for pair, change in zip(pairs, changes, strict=True)
-        if most and change >= _NAMED_SHARE * most and (words := _call_difference(pair, merged=found.merged))
+        if most and change >= _NAMED_SHARE * most and (words := _describe_call_difference(pair, merged=merged))
     ]
     reason = f": {'; '.join(why)}" if why else ""
-    return Finding(
-        seconds,
-        f"{_capitalize(cause_phrase(found, cause))}, {format_change(seconds)} ({_both_sides(found, cause)}){reason}.",
-    )
+    text = f"{format_time_change(seconds)} ({_format_both_sides(found, cause)}){reason}."
+    return Finding(seconds, f"{_capitalize(cause_phrase(found, cause))}, {text}")
 
 
-def _call_difference(pair: CallPair, *, merged: bool) -> str:
+def _describe_call_difference(pair: CallComparison, *, merged: bool) -> str:
     one, two = pair.simulated, pair.recorded
     what = f"{pair.axis} {pair.kind.replace('_', '-')}"
     if not one.calls or not two.calls:
         return f"{what} is only in the {'trace' if two.calls else 'simulation'}"
-    early = merged and pair.kind == MESSAGE_KIND  # a receive posted early lasts as long as the bubble
+    early = merged and pair.kind == accounts.MESSAGE_KIND  # a receive posted early lasts as long as the bubble
     why = []
     if not _is_close(one.calls, two.calls):
         why.append(f"is called {two.calls:,.4g} times, simulated {one.calls:,.4g}")
@@ -240,8 +238,8 @@ _COLUMNS = ["simulated", "trace", "difference", "ratio"]
 _MAX_NAME, _LINE_WIDTH = 72, 120
 
 
-def report_blocks(found: StepDifference) -> list[Block]:
-    """Return the displayed comparison of a trace: names, sentences, tables, notes."""
+def report_blocks(found: StepDifference) -> list[OutputBlock]:
+    """Return a trace comparison as output blocks: names of both sides, sentences, tables and notes."""
     ranks, of = len(found.rank_compute), found.result.facts.ranks
     recorded = f"{len(found.steps)} step{'s' * (len(found.steps) > 1)} of {ranks} of {of} ranks"
     sentences = [
@@ -249,12 +247,12 @@ def report_blocks(found: StepDifference) -> list[Block]:
         for sentence in difference_sentences(found)
         for line in textwrap.wrap(sentence, _LINE_WIDTH, initial_indent="* ", subsequent_indent="  ")
     ]
-    head = Lines([f"simulated: {found.names[0]}", f"trace:     {found.names[1]} ({recorded})"])
-    return [head, Lines(sentences), *difference_tables(found), Lines([f"note: {note}" for note in found.notes])]
+    head = TextLines([f"simulated: {found.names[0]}", f"trace:     {found.names[1]} ({recorded})"])
+    return [head, TextLines(sentences), *difference_tables(found), TextLines([f"note: {note}" for note in found.notes])]
 
 
 def difference_tables(found: StepDifference) -> list[TableBlock]:
-    """Return the non-empty tables of a comparison, by cause, kernel, collective, layer and rank."""
+    """Return the comparison's tables by cause, kernel, collective, layer and rank; omit empty tables."""
     return [table for table in _build_tables(found) if table.rows]
 
 
@@ -263,16 +261,16 @@ def _build_tables(found: StepDifference) -> Iterator[TableBlock]:
     names = [name for name in found.causes if one.get(name) or two.get(name)]
     rows = [[cause_phrase(found, name), *_time_cells(one.get(name, 0.0), two.get(name, 0.0))] for name in names]
     rows.append(["step", *_time_cells(found.simulated.seconds, found.recorded.seconds)])
-    yield _table("step time by cause (mean of the recorded ranks)", ["", *_COLUMNS], rows)
+    yield _make_table("step time by cause (mean of the recorded ranks)", ["", *_COLUMNS], rows)
 
     kernels = found.kernels[:MAX_ROWS]
     rows = [
         [k.name, *(f"{side.launches:,.4g}" for side in k[2:]), *_time_cells(k.simulated.seconds, k.recorded.seconds)]
         for k in kernels
     ]
-    what = "span" if found.stretches else "kernel kind"
-    title = f"by {what}, per rank and step (largest difference first{_count_note(len(rows), len(found.kernels))})"
-    yield _table(title, ["", "launches", "in trace", *_COLUMNS], rows)
+    what = "span" if found.kernels_are_spans else "kernel kind"
+    title = f"by {what}, per rank and step (largest difference first{_shown_count_note(len(rows), len(found.kernels))})"
+    yield _make_table(title, ["", "launches", "in trace", *_COLUMNS], rows)
 
     rows = []
     for each in found.unmatched[:MAX_ROWS]:
@@ -281,7 +279,7 @@ def _build_tables(found: StepDifference) -> Iterator[TableBlock]:
     whole = format_seconds(sum(unmatched.seconds for unmatched in found.unmatched))
     count = f"{len(found.unmatched)} name{'s' * (len(found.unmatched) > 1)}"
     title = f"kernels of no known kind: {whole} per rank and step, {count} (classify them: --kernels FILE)"
-    yield _table(title, ["name", "launches", "time"], rows)
+    yield _make_table(title, ["name", "launches", "time"], rows)
 
     rows = [
         [
@@ -293,8 +291,8 @@ def _build_tables(found: StepDifference) -> Iterator[TableBlock]:
         for call in found.calls[:MAX_ROWS]
     ]  # fmt: skip
     header = ["", "calls", "in trace", "bytes", "in trace", "time", "in trace", "exposed", "in trace", *_COLUMNS[2:]]
-    since = "of the kernels" if found.merged else "from the last arrival on"
-    yield _table(f"communication, per rank and step (time {since}; exposed: no compute overlaps it)", header, rows)
+    since = "of the kernels" if found.waiting_is_communication else "from the last arrival on"
+    yield _make_table(f"communication, per rank and step (time {since}; exposed: no compute overlaps it)", header, rows)
 
     rows = []
     layers = sorted(found.layers, key=lambda pair: -abs(sum(pair.simulated or ()) - sum(pair.recorded or ())))
@@ -305,24 +303,25 @@ def _build_tables(found: StepDifference) -> Iterator[TableBlock]:
             cells += ["-" if value is None else format_seconds(value) for value in both]
             cells.append(f"{both[1] / both[0]:.2f} x" if both[0] and both[1] else "-")
         rows.append(cells)
-    title = f"compute by layer, per rank that has it (largest difference first{_count_note(len(rows), len(layers))})"
-    yield _table(title, ["layer", "forward", "in trace", "ratio", "backward", "in trace", "ratio"], rows)
+    shown = _shown_count_note(len(rows), len(layers))
+    title = f"compute by layer, per rank that has it (largest difference first{shown})"
+    yield _make_table(title, ["layer", "forward", "in trace", "ratio", "backward", "in trace", "ratio"], rows)
 
     every = rank_compute_ratios(found)
     order = sorted(every, key=lambda rank: -every[rank])[: MAX_ROWS // 2] if len(every) > 1 else []
-    title = f"compute by rank (slowest relative to the simulation first{_count_note(len(order), len(every))})"
-    yield _table(title, ["", *_COLUMNS], [[f"rank {rank}", *_time_cells(*found.rank_compute[rank])] for rank in order])
+    title = f"compute by rank (slowest relative to the simulation first{_shown_count_note(len(order), len(every))})"
+    yield _make_table(title, ["", *_COLUMNS], [[f"rank {n}", *_time_cells(*found.rank_compute[n])] for n in order])
 
 
-def _table(title: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> TableBlock:
+def _make_table(title: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> TableBlock:
     return TableBlock(header, rows, title=[title])
 
 
 def _time_cells(one: float, two: float) -> list[str]:
     ratio = f"{two / one:.2f} x" if one > 0 and two > 0 else "-"
-    change = "0" if abs(two - one) <= 1e-12 else format_change(two - one)
+    change = "0" if abs(two - one) <= 1e-12 else format_time_change(two - one)
     return [format_seconds(one), format_seconds(two), change, ratio]
 
 
-def _count_note(shown: int, count: int) -> str:
+def _shown_count_note(shown: int, count: int) -> str:
     return f"; {shown} of {count}" if shown < count else ""

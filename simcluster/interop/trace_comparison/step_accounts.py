@@ -1,4 +1,4 @@
-"""Time accounting of steps from GPU work alone, by the same rules for a trace and a simulation.
+"""Breakdown of step time from GPU work alone, by identical rules for traces and simulations.
 
 At any instant a rank is in one state: it computes (by phase); else it communicates, and all members have arrived
 (exposed, by axis); else it copies; else a communication waits for a member (waiting, by axis; for a message that is
@@ -21,7 +21,7 @@ import numpy as np
 from simcluster.base.arrays import Bools, Floats
 from simcluster.interop.kineto import ProfiledJob
 from simcluster.results.result import Result
-from simcluster.results.span_states import EXPOSED, find_inside
+from simcluster.results.span_states import EXPOSED, intervals_inside
 from simcluster.results.timeline import COLUMNS, Spans
 
 PHASES = ("forward", "backward", "optimizer", "other")
@@ -31,21 +31,21 @@ PHASE_OF_KIND = {
     "weight_grad": "backward", "optimizer": "optimizer",
 }  # fmt: skip
 COPY_STREAMS = ("d2h", "h2d", "storage")
-NANOSECOND = 1e-9
+PROFILER_RESOLUTION = 1e-9
 """Profilers count whole nanoseconds; simulated times are rounded to them."""
 MESSAGE_KIND = "send_recv"
 """Kind of messages between stages: either half, or both in one kernel."""
 
 
 class KernelTime(NamedTuple):
-    """Launches and seconds of kernels of one phase and kind, as means per rank and step."""
+    """Launches and seconds of kernels with the same phase and kind, as means per rank and step."""
 
     launches: float
     seconds: float
 
 
 class UnmatchedKernel(NamedTuple):
-    """A kernel name that no pattern matches, with launches and seconds per rank and step."""
+    """Kernel name that no pattern matches, with its launches and seconds per rank and step."""
 
     name: str
     launches: float
@@ -53,8 +53,8 @@ class UnmatchedKernel(NamedTuple):
 
 
 @dataclass(frozen=True)
-class StepSide:
-    """Steps of some ranks, simulated or recorded, as spans and sums by kernel.
+class ComparedSteps:
+    """Simulated or recorded steps of some ranks, as timeline spans and as total times by kind of kernel.
 
     ``spans`` have the columns of a timeline, without host work; the ``kind`` of computation is its phase, of messages
     ``MESSAGE_KIND``. ``step`` is the index of a step, which begins at ``begins[step]`` and takes ``lengths[step]``
@@ -76,19 +76,19 @@ class StepSide:
         return sum(self.weights.values()) * len(self.lengths)
 
     @property
-    def seconds(self) -> float:
+    def mean_step_seconds(self) -> float:
         """Mean step time (s)."""
         return float(self.lengths.mean())
 
 
-def select_spans(spans: Spans, keep: Bools, **columns: Any) -> Spans:
-    """Return the spans that a mask or index selects, with some columns replaced."""
+def select_span_rows(spans: Spans, keep: Bools, **columns: Any) -> Spans:
+    """Return the spans selected by a mask or index array, with some columns replaced."""
     found = {name: columns.get(name, getattr(spans, name))[keep] for name in ("op", *COLUMNS)}
     return Spans(spans.words, *found.values())
 
 
 class CallTime(NamedTuple):
-    """Communication of one parallel axis and kind, as means per rank and step.
+    """Communication on one parallel axis with one kind of call, as means per rank and step.
 
     ``seconds`` count from the last arrival on, ``exposed`` those of them without computation, ``waiting`` the time
     before it.
@@ -102,15 +102,15 @@ class CallTime(NamedTuple):
 
 
 class LayerTimes(NamedTuple):
-    """Forward and backward compute seconds of a layer per step, on the ranks that have it."""
+    """Forward and backward compute time (s) of a layer per step, on the ranks that compute the layer."""
 
     forward: float
     backward: float
 
 
 @dataclass(frozen=True)
-class StepAccount:
-    """Where step time goes, in seconds of the mean rank and step.
+class StepTimeBreakdown:
+    """Breakdown of the step time by state, as mean seconds per rank and step.
 
     ``states`` sum to ``seconds``. ``rank_compute`` and ``rank_idle`` are by rank. ``launch_delay`` is the part of
     ``idle`` before the host launched the next op, where launches are known.
@@ -125,66 +125,65 @@ class StepAccount:
     launch_delay: float
 
 
-def account_steps(side: StepSide, *, stages: int, merged: bool) -> StepAccount:
-    """Return where the step time of a trace or simulation goes; if ``merged``, waiting is communication."""
+def break_down_step_time(side: ComparedSteps, *, stages: int, merged: bool) -> StepTimeBreakdown:
+    """Break down the step time of simulated or recorded steps; with ``merged``, waits count as communication."""
     states: dict[str, float] = defaultdict(float)
     calls: dict[tuple[str, str], Floats] = defaultdict(lambda: np.zeros(len(CallTime._fields)))
     layers: dict[int, Floats] = defaultdict(lambda: np.zeros(3))
     computed, paused = dict.fromkeys(side.weights, 0.0), dict.fromkeys(side.weights, 0.0)
     late, steps = 0.0, len(side.lengths)
     for (rank, weight), step in product(side.weights.items(), range(steps)):
-        one = _RankStep(side, rank, step, merged=merged)
+        one = _RankStepIntervals(side, rank, step, merged=merged)
         share = weight / side.num_rank_steps
         for name, seconds in one.state_seconds(stages):
             states[name] += share * seconds
             paused[rank] += seconds / steps if name == "idle" else 0.0
-        for key, numbers in one.call_numbers():
+        for key, numbers in one.call_times():
             calls[key] = calls[key] + share * numbers
         for layer, numbers in one.layer_seconds():
             layers[layer] = layers[layer] + weight * np.append(numbers, 1.0)
         computed[rank] += float(one.length[one.computing].sum()) / steps
         late += share * one.launch_delay
-    return StepAccount(
-        side.seconds, dict(states), {key: CallTime(*numbers.tolist()) for key, numbers in sorted(calls.items())},
-        {layer: LayerTimes(*(sums[:2] / sums[2]).tolist()) for layer, sums in sorted(layers.items())}, computed, paused,
-        late,
+    return StepTimeBreakdown(
+        side.mean_step_seconds, dict(states), {key: CallTime(*sums.tolist()) for key, sums in sorted(calls.items())},
+        {key: LayerTimes(*(row[:2] / row[2]).tolist()) for key, row in sorted(layers.items())}, computed, paused, late,
     )  # fmt: skip
 
 
-class _RankStep:
-    """One rank's step, cut at every start and end, so that every state is a mask over the pieces."""
+class _RankStepIntervals:
+    """One rank's step, cut at every start and end of a span; each state is a mask over the intervals."""
 
-    def __init__(self, side: StepSide, rank: int, step: int, *, merged: bool) -> None:
+    def __init__(self, side: ComparedSteps, rank: int, step: int, *, merged: bool) -> None:
         spans = side.spans
         low, high = np.searchsorted(spans.rank, [rank, rank + 1])
         own = np.arange(low, high)[spans.step[low:high] == step]
-        self._spans, self._merged = select_spans(spans, own), merged
-        begin, whole = float(side.begins[step]), round(float(side.lengths[step]) / NANOSECOND) * NANOSECOND
+        self._spans, self._merged = select_span_rows(spans, own), merged
+        whole = round(float(side.lengths[step]) / PROFILER_RESOLUTION) * PROFILER_RESOLUTION
         ready, start, end, self._launched = (
-            np.round((times - begin) / NANOSECOND) * NANOSECOND
+            np.round((times - float(side.begins[step])) / PROFILER_RESOLUTION) * PROFILER_RESOLUTION
             for times in (self._spans.ready, self._spans.start, self._spans.end, side.launched[own])
         )
-        self._on_axis = {axis: self._spans.stream == spans.code(axis) for axis in EXPOSED}
+        self._on_axis = {axis: self._spans.stream == spans.word_code(axis) for axis in EXPOSED}
         if merged:
             start = np.where(np.any(list(self._on_axis.values()), axis=0), ready, start)
         self._ready, self._start, self._end = (np.clip(each, 0.0, whole) for each in (ready, start, end))
         self._edges = np.unique(np.concatenate([self._ready, self._start, self._end, [0.0, whole]]))
         self.length, self.launch_delay = np.diff(self._edges), 0.0
-        self._computes = self._spans.stream == spans.code("compute")
+        self._computes = self._spans.stream == spans.word_code("compute")
         self.computing = self._busy_mask(self._computes)
 
     def _busy_mask(self, which: Bools) -> Bools:
-        return find_inside(self._edges, self._start[which], self._end[which])
+        return intervals_inside(self._edges, self._start[which], self._end[which])
 
     def _waiting_mask(self, which: Bools) -> Bools:
         late = which & (self._ready < self._start)
-        return find_inside(self._edges, self._ready[late], self._start[late])
+        return intervals_inside(self._edges, self._ready[late], self._start[late])
 
     def state_seconds(self, stages: int) -> Iterator[tuple[str, float]]:
-        """Yield state names (computing, exposed, waiting, idle) with their seconds, some names repeatedly."""
+        """Yield (state, seconds) pairs for the computing, exposed, waiting and idle states; states may repeat."""
         spans, free = self._spans, np.ones(len(self.length), dtype=bool)
-        copies = np.isin(spans.stream, [spans.code(way) for way in COPY_STREAMS if way in spans.words])
-        masks = [(phase, self._busy_mask(self._computes & (spans.kind == spans.code(phase)))) for phase in PHASES]
+        copies = np.isin(spans.stream, [spans.word_code(way) for way in COPY_STREAMS if way in spans.words])
+        masks = [(phase, self._busy_mask(self._computes & (spans.kind == spans.word_code(phase)))) for phase in PHASES]
         masks += [(f"exposed_{axis}", self._busy_mask(mask)) for axis, mask in self._on_axis.items()]
         masks += [("copying", self._busy_mask(copies))]
         masks += [("bubble" if axis == "pp" else f"waiting_{axis}", self._waiting_mask(mask))
@@ -192,10 +191,10 @@ class _RankStep:
         for name, mask in masks:
             yield name, float(self.length[mask & free].sum())
             free &= ~mask
-        for name, seconds in self._pauses_by_cause(free, pipeline=stages > 1):
+        for name, seconds in self._pause_seconds_by_cause(free, pipeline=stages > 1):
             yield "exposed_pp" if self._merged and name == "bubble" else name, seconds
 
-    def _pauses_by_cause(self, free: Bools, *, pipeline: bool) -> Iterator[tuple[str, float]]:
+    def _pause_seconds_by_cause(self, free: Bools, *, pipeline: bool) -> Iterator[tuple[str, float]]:
         begun = set(np.searchsorted(self._edges, self._start[self._on_axis["pp"]]).tolist())
         edges = np.flatnonzero(np.diff(np.concatenate([[False], free, [False]]).astype(np.int8)))
         for first, last in zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True):
@@ -211,8 +210,8 @@ class _RankStep:
                     self.launch_delay += max(0.0, at - float(self._edges[first]))
                 yield "idle", seconds
 
-    def call_numbers(self) -> Iterator[tuple[tuple[str, str], Floats]]:
-        """Yield the values of ``CallTime`` by parallel axis and kind."""
+    def call_times(self) -> Iterator[tuple[tuple[str, str], Floats]]:
+        """Yield the numbers of a ``CallTime`` for each (parallel axis, kind) of communication."""
         for axis, on_axis in self._on_axis.items():
             for kind in np.unique(self._spans.kind[on_axis]).tolist():
                 own = on_axis & (self._spans.kind == kind)
@@ -224,10 +223,10 @@ class _RankStep:
                 yield (axis, self._spans.words[kind]), np.array(numbers, dtype=np.float64)
 
     def layer_seconds(self) -> Iterator[tuple[int, Floats]]:
-        """Yield forward and backward seconds by layer."""
+        """Yield each layer's number, and its forward and backward seconds."""
         spans, took = self._spans, self._end - self._start
         compute = self._computes & (spans.layer >= 0)
-        phases = [compute & (spans.kind == spans.code(phase)) for phase in ("forward", "backward")]
+        phases = [compute & (spans.kind == spans.word_code(phase)) for phase in ("forward", "backward")]
         for layer in np.unique(spans.layer[compute]).tolist():
             yield layer, np.array([took[(spans.layer == layer) & phase].sum() for phase in phases])
 
@@ -239,8 +238,8 @@ CAUSES = (
 """Causes of step time, in the order of tables."""
 
 
-class KernelPair(NamedTuple):
-    """Simulated and recorded time of kernels of one phase and kind."""
+class KernelComparison(NamedTuple):
+    """Simulated and recorded time of kernels with the same phase and kind."""
 
     phase: str
     kind: str
@@ -249,12 +248,12 @@ class KernelPair(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Kernel kind and phase, as displayed."""
+        """Display name: kind of kernel and phase."""
         return f"{self.kind} {self.phase}" if self.kind != self.phase else self.kind
 
 
-class CallPair(NamedTuple):
-    """Simulated and recorded communication of one parallel axis and kind."""
+class CallComparison(NamedTuple):
+    """Simulated and recorded communication on one parallel axis with one kind of call."""
 
     axis: str
     kind: str
@@ -262,8 +261,8 @@ class CallPair(NamedTuple):
     recorded: CallTime
 
 
-class LayerPair(NamedTuple):
-    """Simulated and recorded compute time of a layer (None if a side has no kernel of it)."""
+class LayerComparison(NamedTuple):
+    """Simulated and recorded compute time of a layer (None where a side has no kernel of the layer)."""
 
     layer: int
     simulated: LayerTimes | None
@@ -272,37 +271,37 @@ class LayerPair(NamedTuple):
 
 @dataclass(frozen=True)
 class StepDifference:
-    """Difference between a recorded step and the simulated one, by cause.
+    """Difference between recorded and simulated steps, by cause.
 
     All times are of the recorded ranks, the mean of rank and step; ``causes`` sum to ``seconds``. ``rank_compute`` has
-    each rank's compute seconds, simulated and recorded. ``stretches``: kernel kinds are the spans of a simulation's
-    trace. ``merged``: some group members were not recorded, so waiting counts as communication. ``mismatches`` are
-    reasons why the trace may be of another job.
+    each rank's compute seconds, simulated and recorded. ``kernels_are_spans``: kernel kinds are the spans of a
+    simulation's trace. ``waiting_is_communication``: some group members were not recorded, so waiting counts as
+    communication. ``mismatches`` are reasons why the trace may be of another job.
     """
 
     names: tuple[str, str]
     result: Result = field(repr=False)
     job: ProfiledJob = field(repr=False)
-    simulated: StepAccount = field(repr=False)
-    recorded: StepAccount = field(repr=False)
+    simulated: StepTimeBreakdown = field(repr=False)
+    recorded: StepTimeBreakdown = field(repr=False)
     steps: tuple[float, ...]
-    kernels: tuple[KernelPair, ...] = field(repr=False)
+    kernels: tuple[KernelComparison, ...] = field(repr=False)
     rank_compute: Mapping[int, tuple[float, float]] = field(repr=False)
     unmatched: tuple[UnmatchedKernel, ...] = field(repr=False)
     recorded_spans: Spans = field(repr=False)
     mismatches: tuple[str, ...]
     notes: tuple[str, ...] = field(repr=False)
-    stretches: bool
-    merged: bool
+    kernels_are_spans: bool
+    waiting_is_communication: bool
 
     @property
     def seconds(self) -> float:
-        """Seconds per step by which the recorded step is longer; negative if it is faster."""
+        """Recorded minus simulated step time (s); negative if the recorded step is shorter."""
         return self.recorded.seconds - self.simulated.seconds
 
     @cached_property
     def causes(self) -> dict[str, float]:
-        """Difference in seconds per step by cause (``CAUSES``)."""
+        """Difference in seconds per step for each cause of step time (``CAUSES``)."""
         return {
             name: self.recorded.states.get(name, 0.0) - self.simulated.states.get(name, 0.0)
             for name in CAUSES
@@ -310,15 +309,14 @@ class StepDifference:
         }
 
     @cached_property
-    def calls(self) -> tuple[CallPair, ...]:
-        """Communication by axis and kind, largest difference first."""
-        keys = dict.fromkeys((*self.simulated.calls, *self.recorded.calls))
-        pairs = [CallPair(*key, self.simulated.calls.get(key, CallTime()), self.recorded.calls.get(key, CallTime()))
-                 for key in keys]  # fmt: skip
+    def calls(self) -> tuple[CallComparison, ...]:
+        """Communication by parallel axis and kind of call, largest difference first."""
+        one, two = self.simulated.calls, self.recorded.calls
+        pairs = [CallComparison(*key, one.get(key, CallTime()), two.get(key, CallTime())) for key in {**one, **two}]
         return tuple(sorted(pairs, key=lambda pair: -abs(pair.recorded.exposed - pair.simulated.exposed)))
 
     @cached_property
-    def layers(self) -> tuple[LayerPair, ...]:
-        """Compute by layer, as far as the trace names layers."""
-        keys = sorted({*self.simulated.layers, *self.recorded.layers}) if self.recorded.layers else []
-        return tuple(LayerPair(key, self.simulated.layers.get(key), self.recorded.layers.get(key)) for key in keys)
+    def layers(self) -> tuple[LayerComparison, ...]:
+        """Compute time by layer; empty if the trace does not name layers."""
+        one, two = self.simulated.layers, self.recorded.layers
+        return tuple(LayerComparison(key, one.get(key), two.get(key)) for key in sorted({*one, *two}) if two)

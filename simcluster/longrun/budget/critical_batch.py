@@ -1,4 +1,4 @@
-"""Critical batch size, and the value of repeated training tokens.
+"""Critical batch size of a training run, and how many fresh tokens repeated training tokens are worth.
 
     S = S_min (1 + B_crit / B)          E = E_min (1 + B / B_crit)          (S / S_min - 1) (E / E_min - 1) = 1
 E are tokens, S steps of B tokens, B_crit = E_min / S_min (McCandlish et al. 2018, arXiv:1812.06162). What a law of loss
@@ -25,14 +25,14 @@ def kaplan_critical_batch(loss: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class CriticalBatch:
-    """Critical batch size (``tokens``) of a run, with the tokens that the run needs at small batches."""
+    """Critical batch size of a run (``tokens``), and the number of training tokens needed at small batches."""
 
     tokens: float
     least_tokens: float
 
     @property
     def least_steps(self) -> float:
-        """Number of steps in the limit of infinitely large batches."""
+        """Smallest number of steps to the loss: the limit of infinitely large batches."""
         return self.least_tokens / self.tokens
 
     def steps_at(self, batch: float) -> float:
@@ -44,8 +44,8 @@ class CriticalBatch:
         return self.least_tokens * (1 + batch / self.tokens)
 
 
-def effective_amount(seen: float, unique: float, fading: float) -> float:
-    """Return how many fresh tokens are worth as much as ``seen`` tokens, of which only ``unique`` differ."""
+def fresh_equivalent(seen: float, unique: float, fading: float) -> float:
+    """Return how many fresh tokens are worth as much as ``seen`` tokens that repeat ``unique`` tokens."""
     if seen <= unique:
         return seen
     if math.isinf(seen):
@@ -53,8 +53,8 @@ def effective_amount(seen: float, unique: float, fading: float) -> float:
     return unique * (1 - fading * math.expm1(-(seen / unique - 1) / fading))
 
 
-def required_amount(worth: float, unique: float, fading: float) -> float:
-    """Return the number of tokens to train on to equal ``worth`` fresh ones; infinity if none does."""
+def amount_with_repeats(worth: float, unique: float, fading: float) -> float:
+    """Return how many tokens, repeats included, equal ``worth`` fresh tokens; infinity if no number does."""
     if worth <= unique:
         return worth
     left = 1 - (worth / unique - 1) / fading
@@ -62,8 +62,8 @@ def required_amount(worth: float, unique: float, fading: float) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class RepeatedData:
-    """Loss law for ``unique`` tokens, which are repeated when a run needs more.
+class RepeatedDataLaw:
+    """Loss law of a run on ``unique`` tokens, which are repeated if training takes more.
 
     Surplus parameters fade as well: those above the best for the unique tokens. A law without constants for this takes
     those of ``muennighoff``.
@@ -74,40 +74,36 @@ class RepeatedData:
 
     @property
     def decay_constants(self) -> RepetitionDecay:
-        """Decay constants of the value of repeated data."""
+        """Decay constants: how fast repeated tokens and surplus parameters lose their value."""
         found = self.law.repeated or loss_law("muennighoff").repeated
         assert found is not None
         return found
 
     @property
-    def borrows_constants(self) -> bool:
+    def has_borrowed_constants(self) -> bool:
         """Whether the decay constants are taken from another law."""
         return self.law.repeated is None
 
-    def tokens(self, seen: float) -> float:
-        """Return how many fresh tokens are worth as much as ``seen`` tokens of these data."""
-        return effective_amount(seen, self.unique, self.decay_constants.tokens)
+    def fresh_equivalent_tokens(self, seen: float) -> float:
+        """Return the number of fresh tokens worth as much as ``seen`` tokens, repeated ones included."""
+        return fresh_equivalent(seen, self.unique, self.decay_constants.tokens)
 
-    def parameters(self, count: float) -> float:
-        """Return how many of ``count`` parameters are effective when trained on these data."""
-        return effective_amount(
-            count, min(count, max(1.0, self.law.best_for_tokens(self.unique))), self.decay_constants.parameters
+    def effective_parameters(self, count: float) -> float:
+        """Return how many of a model's ``count`` parameters are effective on the unique tokens."""
+        return fresh_equivalent(
+            count, min(count, max(1.0, self.law.optimal_parameters(self.unique))), self.decay_constants.parameters
         )
 
     def loss(self, parameters: float, seen: float) -> float:
-        """Return the loss (nats per token) of a model after ``seen`` tokens, counting repeated ones."""
+        """Return the loss (nats per token) of a model after ``seen`` tokens, repeated tokens included."""
         if seen <= self.unique:
             return self.law.loss(parameters, seen)
-        return self.law.loss(self.parameters(parameters), self.tokens(seen))
+        return self.law.loss(self.effective_parameters(parameters), self.fresh_equivalent_tokens(seen))
 
-    def tokens_to(self, loss: float, parameters: float) -> float:
-        """Return the number of tokens until a model reaches a loss; infinity if it never does."""
-        fresh = self.law.tokens_to(loss, parameters)
+    def tokens_to_loss(self, loss: float, parameters: float) -> float:
+        """Return the number of training tokens at which a model reaches a loss; infinity if it never does."""
+        fresh = self.law.tokens_to_loss(loss, parameters)
         if fresh <= self.unique:
             return fresh
-        return max(
-            self.unique,
-            required_amount(
-                self.law.tokens_to(loss, self.parameters(parameters)), self.unique, self.decay_constants.tokens
-            ),
-        )
+        needed = self.law.tokens_to_loss(loss, self.effective_parameters(parameters))
+        return max(self.unique, amount_with_repeats(needed, self.unique, self.decay_constants.tokens))

@@ -18,9 +18,9 @@ from pydantic import Field, StrictBool
 
 from simcluster.base.counts import format_count
 from simcluster.base.errors import InputError
+from simcluster.documents.base_spec import Spec
 from simcluster.documents.catalogue import load_presets
-from simcluster.documents.diagnostics import did_you_mean, validate_data
-from simcluster.documents.spec import Spec
+from simcluster.documents.diagnostics import did_you_mean, validate_mapping
 
 DEFAULT_LAW = "besiroglu"
 FLOP_PER_TOKEN = 6.0
@@ -34,7 +34,7 @@ Interval = tuple[Annotated[float, Field(strict=False, ge=0)], Annotated[float, F
 
 @dataclass(frozen=True, slots=True)
 class ModelSize:
-    """Size of a model (``parameters``), its training ``tokens``, and its ``loss`` (None if a law gives none)."""
+    """Model size (``parameters``), number of training ``tokens``, and ``loss`` (None if the law gives no loss)."""
 
     parameters: float
     tokens: float
@@ -42,7 +42,7 @@ class ModelSize:
 
     @property
     def compute(self) -> float:
-        """Training compute (FLOP), without attention."""
+        """Training compute in FLOP, excluding attention."""
         return FLOP_PER_TOKEN * self.parameters * self.tokens
 
     @property
@@ -52,14 +52,14 @@ class ModelSize:
 
 
 class RepetitionDecay(Spec):
-    """Decay constants of repeated data: for ``tokens`` (R_D*) and for surplus ``parameters`` (R_N*)."""
+    """Decay constants of a loss law: R_D* for repeated ``tokens``, R_N* for surplus ``parameters``."""
 
     tokens: Number
     parameters: Number
 
 
 class LossLaw(Spec):
-    """Loss law: constants, published standard ``errors``, and the range of the runs it was fitted on.
+    """Loss law: constants, their published standard errors, and the range of runs that the law was fitted on.
 
     ``counts`` is how the law counts parameters: all, or without embeddings. ``rounded``: constants of two digits.
     """
@@ -82,79 +82,76 @@ class LossLaw(Spec):
     source: str = ""
 
     def formula(self) -> str:
-        """Return the law's formula with its constants as one line of text."""
+        """Return the formula of the law with all constants, as one line of text."""
         both = f"{self.A:.5g} / N^{self.alpha:.4g} + {self.B:.5g} / D^{self.beta:.4g}"
         ahead = f"{self.E:.5g} + " if self.E else ""
         return f"L = {ahead}{both}" if self.power == 1 else f"L = {ahead}({both})^{self.power:.4g}"
 
     def loss(self, parameters: float, tokens: float) -> float:
-        """Return the loss (nats per token) of N ``parameters`` after D ``tokens``; D may be infinite."""
+        """Return the loss (nats per token) of a model of N parameters after D tokens; D may be infinite."""
         return float(self.E + (self.A / parameters**self.alpha + self.B / tokens**self.beta) ** self.power)
 
-    def floor(self, parameters: float) -> float:
+    def lowest_loss(self, parameters: float) -> float:
         """Return the lowest loss that a model of this size can reach with any number of tokens."""
         return self.loss(parameters, math.inf)
 
-    def tokens_to(self, loss: float, parameters: float) -> float:
-        """Return the number of tokens until a model of this size reaches a loss; infinity if it never does."""
-        left = self._remaining_loss(loss) - self.A / parameters**self.alpha
-        return _invert_power_law(self.B, left, self.beta)
+    def tokens_to_loss(self, loss: float, parameters: float) -> float:
+        """Return the number of tokens at which a model of this size reaches a loss; infinity if never."""
+        return _invert_power_law(self.B, self._loss_above_floor(loss) - self.A / parameters**self.alpha, self.beta)
 
-    def optimum(self, compute: float) -> ModelSize:
-        """Return the model of lowest loss for a compute budget C (FLOP); N = G (C/6)^(beta / (alpha + beta))."""
+    def compute_optimal_size(self, compute: float) -> ModelSize:
+        """Return the model of lowest loss for C FLOP of compute: N = G (C/6)^(beta / (alpha + beta))."""
         both = self.alpha + self.beta
         pairs = compute / FLOP_PER_TOKEN
         found = (self.alpha * self.A / (self.beta * self.B)) ** (1 / both) * pairs ** (self.beta / both)
         return ModelSize(found, pairs / found, self.loss(found, pairs / found))
 
-    def best_for_tokens(self, tokens: float) -> float:
-        """Return the number of parameters whose compute-optimal token count is ``tokens``."""
+    def optimal_parameters(self, tokens: float) -> float:
+        """Return the model size for which training on ``tokens`` tokens is compute-optimal."""
         return _invert_power_law(self.alpha * self.A, self.beta * self.B / tokens**self.beta, self.alpha)
 
-    def cheapest(self, loss: float, served: float = 0.0) -> ModelSize | None:
-        """Return the model that reaches a loss with the least compute, including serving; None if none does.
+    def cheapest_size(self, loss: float, served: float = 0.0) -> ModelSize | None:
+        """Return the model that reaches a loss with least training and serving compute; None if no model can.
 
         Minimises 6 N D(N, L) + 2 N served. Without serving this is the optimum, in closed form; with it the model is
         smaller and trained longer, and the zero of the derivative is found by bisection.
         """
-        room = self._remaining_loss(loss)
+        room = self._loss_above_floor(loss)
         if room <= 0:
             return None
         share = self.alpha / (self.alpha + self.beta)  # of the loss left to the token term
 
-        def model_of_share(left: float) -> ModelSize:
+        def model_with_token_loss(left: float) -> ModelSize:
             tokens = _invert_power_law(self.B, left, self.beta)
             return ModelSize(_invert_power_law(self.A, room - left, self.alpha), tokens, loss)
 
         low, high = 0.0, room * share
-        if not 0 < model_of_share(high).compute < math.inf:
+        if not 0 < model_with_token_loss(high).compute < math.inf:
             return None
         if served <= 0:
-            return model_of_share(high)
+            return model_with_token_loss(high)
         for _ in range(200):  # below the optimum's share the slope is negative where too little loss is left to tokens
             left = math.sqrt(low * high) if low else high / 16
-            slope = FLOP_PER_TOKEN * model_of_share(left).tokens * (1 - self.alpha * (room - left) / (self.beta * left))
-            if slope + SERVING_FLOP * served < 0:
-                low = left
-            else:
-                high = left
-        return model_of_share(high)
+            tokens = model_with_token_loss(left).tokens
+            slope = FLOP_PER_TOKEN * tokens * (1 - self.alpha * (room - left) / (self.beta * left))
+            low, high = (left, high) if slope + SERVING_FLOP * served < 0 else (low, left)
+        return model_with_token_loss(high)
 
     def describe_extrapolation(self, size: ModelSize) -> str:
-        """Return how far a model lies outside the law's range, such as "N x 3.3, D x 12"; empty if inside."""
-        return _describe_outside({"N": (size.parameters, self.parameters), "D": (size.tokens, self.tokens)})
+        """Describe how far a model lies outside the law's range, as in "N x 3.3, D x 12"; empty if inside."""
+        return _describe_distance_from_range({"N": (size.parameters, self.parameters), "D": (size.tokens, self.tokens)})
 
     def describe_range(self) -> str:
         """Return the range of model sizes and tokens that the law was fitted on, as text."""
         return _describe_range({"parameters": self.parameters, "tokens": self.tokens})
 
-    def _remaining_loss(self, loss: float) -> float:
+    def _loss_above_floor(self, loss: float) -> float:
         above = loss - self.E
         return float(above ** (1 / self.power)) if above > 0 else -1.0
 
 
 class TokenLaw(Spec):
-    """Law of the compute-optimal token count, tokens = A C^alpha with C in FLOP; it gives no loss."""
+    """Law of the compute-optimal number of tokens, A C^alpha with C in FLOP; a law of this kind gives no loss."""
 
     name: str = "own"
     form: Literal["tokens"]
@@ -166,17 +163,17 @@ class TokenLaw(Spec):
     source: str = ""
 
     def formula(self) -> str:
-        """Return the law's formula with its constants as one line of text."""
+        """Return the formula of the law with all constants, as one line of text."""
         return f"D = {self.A:.4g} C^{self.alpha:.4g}"
 
-    def optimum(self, compute: float) -> ModelSize:
-        """Return the compute-optimal tokens for a compute budget (FLOP), and the parameters that follow."""
+    def compute_optimal_size(self, compute: float) -> ModelSize:
+        """Return the compute-optimal model for C FLOP: D tokens by the law, C / (6 D) parameters."""
         tokens = self.A * compute**self.alpha
         return ModelSize(compute / (FLOP_PER_TOKEN * tokens), tokens)
 
     def describe_extrapolation(self, size: ModelSize) -> str:
-        """Return how far a model's compute lies outside the law's range, as text; empty if inside."""
-        return _describe_outside({"C": (size.compute, self.compute)})
+        """Describe how far a model's training compute lies outside the law's range; empty if inside."""
+        return _describe_distance_from_range({"C": (size.compute, self.compute)})
 
     def describe_range(self) -> str:
         """Return the range of compute that the law was fitted on, as text."""
@@ -198,8 +195,8 @@ class KaplanConstants(Spec):
     also: tuple[str, ...] = ()
     source: str = ""
 
-    def as_law(self) -> LossLaw:
-        """Return the equivalent law in the standard form."""
+    def to_loss_law(self) -> LossLaw:
+        """Return the equivalent ``LossLaw``, L = E + (A / N^alpha + B / D^beta)^power."""
         ratio = self.alpha_n / self.alpha_d
         same = {name: getattr(self, name) for name in ("name", "parameters", "tokens", "counts", "also", "source")}
         return LossLaw(E=0.0, A=self.Nc**ratio, alpha=ratio, B=self.Dc, beta=1.0, power=self.alpha_d, **same)
@@ -210,34 +207,34 @@ _FORMS: dict[str, type[LossLaw | TokenLaw | KaplanConstants]] = {
 }  # fmt: skip
 
 
-def any_law(what: str | Mapping[str, Any] | LossLaw | TokenLaw) -> LossLaw | TokenLaw:
-    """Return a loss or token law by name, or from a mapping with its ``form`` and constants."""
-    if isinstance(what, LossLaw | TokenLaw):
-        return what
-    if isinstance(what, str):
+def load_law(spec: str | Mapping[str, Any] | LossLaw | TokenLaw) -> LossLaw | TokenLaw:
+    """Return a loss law or token law, by name or from a mapping that has its form and constants."""
+    if isinstance(spec, LossLaw | TokenLaw):
+        return spec
+    if isinstance(spec, str):
         known = load_presets("loss_laws.yaml")
         named = {other: name for name, entry in known.items() for other in (name, *entry.get("also", ()))}
-        if what.lower() not in named:
+        if spec.lower() not in named:
             raise InputError(
-                f"there is no loss law {what!r}{did_you_mean(what.lower(), named)}; built-in laws: "
+                f"there is no loss law {spec!r}{did_you_mean(spec.lower(), named)}; built-in laws: "
                 f"{', '.join(known)}; or give your own: {_OWN}"
             )
-        name = named[what.lower()]
-        return _build_law({"name": name, **known[name]})
-    if not isinstance(what, Mapping):
-        raise InputError(f"a loss law is a name or a mapping, as in {_OWN}; got {what!r}")
-    return _build_law(what)
+        name = named[spec.lower()]
+        return _law_from_document({"name": name, **known[name]})
+    if not isinstance(spec, Mapping):
+        raise InputError(f"loss law: {spec!r} must be a name or a mapping, as in {_OWN}")
+    return _law_from_document(spec)
 
 
 def loss_law(what: str | Mapping[str, Any] | LossLaw | TokenLaw) -> LossLaw:
-    """Return a loss law by name, or from a mapping; InputError for a law that gives only token counts."""
-    law = any_law(what)
+    """Return a loss law by name or from a mapping; raise InputError for a law of token counts without loss."""
+    law = load_law(what)
     if isinstance(law, TokenLaw):
-        raise InputError(f"the law {law.name} ({law.formula()}) gives the best token count, but no loss")
+        raise InputError(f"the law {law.name} ({law.formula()}) gives token counts but no loss; use {DEFAULT_LAW}")
     return law
 
 
-def law_names() -> tuple[str, ...]:
+def list_law_names() -> tuple[str, ...]:
     """Return the names of the built-in loss laws, in the order of the catalogue."""
     return tuple(load_presets("loss_laws.yaml"))
 
@@ -245,12 +242,12 @@ def law_names() -> tuple[str, ...]:
 _OWN = "{form: NDC, E: 1.8, A: 480, alpha: 0.35, B: 2100, beta: 0.37}"
 
 
-def _build_law(document: Mapping[str, Any]) -> LossLaw | TokenLaw:
+def _law_from_document(document: Mapping[str, Any]) -> LossLaw | TokenLaw:
     form = document.get("form", "NDC")
     if form not in _FORMS:
-        raise InputError(f"a loss law has form NDC, tokens or kaplan, got {form!r}; as in {_OWN}")
-    law = validate_data(_FORMS[form], document, "loss law: ", f"; as in {_OWN}")
-    return law.as_law() if isinstance(law, KaplanConstants) else law
+        raise InputError(f"loss law: form {form!r} must be NDC, tokens or kaplan; as in {_OWN}")
+    law = validate_mapping(_FORMS[form], document, "loss law: ", f"; as in {_OWN}")
+    return law.to_loss_law() if isinstance(law, KaplanConstants) else law
 
 
 def _invert_power_law(constant: float, left: float, exponent: float) -> float:
@@ -263,7 +260,7 @@ def _invert_power_law(constant: float, left: float, exponent: float) -> float:
         return math.inf
 
 
-def _describe_outside(values: Mapping[str, tuple[float, Interval | None]]) -> str:
+def _describe_distance_from_range(values: Mapping[str, tuple[float, Interval | None]]) -> str:
     found = []
     for name, (value, fitted) in values.items():
         if fitted is not None and value > fitted[1]:

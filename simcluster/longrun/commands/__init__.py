@@ -1,1 +1,1 @@
-"""Command-line entry points of long runs and budgets."""
+"""Command-line entry points for the commands about long runs and training budgets."""

@@ -1,4 +1,4 @@
-"""``simcluster train``: simulate a scenario's long run, or several policies, and print the results."""
+"""``simcluster train``: simulate a scenario's long run, or compare several policies, and print the results."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from typing import Any
 
 from simcluster.base.errors import InputError
 from simcluster.cli import common
-from simcluster.cli.answers import build_answer
+from simcluster.cli.answers import build_text_blocks
 from simcluster.cli.common import read_overrides
 from simcluster.cli.sweep import ProgressBar
-from simcluster.cli.terminal import set_progress
-from simcluster.documents.overrides import expand_vary, parse_override
-from simcluster.longrun.eventlog import parse_column_names, read_event_log
-from simcluster.longrun.studies.comparing import Policy, compare_policies
-from simcluster.longrun.studies.replays import replay_failures, resolve_log_path
-from simcluster.longrun.studies.train import StagedTraining, TrainingRun, train
-from simcluster.scenario.paths import check_path
+from simcluster.cli.terminal import show_progress_text
+from simcluster.documents.overrides import parse_override, parse_vary_option
+from simcluster.longrun.event_log import parse_column_names, read_event_log
+from simcluster.longrun.studies.failure_replay import replay_failures, resolve_log_path
+from simcluster.longrun.studies.policy_comparison import Policy, compare_policies
+from simcluster.longrun.studies.training import StagedTraining, TrainingRun, train
+from simcluster.scenario.key_paths import check_key_path
 from simcluster.scenario.scenario import Scenario, load
-from simcluster.show.pictures import picture
-from simcluster.studies.variations import number_duplicates
+from simcluster.show.plot_registry import load_plot
+from simcluster.studies.variations import number_repeated_names
 
 _OF_ONE = ("gantt", "power", "log", "weeks")
 """Output options for a single policy."""
@@ -42,7 +42,7 @@ def run(args: argparse.Namespace) -> None:
     scenario = load(args.scenario, [] if args.replay else read_overrides(args, args.scenario))
     several = not args.replay and bool(args.vary or args.against)
     refused: tuple[str, ...] = ("columns", "began")
-    why = "is for a replayed log: add --replay LOG"
+    why = "applies only to a replayed log; add --replay LOG"
     if args.replay:
         refused, why = ("vary", "against", "executor", "store", *_OF_SEVERAL), "is not compatible with --replay"
     for options, reason in (
@@ -54,39 +54,39 @@ def run(args: argparse.Namespace) -> None:
         if given := [option for option in options if getattr(args, option)]:
             raise InputError(f"--{given[0]} {reason}")
     if several:
-        _compare_policies(args, scenario)
+        _run_policy_comparison(args, scenario)
     elif args.replay:
         log = read_event_log(resolve_log_path(args.replay), columns=parse_column_names(args.columns), began=args.began)
         found = replay_failures(scenario, log, dict(read_overrides(args, args.scenario)), played=args.played)
         found = replace(found, name=Path(args.replay).stem)
-        common.print_answer(args, lambda: build_answer(found), found.to_dict)
-        _write_files(args, found.last, found.compared)
+        common.print_answer(args, lambda: build_text_blocks(found), found.to_dict)
+        _write_files(args, found.last_training, found.trainings_by_name)
     else:
         how = {"played": args.played, "workers": common.read_executor(args), "store": args.store}
         with show_progress(args) as bar:
             training = train(scenario, **how, progress=bar)
-        common.print_answer(args, lambda: build_answer(training), training.to_dict)
+        common.print_answer(args, lambda: build_text_blocks(training), training.to_dict)
         _write_files(args, training, {scenario.name: training})
     if args.verbose:
-        print(f"{time.perf_counter() - begun:.2f} s, {common.peak_memory()}", file=sys.stderr)
+        print(f"{time.perf_counter() - begun:.2f} s, {common.format_peak_memory()}", file=sys.stderr)
 
 
-def _compare_policies(args: argparse.Namespace, scenario: Scenario) -> None:
+def _run_policy_comparison(args: argparse.Namespace, scenario: Scenario) -> None:
     policies, how = parse_policies(args, scenario), {"measure": args.measure or "goodput", "played": args.played}
     with show_progress(args) as bar:
         found = compare_policies(
             policies, **how, workers=common.read_executor(args), store=args.store, strict=False, progress=bar
         )
-    common.print_answer(args, lambda: build_answer(found), found.to_dict)
+    common.print_answer(args, lambda: build_text_blocks(found), found.to_dict)
     stages = {
         name if run is stage else f"{name}, stage {number}": stage
         for name, run in found.runs.items()
         for number, stage in enumerate(run.stages if isinstance(run, StagedTraining) else [run], 1)
     }
-    draw_fates, draw_policies = picture("fates"), picture("policies")
+    draw_fates, draw_policies = load_plot("lost_time"), load_plot("policies")
     common.draw_pictures(args, (args.fates, lambda: draw_fates(stages)), (args.plot, lambda: draw_policies(found)))
     if args.output:
-        common.write_table(args.output, found.frame())
+        common.write_table(args.output, found.combined_table())
 
 
 def _write_files(
@@ -100,10 +100,10 @@ def _write_files(
         title = f"{training.scenario.name}: {training.goodput:.1%} of all GPU-hours was productive; by stage"
     common.draw_pictures(
         args,
-        (args.gantt, lambda: picture("weeks")(training)),
-        (args.fates, lambda: picture("fates")(compared, title)),
-        (args.plot, lambda: picture("goodput")(training)),
-        (args.power, lambda: picture("power")(training)),
+        (args.gantt, lambda: load_plot("run_calendar")(training)),
+        (args.fates, lambda: load_plot("lost_time")(compared, title)),
+        (args.plot, lambda: load_plot("goodput")(training)),
+        (args.power, lambda: load_plot("power")(training)),
     )
     for path, name in ((args.log, "log"), (args.weeks, "weeks")):
         if path:
@@ -115,63 +115,62 @@ def _write_files(
 
 @contextmanager
 def show_progress(args: argparse.Namespace) -> Iterator[ProgressBar]:
-    """Show the number of finished runs and the remaining time; on Ctrl-C print how to resume."""
+    """Show how many runs are finished and the remaining time; on Ctrl-C print how to resume."""
     bar = ProgressBar()
     try:
         yield bar
     except KeyboardInterrupt:
-        set_progress()
+        show_progress_text()
         if args.store:
             print(
                 f"{bar.done:,} of {bar.total:,} runs are saved in {args.store}; run the same command to resume",
                 file=sys.stderr,
             )
         raise
-    set_progress()
+    show_progress_text()
 
 
 def parse_policies(args: argparse.Namespace, scenario: Scenario) -> dict[str, Policy]:
-    """Return the policies to compare by name: the scenario, each --vary combination, and each --against."""
+    """Return the policies to compare, by name: the scenario, each combination of --vary, each --against."""
     found: list[tuple[str, Policy]] = [(scenario.name, scenario)]
-    grid = [expand_vary(text) for text in args.vary]
+    grid = [parse_vary_option(text) for text in args.vary]
     for path, _ in grid:
-        check_path(path)
+        check_key_path(path)
     if grid:
         for values in product(*(values for _, values in grid)):
             changes = {path: value for (path, _), value in zip(grid, values, strict=True)}
-            found.append((_policy_name(changes), changes))
+            found.append((_name_policy(changes), changes))
     for text in args.against:
         if not text.strip():
-            raise InputError("--against: changes nothing; write it as 'run.spares.hot=8 run.short=shrink'")
+            raise InputError("--against: the text is empty; write changes, as in 'run.spares.hot=8 run.short=shrink'")
         if "=" in text:
             changes = dict(_parse_changes(text))
-            found.append((_policy_name(changes), changes))
+            found.append((_name_policy(changes), changes))
         else:
             try:
                 other = load(text, read_overrides(args))
             except InputError as problem:
                 raise InputError(
-                    f"--against {text!r}: {problem}; a policy is a scenario, or changes of it as in 'run.spares.hot=8'"
+                    f"--against {text!r}: {problem}; give a scenario, or changes such as 'run.spares.hot=8'"
                 ) from None
             found.append((other.name, other))
-    names = number_duplicates([name for name, _ in found])
-    return dict(zip(names, (policy for _, policy in found), strict=True))
+    return dict(zip(number_repeated_names([name for name, _ in found]), (policy for _, policy in found), strict=True))
 
 
 def _parse_changes(text: str) -> Iterator[tuple[str, Any]]:
     try:
         words = shlex.split(text)
     except ValueError as problem:
-        raise InputError(f"--against {text!r}: {problem}; write it as 'run.spares.hot=8 run.short=shrink'") from None
+        raise InputError(f"--against {text!r}: {problem}; write e.g. 'run.spares.hot=8 run.short=shrink'") from None
     for word in words:
         if word.endswith("="):
-            raise InputError(f"--against: {word!r} has an empty value; null removes a key, as in {word}null")
+            raise InputError(f"--against: {word!r} has no value; to remove a key, write {word}null")
         path, value = parse_override(word)
-        check_path(path.removesuffix("+"))
+        check_key_path(path.removesuffix("+"))
         yield path, value
 
 
-def _policy_name(changes: Mapping[str, Any]) -> str:
+def _name_policy(changes: Mapping[str, Any]) -> str:
     shown = {path: str(value).lower() if isinstance(value, bool) else value for path, value in changes.items()}
     return ", ".join(
         f"{path.removeprefix('run.')} {'null' if value is None else value}" for path, value in shown.items()

@@ -1,12 +1,12 @@
-"""``simcluster walls``: memory, time and cost of a training run, estimated from its parameters and tokens."""
+"""``simcluster budget walls``: estimate memory, time and cost of a run from its numbers of parameters and tokens."""
 
 from __future__ import annotations
 
 import argparse
 
 from simcluster.cli import common
-from simcluster.cli.answers import build_answer
-from simcluster.longrun.budget.walls import estimate_training
+from simcluster.cli.answers import build_text_blocks
+from simcluster.longrun.budget.training_estimate import estimate_training
 
 
 def run(args: argparse.Namespace) -> None:
@@ -26,4 +26,4 @@ def run(args: argparse.Namespace) -> None:
         bytes_per_parameter=args.bytes,
         zero=args.zero,
     )
-    common.print_answer(args, lambda: build_answer(found), found.to_dict)
+    common.print_answer(args, lambda: build_text_blocks(found), found.to_dict)

@@ -1,5 +1,5 @@
-"""Reference simulation of long runs in SimPy, with an event log."""
+"""Reference implementation of the long-run simulation in SimPy, which also writes an event log."""
 
-from simcluster.longrun.events.job import simulate_with_log
+from simcluster.longrun.events.job_processes import simulate_with_log
 
 __all__ = ["simulate_with_log"]

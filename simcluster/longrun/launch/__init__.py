@@ -1,1 +1,1 @@
-"""Preparation of a launch: checklist of a step and its long run, a first scenario, and a small version to try."""
+"""Launch preparation: checklist of a scenario, first scenario for a model, and small version that fits one node."""

@@ -1,1 +1,1 @@
-"""Plots of long training runs, of compared policies, and of compute budgets."""
+"""Plots of long training runs, policy comparisons, and compute budgets."""

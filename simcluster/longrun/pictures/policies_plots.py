@@ -1,4 +1,4 @@
-"""Plots of answers of ``advise``, and of differences between policies of a long run."""
+"""Plots of ``simcluster advise`` answers, and of the differences between policies of a long run."""
 
 from __future__ import annotations
 
@@ -13,29 +13,29 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator, NullFormatter
 
-from simcluster.documents.argument_types import checked
-from simcluster.longrun.pictures.fates_plot import put_title
-from simcluster.longrun.studies.comparing import MEASURES, PolicyComparison
-from simcluster.longrun.studies.policies import Advice, AdviceMark
+from simcluster.documents.argument_types import check_arguments
+from simcluster.longrun.pictures.lost_time_plot import draw_title
+from simcluster.longrun.studies.policy_bench import Advice, AdviceMark
+from simcluster.longrun.studies.policy_comparison import MEASURES, PolicyComparison
 from simcluster.show.bars import set_up_bar_rows
 from simcluster.show.palette import COMPUTE_KINDS, QUIET_TEXT, STREAMS, TEXT, WAITING_HATCH
 
 _LOOKS = ((COMPUTE_KINDS["forward"], "o"), (STREAMS["tp"], "s"), (COMPUTE_KINDS["weight_grad"], "^"))
 _WIDE = 92
-"""Letters of the sentence in a line."""
+"""Characters per line of the sentence above the plot."""
 _RIGHT = 0.8
 _LEAST = 1e-4
-"""Where an axis of percents that has no place for zero ends."""
+"""Lower limit of a logarithmic axis of percentages."""
 
 
-@checked
+@check_arguments
 def advice(found: Advice) -> Figure:
-    """Draw the outcome of a long run over the setting that ``advise`` varies; the title is the advice."""
+    """Draw the simulated outcome over the setting that the advice is about, titled with the advice."""
     figure = Figure(figsize=(9.0, 5.4), layout="constrained")
     axes = figure.subplots()
-    _draw_lines(axes, found)
+    _draw_advice_lines(axes, found)
     for mark in found.picture.marks:
-        _draw_mark(axes, found, mark)
+        _draw_advice_mark(axes, found, mark)
     _set_axes(axes, found)
     axes.legend(frameon=False, fontsize=9, loc="best")
     axes.set_title(
@@ -46,31 +46,31 @@ def advice(found: Advice) -> Figure:
     return figure
 
 
-def _draw_lines(axes: Axes, found: Advice) -> None:
+def _draw_advice_lines(axes: Axes, found: Advice) -> None:
     picture, looks = found.picture, cycle(_LOOKS)
     colour, marker = _LOOKS[0]
     x = found.table[picture.x].to_numpy(dtype=float) / picture.x_unit
     for line in picture.lines:
-        y = found.table[line.column].to_numpy(dtype=float) / picture.y_unit
-        half = found.table[line.wide].to_numpy(dtype=float) / picture.y_unit if line.wide else np.zeros(len(y))
+        y, column = found.table[line.column].to_numpy(dtype=float) / picture.y_unit, line.half_width_column
+        half = found.table[column].to_numpy(dtype=float) / picture.y_unit if column else np.zeros(len(y))
         known = np.isfinite(y)
-        if "y" in picture.log:  # which has no place for values near zero
+        if "y" in picture.log_axes:  # which has no place for values near zero
             known &= np.isnan(half) | (y > half / 2)
         if not known.any():
             continue
-        low = np.maximum(y - half, y / 5) if "y" in picture.log else y - half
-        if line.theory:
+        low = np.maximum(y - half, y / 5) if "y" in picture.log_axes else y - half
+        if line.is_dashed:
             axes.plot(x[known], y[known], "--", color=colour, linewidth=1.2, alpha=0.8, label=line.label)
             continue
         colour, marker = next(looks)
         axes.plot(x[known], y[known], marker=marker, color=colour, linewidth=1.6, markersize=4.5, label=line.label)
-        if line.wide:
+        if column:
             axes.fill_between(x[known], low[known], (y + half)[known], color=colour, alpha=0.18, linewidth=0)
 
 
-def _draw_mark(axes: Axes, found: Advice, mark: AdviceMark) -> None:
+def _draw_advice_mark(axes: Axes, found: Advice, mark: AdviceMark) -> None:
     at = mark.x / found.picture.x_unit, mark.y / found.picture.y_unit
-    if "y" in found.picture.log:
+    if "y" in found.picture.log_axes:
         at = at[0], max(at[1], _LEAST)  # nothing is drawn on the axis
     face = COMPUTE_KINDS["backward"] if mark.chosen else "white"
     axes.scatter(*at, s=90, facecolor=face, edgecolor=TEXT, linewidth=1.2, zorder=5, clip_on=False)
@@ -86,13 +86,13 @@ def _draw_mark(axes: Axes, found: Advice, mark: AdviceMark) -> None:
 
 def _set_axes(axes: Axes, found: Advice) -> None:
     picture = found.picture
-    if "x" in picture.log:
+    if "x" in picture.log_axes:
         axes.set_xscale("log")
         _thin_ticks(axes, found.table[picture.x].to_numpy(dtype=float) / picture.x_unit)
-    if "y" in picture.log:
+    if "y" in picture.log_axes:
         axes.set_yscale("log")
         axes.yaxis.set_major_formatter(lambda value, place: np.format_float_positional(value, trim="-"))
-        if "x" not in picture.log:
+        if "x" not in picture.log_axes:
             axes.set_ylim(bottom=_LEAST)
             axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.set_xlabel(picture.x_label, fontsize=10, color=QUIET_TEXT)
@@ -114,7 +114,7 @@ def _thin_ticks(axes: Axes, x: np.ndarray[tuple[int], np.dtype[np.float64]]) -> 
 
 
 MOST = 40
-"""Policies that are drawn: the first, and the best of the others."""
+"""Most policies that are drawn: the first, and the best of the others."""
 _ROW = 0.34  # inches
 _AXIS = {
     "goodput": "difference of goodput from the first policy (percentage points)",
@@ -126,18 +126,18 @@ _WORSE = STREAMS["tp"], "s", "worse"
 _OPEN = WAITING_HATCH, "D", "not distinguishable: the interval includes zero"
 
 
-@checked
+@check_arguments
 def policies(found: PolicyComparison) -> Figure:
-    """Draw each policy's difference from the first, with its 95 % confidence interval.
+    """Draw each policy's difference from the first policy, with the difference's 95 % confidence interval.
 
     All meet the same random failures. The mean of the measure is at the right; of many policies the best are drawn.
     """
-    shown = _best_rows(found)
+    shown = _rows_of_best_policies(found)
     figure = Figure(figsize=(9.5, 1.7 + _ROW * len(shown)), layout="constrained")
     axes = figure.subplots()
     axes.axvline(0, color=QUIET_TEXT, linewidth=1)
     axes.text(1.01, 1.01, f"{found.measure}, mean", transform=axes.transAxes, fontsize=8, color=QUIET_TEXT)
-    seen = _draw_points(axes, found, shown)
+    seen = _draw_differences(axes, found, shown)
     set_up_bar_rows(axes, [str(name) for name in shown.index], _AXIS[found.measure])
     axes.grid(axis="x", alpha=0.25)
     handles = [
@@ -147,7 +147,7 @@ def policies(found: PolicyComparison) -> Figure:
     ]
     if handles:
         figure.legend(handles=handles, ncols=len(handles), loc="outside lower left", frameon=False, fontsize=8.5)
-    put_title(figure, _conclusion_heading(found), 10)
+    draw_title(figure, _conclusion_heading(found), 10)
     words = f"{found.played:,} runs of each policy with the same random failures, 95 % intervals"
     words += f"; the best {len(shown)} of {len(found.table)}" if len(shown) < len(found.table) else ""
     figure.text(0.99, 0.012, words, ha="right", fontsize=8, color=QUIET_TEXT)
@@ -165,7 +165,7 @@ def _conclusion_heading(found: PolicyComparison) -> str:
     return f"No policy is distinguishably better than {best}, but {unclear} of the {len(others)} others may be."
 
 
-def _best_rows(found: PolicyComparison) -> pd.DataFrame:
+def _rows_of_best_policies(found: PolicyComparison) -> pd.DataFrame:
     table = found.table
     if len(table) <= MOST:
         return table
@@ -173,12 +173,12 @@ def _best_rows(found: PolicyComparison) -> pd.DataFrame:
     return table[table.index.isin([table.index[0], *best])]
 
 
-def _draw_points(axes: Axes, found: PolicyComparison, shown: pd.DataFrame) -> set[str]:
+def _draw_differences(axes: Axes, found: PolicyComparison, shown: pd.DataFrame) -> set[str]:
     scale, higher, seen = MEASURES[found.measure][0], found.measure == "goodput", set()
     gaps, halves = (scale * shown[name].to_numpy() for name in ("difference", "difference_half_width"))
     for row, (name, gap, half) in enumerate(zip(shown.index, gaps, halves, strict=True)):
         words, weight = (
-            _format_mean(found.measure, float(shown["mean"].iloc[row])),
+            _format_measure(found.measure, float(shown["mean"].iloc[row])),
             "bold" if name == found.best else "normal",
         )
         right = axes.get_yaxis_transform()
@@ -194,7 +194,7 @@ def _draw_points(axes: Axes, found: PolicyComparison, shown: pd.DataFrame) -> se
     return seen
 
 
-def _format_mean(measure: str, value: float) -> str:
+def _format_measure(measure: str, value: float) -> str:
     if measure == "goodput":
         return f"{value:.2%}".replace("%", "\N{NO-BREAK SPACE}%")
     return f"{value:,.2f} d" if measure == "days" else f"{value:,.0f} $"

@@ -1,1 +1,1 @@
-"""Scaling questions: the best model for a budget, the training cost to reach a loss, and the number of GPUs."""
+"""Answers to scaling questions: best model for a budget, cost of reaching a loss, number of GPUs."""

@@ -1,4 +1,4 @@
-"""Requests to a loss law as numbers, and the simulated variants of a scenario that they compare."""
+"""Questions to a loss law in numbers, and simulated scenario variants that an answer compares."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
-from simcluster.base.counts import format_count, parse_count, parse_share, parse_whole
+from simcluster.base.counts import format_count, parse_count, parse_share, parse_whole_number
 from simcluster.base.errors import InputError
 from simcluster.base.units import DAY, format_seconds
 from simcluster.devices.device import load_device
 from simcluster.longrun.budget.critical_batch import kaplan_critical_batch
 from simcluster.longrun.budget.loss_laws import DEFAULT_LAW, FLOP_PER_TOKEN, LossLaw, ModelSize, loss_law
-from simcluster.longrun.text import format_flop
+from simcluster.longrun.text_formats import format_flop
 from simcluster.model.layers import parameters as parameters_of
 from simcluster.scenario.scenario import Scenario, from_document
 from simcluster.step.simulate import simulate_scenario
@@ -28,29 +28,29 @@ _BOUNDS = {
 
 
 @dataclass(frozen=True, slots=True)
-class GpuRate:
-    """Training rate of one GPU in FLOP/s, counting 6 FLOP per parameter and token.
+class GpuTrainingRate:
+    """Training rate of one GPU in FLOP/s, with 6 FLOP counted per parameter and token.
 
-    ``gpus`` is the number of GPUs (None: unknown); ``words`` is how the rate is known.
+    ``gpus`` is the number of GPUs (None: unknown); ``description`` is how the rate is known.
     """
 
     flops: float
     gpus: int | None
     device: str
-    words: str
+    description: str
 
     def gpu_hours(self, compute: float) -> float:
-        """Return the GPU-hours that a compute (FLOP) takes."""
+        """Return the GPU-hours for ``compute`` FLOP of training."""
         return compute / self.flops / 3600
 
     def days(self, compute: float) -> float:
-        """Return the days that a compute (FLOP) takes on all GPUs, or on one if their number is unknown."""
+        """Return the days for ``compute`` FLOP of training on all GPUs, or on one GPU if their number is unknown."""
         return compute / self.flops / (self.gpus or 1) / DAY
 
 
 @dataclass(frozen=True, slots=True)
 class ScalingRequest:
-    """Request to a loss law as numbers; None for each input that was not given.
+    """Question to a loss law in numbers: model, budget, target loss and price, each None if not given.
 
     ``model`` names the user's model of ``parameters``, to be trained on ``tokens``; ``critical`` is the critical batch
     in tokens, if a loss is known, and ``critical_words`` its source; ``notes`` are assumptions.
@@ -65,13 +65,13 @@ class ScalingRequest:
     served: float
     unique: float | None
     price: float | None
-    rate: GpuRate
+    rate: GpuTrainingRate
     notes: tuple[str, ...]
     critical: float | None
     critical_words: str
 
 
-def _parse_count(value: object, what: str) -> float:
+def _parse_bounded_count(value: object, what: str) -> float:
     number, (least, most) = parse_count(value, what), _BOUNDS[what]
     if not least <= number <= most:
         raise InputError(f"{what} {number:.4g}: must lie between {least:g} and {most:g}")
@@ -79,24 +79,24 @@ def _parse_count(value: object, what: str) -> float:
 
 
 def request_from_counts(law: LossLaw, given: Mapping[str, Any], device: str) -> ScalingRequest:
-    """Return the scaling request for a model given by its parameter count, or for no model."""
-    size = None if given["parameters"] is None else _parse_count(given["parameters"], "parameters")
+    """Return the question to a loss law about a model given by parameter count, or about no model."""
+    size = None if given["parameters"] is None else _parse_bounded_count(given["parameters"], "parameters")
     found, mfu = load_device(device), given["mfu"]
     peak, share = found.peak_flops("bf16"), 1.0 if mfu is None else parse_share(mfu, "mfu")
-    count = None if given["gpus"] is None else parse_whole(given["gpus"], "gpus")
+    count = None if given["gpus"] is None else parse_whole_number(given["gpus"], "gpus")
     known = "at peak, which no run reaches (set --mfu)" if mfu is None else f"x {share:.3g} MFU"
-    rate = GpuRate(peak * share, count, found.name, f"{peak / 1e12:.4g} TFLOP/s of an {found.name} {known}")
+    rate = GpuTrainingRate(peak * share, count, found.name, f"{peak / 1e12:.4g} TFLOP/s of an {found.name} {known}")
     return _make_request(law, given, "" if size is None else f"{format_count(size)} parameters", size, rate, ())
 
 
 def request_from_scenario(law: LossLaw, given: Mapping[str, Any], scenario: Scenario) -> tuple[ScalingRequest, float]:
-    """Return the scaling request for a scenario's model on its GPUs, and its simulated step time (s).
+    """Return the question to a loss law about a scenario's model, and the scenario's simulated step time (s).
 
     The run of the scenario supplies what is not given: tokens, or days without failures, loss, price. InputError for
     numbers that the scenario itself states.
     """
     if twice := [key for key in ("parameters", "gpus", "mfu") if given[key] is not None]:
-        raise InputError(f"{', '.join(twice)}: already set by the scenario; give one or the other")
+        raise InputError(f"{', '.join(twice)}: already set by the scenario; remove this option, or the scenario")
     run, more = scenario.run, dict(given)
     if run is not None:
         if given["tokens"] is None and given["compute"] is None and given["days"] is None:
@@ -107,26 +107,26 @@ def request_from_scenario(law: LossLaw, given: Mapping[str, Any], scenario: Scen
     step = simulate_scenario(scenario).step_time
     flops = FLOP_PER_TOKEN * size * scenario.tokens_per_step / step / scenario.gpus
     words = f"{flops / 1e12:.4g} TFLOP/s per GPU by 6 N D: the simulated step of {format_seconds(step)}"
-    rate = GpuRate(flops, scenario.gpus, scenario.cluster.device.name, words)
+    rate = GpuTrainingRate(flops, scenario.gpus, scenario.cluster.device.name, words)
     return _make_request(law, more, scenario.name, size, rate, notes), step
 
 
 def _make_request(
-    law: LossLaw, given: Mapping[str, Any], model: str, size: float | None, rate: GpuRate, notes: tuple[str, ...]
+    law: LossLaw, given: Mapping[str, Any], model: str, size: float | None, rate: GpuTrainingRate, said: tuple[str, ...]
 ) -> ScalingRequest:
     names = "compute", "tokens", "loss", "serve", "unique", "price"
     compute, tokens, loss, served, unique, price = (
-        None if given[name] is None else _parse_count(given[name], name) for name in names
+        None if given[name] is None else _parse_bounded_count(given[name], name) for name in names
     )
     days = given["days"]
     if compute is not None and days is not None:
-        raise InputError("a budget is compute, or GPUs and days, and both were given; remove one")
+        raise InputError("a budget is either compute, or GPUs and days, but both are given; remove one of the two")
     if days is not None:
         if rate.gpus is None:
             raise InputError("days: the number of GPUs is unknown; set it, as in --gpus 1024 --days 30")
-        compute = rate.flops * rate.gpus * _parse_count(days, "days") * DAY
+        compute = rate.flops * rate.gpus * _parse_bounded_count(days, "days") * DAY
     if compute is not None and tokens is not None:
-        raise InputError("tokens and a budget: one follows from the other; give one of them")
+        raise InputError("tokens and a compute budget: each determines the other; give only one of the two")
     if compute is None and loss is None and (size is None or tokens is None):
         half = " and ".join(name for name in ("gpus", "days", "parameters", "tokens") if given[name] is not None)
         raise InputError(
@@ -138,14 +138,14 @@ def _make_request(
         raise InputError("serve: the loss that the served model must reach is unknown; set loss, as in 2.0")
     critical: tuple[float | None, str] = None, ""
     if given["critical_batch"] != KAPLAN:
-        critical = _parse_count(given["critical_batch"], "critical_batch"), "as given"
+        critical = _parse_bounded_count(given["critical_batch"], "critical_batch"), "as given"
     elif loss is not None:
         words = f"by Kaplan et al. 2020 at a loss of {loss:.4g}, fitted on its own data: elsewhere a rough guess"
         critical = kaplan_critical_batch(loss), words
     elif size is not None:
-        floor = loss_law(KAPLAN).floor(size)
+        floor = loss_law(KAPLAN).lowest_loss(size)
         critical = kaplan_critical_batch(floor), f"by Kaplan et al. 2020 at the lowest loss of this size, {floor:.4g}"
-    return ScalingRequest(law, model, size, tokens, compute, loss, served or 0.0, unique, price, rate, notes, *critical)
+    return ScalingRequest(law, model, size, tokens, compute, loss, served or 0.0, unique, price, rate, said, *critical)
 
 
 def _count_parameters(scenario: Scenario, law: LossLaw) -> tuple[float, tuple[str, ...]]:
@@ -168,25 +168,25 @@ _BATCH = "training.global_batch"
 
 @dataclass(frozen=True, slots=True)
 class ScalingVariant:
-    """Simulated variant of a scenario: ``name``, ``gpus``, batch (tokens), and step time (s).
+    """Simulated variant of a scenario: ``name``, number of GPUs, batch (tokens), and step time (s).
 
-    ``refused`` is why an invalid variant could not be simulated.
+    ``error`` is why an invalid variant could not be simulated.
     """
 
     name: str
     gpus: int = 0
     batch: float = 0.0
     step_time: float = 0.0
-    refused: str = ""
+    error: str = ""
 
 
 def simulate_variants(
-    scenario: Scenario, step: float, vary: Mapping[str, Sequence[Any]], *, grows: bool
+    scenario: Scenario, step: float, vary: Mapping[str, Sequence[Any]], *, grow_batch: bool
 ) -> tuple[ScalingVariant, ...]:
-    """Simulate each combination of varied values, or the scenario unchanged if nothing varies.
+    """Simulate each combination of the values in ``vary``; simulate the scenario unchanged if nothing varies.
 
-    Where the cluster, its GPUs or dp vary, the job takes the whole cluster, and its batch ``grows`` with it, unless
-    that varies as well. InputError if no variant is valid.
+    Where the cluster, its GPUs or dp vary, the job takes the whole cluster, and the batch grows too, if
+    requested and not varied itself. InputError if no variant is valid.
     """
     if not vary:
         return (ScalingVariant(scenario.name, scenario.gpus, scenario.tokens_per_step, step),)
@@ -196,17 +196,17 @@ def simulate_variants(
         pairs = dict(zip(names, values, strict=True))
         name = ", ".join(f"{key.rsplit('.', 1)[-1]} {value}" for key, value in pairs.items())
         try:
-            variant = from_document(scenario.document(), _variant_changes(scenario, pairs, grows=grows))
+            variant = from_document(scenario.document(), _variant_changes(scenario, pairs, grow_batch=grow_batch))
         except InputError as problem:
-            found.append(ScalingVariant(name, refused=" ".join(str(problem).split())))
+            found.append(ScalingVariant(name, error=" ".join(str(problem).split())))
             continue
         found.append(ScalingVariant(name, variant.gpus, variant.tokens_per_step, simulate_scenario(variant).step_time))
-    if all(each.refused for each in found):
-        raise InputError(f"no valid variant: {found[0].name}: {found[0].refused}")
+    if all(each.error for each in found):
+        raise InputError(f"no valid variant: {found[0].name}: {found[0].error}")
     return tuple(found)
 
 
-def _variant_changes(scenario: Scenario, pairs: Mapping[str, Any], *, grows: bool) -> list[tuple[str, Any]]:
+def _variant_changes(scenario: Scenario, pairs: Mapping[str, Any], *, grow_batch: bool) -> list[tuple[str, Any]]:
     factor, topology = 1.0, scenario.document()["cluster"]["topology"]
     sizes: dict[str, Any] = {"gpus": scenario.gpus, "parallel.dp": scenario.dp}
     for key in ("nodes", "gpus", "machines"):
@@ -218,7 +218,7 @@ def _variant_changes(scenario: Scenario, pairs: Mapping[str, Any], *, grows: boo
             factor *= value / now
             free += [(other, None) for other in ("gpus", "parallel.dp") if other != path]
     batch = scenario.training.global_batch * factor
-    if not grows or factor == 1 or _BATCH in pairs:
+    if not grow_batch or factor == 1 or _BATCH in pairs:
         return [*free, *pairs.items()]
     if batch != int(batch):
         raise InputError(
@@ -234,43 +234,42 @@ Law = str | Mapping[str, Any] | None
 
 @dataclass(frozen=True, slots=True)
 class ExpectedLoss:
-    """Expected ``loss`` of a run's model after its tokens, the law (``words``), and caveats (``notes``)."""
+    """Expected final ``loss`` of a run, a description of the loss law (``law_words``), and caveats."""
 
     loss: float
-    words: str
+    law_words: str
     notes: tuple[str, ...]
 
 
 def tokens_to_loss(scenario: Scenario, loss: float, law: Law) -> float:
-    """Return the number of tokens until the scenario's model reaches a loss at small batches."""
+    """Return how many tokens a scenario's model needs to reach a loss, if trained at small batches."""
     found = loss_law(law or DEFAULT_LAW)
     size, _ = _count_parameters(scenario, found)
-    tokens = found.tokens_to(loss, size)
+    tokens = found.tokens_to_loss(loss, size)
     if math.isinf(tokens):
         raise InputError(
             f"run.loss: {loss:g} is never reached: by {found.name} a model of {format_count(size)} parameters stays "
-            f"above {found.floor(size):.4f} for any number of tokens; set a higher loss, or use a larger model"
+            f"above {found.lowest_loss(size):.4f} for any number of tokens; set a higher loss, or use a larger model"
         )
     return tokens
 
 
 def expected_loss(scenario: Scenario, tokens: float) -> ExpectedLoss | None:
-    """Return the expected loss of the scenario's model after ``tokens``; None if its run names no law or loss."""
+    """Return the loss expected of a scenario's model after ``tokens``; None if the run states no law and no loss."""
     run = scenario.run
     if run is None or (run.law is None and run.loss is None) or not tokens:
         return None
     law = loss_law(run.law or DEFAULT_LAW)
     size, notes = _count_parameters(scenario, law)
     reached = ModelSize(size, tokens, law.loss(size, tokens))
-    best = law.optimum(reached.compute).loss
-    words = f"{law.name}; the best model for its {format_flop(reached.compute)} reaches {best:.4f}"
+    best = law.compute_optimal_size(reached.compute).loss
+    words = f"{law.name}; the best model for the same {format_flop(reached.compute)} reaches {best:.4f}"
     if beyond := law.describe_extrapolation(reached):
-        far = f"extrapolated: {beyond} outside the fitted runs ({law.describe_range()})"
-        notes = (far, *notes)
+        notes = (f"extrapolated: {beyond} outside the fitted runs ({law.describe_range()})", *notes)
     part = scenario.tokens_per_step / kaplan_critical_batch(reached.loss or 1.0)
     if part > _SMALL:
         notes += (
-            f"the batch is {part:.2g} of the critical one by Kaplan et al. 2020, which takes {1 + part:.2g} x the "
-            "tokens: not included (simcluster scaling includes it)",
+            f"the batch is {part:.2g} x the critical batch (Kaplan et al. 2020); the same loss takes {1 + part:.2g} x "
+            "the tokens: not included here (but in simcluster budget loss)",
         )
     return ExpectedLoss(reached.loss or 0.0, words, notes)

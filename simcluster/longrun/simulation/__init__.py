@@ -1,4 +1,4 @@
-"""Compiled simulation of long runs, equal to ``events`` up to rounding (below 10 ns of a run)."""
+"""Compiled simulation of long runs; its results equal those of ``longrun/events`` to within 10 ns per run."""
 
 from simcluster.longrun.simulation.simulate import simulate_runs
 

@@ -1,4 +1,4 @@
-"""Time accounts of compiled simulated runs, as flat arrays with one row per run."""
+"""Time accounts (seconds by category and cause) of compiled simulated runs, as flat arrays with a row per run."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import cython
 import numpy as np
 
 from simcluster.base.arrays import Floats
-from simcluster.longrun.run import FATES, LongRun, Outcomes, cause_names
+from simcluster.longrun.long_run import FATES, LongRun, RunOutcomes, cause_names
 
 if not cython.compiled:
     from simcluster.base.pointers import doubles, ints
 
 
 class Accounts:
-    """Time accounts of simulated runs; the run in ``row`` is being written.
+    """Seconds by time category and cause, and failure counts, of simulated runs; ``row`` is the current run's row.
 
     ``weeks`` has, for each run so far, the nominal times at the ends of its weeks.
     """
@@ -30,16 +30,16 @@ class Accounts:
         self.weeks: list[list[float]] = []
 
     def add_seconds(self, fate: cython.int, cause: cython.int, seconds: cython.double) -> cython.void:
-        """Add seconds to a time category of the current run, charged to a cause."""
+        """Add seconds to a time category (such as lost or restart) of the current run, charged to a cause."""
         self.fates[(self.row * 8 + fate) * self.names + cause] += seconds
 
     def count_event(self, counts: cython.p_int, cause: cython.int) -> cython.int:
-        """Count a failure or an outage of the current run; return the number of earlier ones."""
+        """Count a failure or outage of a cause in the current run; return how many the run had before."""
         place: cython.int = self.row * self.names + cause
         counts[place] += 1
         return counts[place] - 1
 
-    def outcomes(self) -> Outcomes:
+    def outcomes(self) -> RunOutcomes:
         """Return the outcomes of all runs."""
         weekly = np.full((len(self.weeks), max(map(len, self.weeks), default=0)), np.nan)
         for row, weeks in zip(weekly, self.weeks, strict=True):
@@ -47,10 +47,12 @@ class Accounts:
         there = ~np.isnan(weekly)
         weekly[there] = self._kept_steps(weekly[there])
         strikes, outages = (counts.astype(np.int64) for counts in self.counts.values())
-        return Outcomes(
+        return RunOutcomes(
             self.run, steps=self._kept_steps(self.columns["at"]), weekly=weekly, **self.columns,
             strikes=strikes[:, : len(self.run.causes)], outages=outages,
         )  # fmt: skip
 
     def _kept_steps(self, at: Floats) -> Floats:
-        return np.minimum(self.run.pattern.spent_until("steps", np.minimum(at, self.run.goal_at)), self.run.goal)
+        return np.minimum(
+            self.run.pattern.total_until("steps", np.minimum(at, self.run.goal_nominal_time)), self.run.goal
+        )

@@ -1,4 +1,4 @@
-"""Random numbers of long runs by purpose, drawn in blocks for a group of runs on first use.
+"""Random numbers of long runs, one kind per purpose, drawn in blocks for a group of runs on first use.
 
 A number depends on the seed, its stream, the run and the occurrence alone (``random_streams``), so groups may have any
 size, and a block that was dropped can be drawn again.
@@ -12,9 +12,9 @@ import cython
 import numpy as np
 
 from simcluster.base.arrays import Floats
+from simcluster.longrun.long_run import ZERO_TIME, FailureMode, LongRun, cause_names
 from simcluster.longrun.random_streams import BLOCK, fill_random_numbers
-from simcluster.longrun.run import ZERO_TIME, FailureMode, LongRun, cause_names
-from simcluster.scenario.run_times import TimeSpec
+from simcluster.scenario.run_times import DurationSpec
 
 if not cython.compiled:
     from simcluster.base.pointers import Buffers
@@ -24,7 +24,7 @@ _ROOM = 1 << 23
 
 
 class Draws:
-    """Random draws for a group of ``count`` runs, numbered by kind of draw.
+    """Random numbers of a group of ``count`` runs, drawn in blocks; each kind (purpose) has an integer identifier.
 
     ``add``, ``add_law`` and ``add_constant`` return the number of a kind. The runs are ``first`` to ``first + count``;
     ``draw`` returns the draw of the run at ``place`` among them.
@@ -40,29 +40,29 @@ class Draws:
         self.numbers = self.buffers.doubles("numbers", _ROOM)  # takes memory where it is written
 
     def add_constant(self, value: float) -> int:
-        """Register a kind of draw that always has the same value; return its number."""
+        """Register a kind of draw that always returns the same value; return the identifier of the kind."""
         self.sources.append(None)
         self.constants.append(value)
         return len(self.sources) - 1
 
     def add(self, stream: str, columns: Sequence[int], transform: Callable[[Floats], Floats]) -> int:
-        """Register a kind of draw, a ``transform`` of uniform numbers [draw, column]; return its number."""
+        """Register a kind of draw, computed by ``transform`` from uniform numbers; return the kind's identifier."""
         self.sources.append((stream, columns, transform))
         self.constants.append(0.0)
         return len(self.sources) - 1
 
-    def add_law(self, stream: str, law: TimeSpec) -> int:
-        """Register a kind of draw of seconds from a law; return its number."""
-        return self.add(stream, range(law.draws), law.quantile) if law.draws else self.add_constant(law.mean)
+    def add_law(self, stream: str, law: DurationSpec) -> int:
+        """Register a kind of draw, seconds from a distribution; return the identifier of the kind."""
+        return self.add(stream, range(law.num_draws), law.quantile) if law.num_draws else self.add_constant(law.mean)
 
     def start_group(self, first: int, count: int) -> None:
-        """Begin to draw for the runs ``first`` to ``first + count``."""
+        """Start a group of ``count`` runs, numbered from ``first``; drop the random numbers drawn so far."""
         self.first, self.count, self.place, self.used = first, count, 0, 0
-        self.fixed = self.buffers.given_doubles("fixed", self.constants)
-        self.begins = self.buffers.given_ints("begins", np.full(len(self.sources) * self.depth, -1))
+        self.fixed = self.buffers.view_doubles("fixed", self.constants)
+        self.begins = self.buffers.view_ints("begins", np.full(len(self.sources) * self.depth, -1))
 
     def draw(self, number: cython.int, occurrence: cython.int) -> cython.double:
-        """Return the current run's draw of kind ``number`` for an occurrence."""
+        """Return the current run's random draw of kind ``number`` (an identifier), for an event's nth occurrence."""
         block: cython.int = occurrence // 64  # BLOCK, as a constant that the compiler knows
         begin: cython.int = -1
         if block < self.depth:
@@ -74,14 +74,14 @@ class Draws:
         return self.numbers[begin + self.place * 64 + occurrence % 64]
 
     def draw_block(self, number: cython.int, block: cython.int) -> cython.int:
-        """Draw a block of occurrences for all runs of the group, or for the current run if room is short."""
+        """Draw a block of occurrences for all runs of the group; if memory is short, for the current run alone."""
         stream, columns, transform = self.sources[number]
         if self.used + self.count * BLOCK > _ROOM:
             self.start_group(self.first + self.place, 1)
         if block >= self.depth:
             known = self.buffers.arrays["begins"].reshape(-1, self.depth)
             more = [(0, 0), (0, 2 * block - self.depth)]
-            self.begins = self.buffers.given_ints("begins", np.pad(known, more, constant_values=-1))
+            self.begins = self.buffers.view_ints("begins", np.pad(known, more, constant_values=-1))
             self.depth = 2 * block
         uniform = np.empty((len(columns), self.count, BLOCK))
         for column, numbers in zip(columns, uniform, strict=True):
@@ -95,21 +95,21 @@ class Draws:
 
 
 def all_causes(run: LongRun) -> list[FailureMode]:
-    """Return the failure causes of a run, then maintenance and missing nodes as causes of rate 0."""
+    """Return a run's failure causes, followed by maintenance and missing nodes as causes with rate 0."""
     return [*run.causes, *(FailureMode(name, "stop", 0.0) for name in cause_names(run)[len(run.causes) :])]
 
 
 def register_draws(run: LongRun, cause: FailureMode, machines: int, draws: Draws) -> None:
-    """Register all random draws of a cause, in the same order for each, with repairs of ``machines`` nodes."""
+    """Register all kinds of random draws of a cause, in a fixed order, with repair times for ``machines`` nodes."""
     repair = first = cause.repair or ZERO_TIME
-    if cause.bad is not None and cause.bad.replaced is not None and cause.repair is not None:
-        first = cause.bad.replaced  # of a machine that is retired
+    if cause.defective_batch is not None and cause.defective_batch.replaced is not None and cause.repair is not None:
+        first = cause.defective_batch.replaced  # of a machine that is retired
     draws.add_law(f"{cause.name}.detect", cause.detect)
     draws.add_law(f"{cause.name}.lasts", cause.lasts)
-    draws.add_law(f"{cause.name}.noticed", run.noticed)
+    draws.add_law(f"{cause.name}.noticed", run.notice_time)
     _register_pace(cause, draws)
-    if run.wrong:
-        share = np.log(run.wrong)
+    if run.misdiagnosis_share:
+        share = np.log(run.misdiagnosis_share)
         draws.add(f"{cause.name}.wrong", (0,), lambda uniform: np.floor(np.log(uniform[:, 0]) / share))
     else:
         draws.add_constant(0.0)
@@ -122,7 +122,7 @@ def register_draws(run: LongRun, cause: FailureMode, machines: int, draws: Draws
 
 
 def _register_pace(cause: FailureMode, draws: Draws) -> None:
-    paces, of = cause.paces, cause.column
+    paces, of = cause.paces, cause.device_class
     if paces is None:
         draws.add_constant(1.0)
         return

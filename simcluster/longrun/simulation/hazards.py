@@ -1,4 +1,4 @@
-"""Failure times of a simulated run, from the hazard that its causes accumulate.
+"""Failure times of a simulated run, drawn from the accumulated hazard of each failure cause.
 
 A cause fails when the hazard drawn for its occurrence (exponential, mean 1) has accumulated, at its rate, while the job
 is exposed. Rates change only where a defective node is cured, so each column fails at a known second of exposure.
@@ -15,8 +15,8 @@ import cython
 import numpy as np
 
 from simcluster.base.arrays import Floats
-from simcluster.longrun.lives import PartLifetimes, should_retire_node
-from simcluster.longrun.run import LongRun
+from simcluster.longrun.long_run import LongRun
+from simcluster.longrun.part_lifetimes import PartLifetimes, should_retire_node
 
 if not cython.compiled:
     from simcluster.base.pointers import Buffers
@@ -36,7 +36,7 @@ def _first_column(uniform: Floats) -> Floats:
 
 
 class Hazards:
-    """Next failure time of each cause of a run, and of each defective batch beyond its cause's rate.
+    """Next failure time of each cause in a simulated run, and of the extra failures of defective nodes.
 
     A column is a cause, or (after all causes) the extra failures of a defective batch. ``loaded`` and ``trained`` are
     the exposed seconds so far: to causes that stop a job, which also fail while it loads, and to those that fail only
@@ -47,20 +47,23 @@ class Hazards:
 
     def __init__(self, run: LongRun, draws: Draws) -> None:
         self.draws, self.machines, self.causes = draws, run.machines, len(run.causes)
-        bad = [number for number, cause in enumerate(run.causes) if cause.bad is not None]
+        bad = [number for number, cause in enumerate(run.causes) if cause.defective_batch is not None]
         of = [*range(self.causes), *bad]
         self.count = len(of)
         names = [f"{run.causes[number].name}{'.bad' * (column >= self.causes)}" for column, number in enumerate(of)]
         buffers = self.buffers = Buffers()
-        self.cause = buffers.given_ints("cause", of)
-        self.stops = buffers.given_ints("stops", [run.causes[number].stops for number in of])
-        self.unit = buffers.given_ints("unit", [draws.add(f"{name}.hazard", (0,), _to_exponential) for name in names])
+        self.cause = buffers.view_ints("cause", of)
+        self.stops = buffers.view_ints("stops", [run.causes[number].stops_job for number in of])
+        self.unit = buffers.view_ints("unit", [draws.add(f"{name}.hazard", (0,), _to_exponential) for name in names])
         self.seen = buffers.ints("seen", self.count)
         rates = [run.causes[number].rate for number in of]
-        self.rate = buffers.given_doubles("rate", [rate if rate > _LEAST else 0.0 for rate in rates])
+        self.rate = buffers.view_doubles("rate", [rate if rate > _LEAST else 0.0 for rate in rates])
         self.when = buffers.doubles("when", self.count)
-        self.struck = [cause.struck for cause in run.causes] + [None for _ in bad]
-        aged = [AgingParts(cause.lives, cause.name, draws) if cause.lives else None for cause in run.causes]
+        self.struck = [cause.failure_log for cause in run.causes] + [None for _ in bad]
+        aged = [
+            AgingParts(cause.part_lifetimes, cause.name, draws) if cause.part_lifetimes else None
+            for cause in run.causes
+        ]
         self.aged = aged + [None for _ in bad]
         columns = {number: self.causes + place for place, number in enumerate(bad)}
         self.batches = [
@@ -69,7 +72,7 @@ class Hazards:
         ]
 
     def begin_run(self) -> cython.void:
-        """Begin a new run: draw the first failure of each column."""
+        """Begin a new run: draw the first failure of each cause, and of each batch of defective nodes."""
         column: cython.int
         batch: DefectiveMachines | None
         parts: AgingParts | None
@@ -88,11 +91,11 @@ class Hazards:
         self.find_next()
 
     def draw_next(self, column: cython.int) -> cython.void:
-        """Draw the next failure time of a column."""
+        """Draw the next failure time of a ``column``: of a cause, or of a defective batch's extra failures."""
         unit: cython.double = self.draws.draw(self.unit[column], self.seen[column])
         seconds: cython.double = _INF
         if self.struck[column] is not None:
-            seconds = self.struck[column].gap(self.seen[column])
+            seconds = self.struck[column].exposed_seconds_before(self.seen[column])
         elif self.aged[column] is not None:
             parts: AgingParts = self.aged[column]
             seconds = parts.next_gap(unit)
@@ -101,7 +104,7 @@ class Hazards:
         self.when[column] = (self.loaded if self.stops[column] else self.trained) + seconds
 
     def find_next(self) -> cython.void:
-        """Find the next failure that stops the job, and the next that does not."""
+        """Find the next failure that stops the job, and the next failure that does not."""
         column: cython.int
         self.stop_at = self.other_at = _INF
         for column in range(self.count):
@@ -116,11 +119,11 @@ class Hazards:
         return max(0.0, min(self.stop_at - self.loaded, self.other_at - self.trained) / self.share)
 
     def next_column(self) -> cython.int:
-        """Return the column that fails next while the job trains."""
+        """Return the index of the cause or defective batch that fails next while the job trains."""
         return self.stopping if self.stop_at - self.loaded <= self.other_at - self.trained else self.other
 
     def record_failure(self, column: cython.int, occurrence: cython.int, now: cython.double) -> cython.bint:
-        """Record a failure of a column and draw its next one; return whether the failure retires a node."""
+        """Record a failure of a cause or defective batch and draw the next; return whether a node is retired."""
         if self.aged[column] is not None:
             parts: AgingParts = self.aged[column]
             parts.replace(self.draws.draw(parts.life, self.seen[column]))
@@ -131,7 +134,7 @@ class Hazards:
         return retired
 
     def hit_defective(self, column: cython.int, occurrence: cython.int, now: cython.double) -> cython.bint:
-        """Decide whether a failure is on a defective node; return whether that node is retired."""
+        """Draw whether a failure hits a defective node; return whether the node is retired."""
         if self.batches[self.cause[column]] is None:
             return False
         batch: DefectiveMachines = self.batches[self.cause[column]]
@@ -148,16 +151,16 @@ class Hazards:
 
 
 class DefectiveMachines:
-    """Defective nodes of a cause: ``left`` nodes that each fail ``each`` (1/s) more often than others.
+    """Defective nodes of a cause: the number ``left``, and the extra failure rate (1/s) of ``each`` node.
 
     ``on``, ``which`` and ``cures`` are the numbers of a failure's draws.
     """
 
     def __init__(self, run: LongRun, number: int, column: int, draws: Draws) -> None:
         cause = run.causes[number]
-        assert cause.bad is not None
-        self.batch, self.column, self.draws = cause.bad, column, draws
-        self.each = cause.rate / run.machines * (cause.bad.times - 1)
+        assert cause.defective_batch is not None
+        self.batch, self.column, self.draws = cause.defective_batch, column, draws
+        self.each = cause.rate / run.machines * (cause.defective_batch.rate_factor - 1)
         self.on, self.which, self.cures = [draws.add(f"{cause.name}.bad", (each,), _first_column) for each in range(3)]
 
     def begin_run(self) -> cython.void:
@@ -166,7 +169,7 @@ class DefectiveMachines:
         self.times: list[list[float]] = [[] for _ in range(self.left)] if self.batch.retire else []
 
     def record_hit(self, occurrence: cython.int, now: cython.double) -> cython.bint:
-        """Record a failure of a defective node, which may be cured or retired; return whether it is retired."""
+        """Record a failure of a defective node, which may cure or retire that node; return whether retired."""
         retired: cython.bint = False
         which: cython.double = self.draws.draw(self.which, occurrence)
         number: cython.int = min(cython.cast(cython.int, which * self.left), self.left - 1)
@@ -182,11 +185,11 @@ class DefectiveMachines:
 
 
 class AgingParts:
-    """Parts of a cause that fail by age: lifetimes of the initial ones and of their replacements.
+    """Parts of a cause whose failure rate depends on age: the initial parts, and their replacements.
 
     Times are seconds of exposure; ``at`` is the last end, ``first`` the next end of the initial ``parts``, if it is
     ``drawn``; ``failed`` of them have ended. ``life`` is the number of the draw of a new part's life.
-    ``longrun/lives.py`` has the same for arrays.
+    ``longrun/part_lifetimes.py`` has the same for arrays.
     """
 
     def __init__(self, lives: PartLifetimes, cause: str, draws: Draws) -> None:
@@ -202,7 +205,7 @@ class AgingParts:
         self.ends: list[float] = []
 
     def next_gap(self, unit: cython.double) -> cython.double:
-        """Return the exposed seconds from the last part failure to the next; ``unit`` is exponential, mean 1."""
+        """Return the exposed seconds between the last part failure and the next, from an exponential draw of mean 1."""
         before: cython.double = self.at
         if not self.drawn:
             self.drawn = True
@@ -220,7 +223,7 @@ class AgingParts:
         heappush(self.ends, self.at + life)
 
     def time_at_hazard(self, hazard: cython.double) -> cython.double:
-        """Return the exposed seconds at which a part has accumulated ``hazard`` more than at the last failure."""
+        """Return the exposed seconds when a part's cumulative hazard is ``hazard`` above that at the last failure."""
         if self.closed:
             before: cython.double = self.power((self.age + self.at) / self.scale, self.shape)
             return self.scale * self.power(before + hazard, 1 / self.shape) - self.age
@@ -228,7 +231,7 @@ class AgingParts:
         return self.interpolate(hazard, self.hazards, self.seconds)
 
     def power(self, base: cython.double, exponent: cython.double) -> cython.double:
-        """Return ``base`` to ``exponent`` computed by numpy, whose last bit may differ from C's."""
+        """Return ``base`` to the power ``exponent`` computed by numpy, since C's result may differ in the last bit."""
         self.one[0] = base
         return float((self.one**exponent)[0])
 

@@ -1,4 +1,4 @@
-"""Event loop of one compiled simulated run; ``longrun/run.py`` describes the model."""
+"""Event loop of the compiled simulation of one long run, as described in ``longrun/long_run.py``."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import get_args
 import cython
 import numpy as np
 
-from simcluster.longrun.pattern import STORAGE
-from simcluster.longrun.run import FATES, Effect, LongRun, cause_names
+from simcluster.longrun.checkpoint_pattern import STORAGE
+from simcluster.longrun.long_run import FATES, Effect, LongRun, cause_names
 from simcluster.longrun.simulation.draws import all_causes, register_draws
 
 if not cython.compiled:
@@ -30,7 +30,7 @@ _INF = math.inf
 
 
 class OneRun:
-    """State of a simulated run: wall clock ``now``, planned outages, silent errors, and times of due events.
+    """State of a simulated run: wall clock (``now``), planned outages, silent errors, and due event times.
 
     ``turn`` is the end of the week or of the run, ``due`` that of a period of maintenance, ``back_at`` when enough
     nodes are back to make the job faster (wall); ``planned_at`` and ``verified_at`` are on the nominal clock.
@@ -44,31 +44,31 @@ class OneRun:
             register_draws(run, cause, machines, draws)
         self.stride, self.first_part = len(draws.sources) // self.names, REPAIR + machines
         self.hazards, self.snapshots, self.buffers = Hazards(run, draws), Snapshots(run), Buffers()
-        self.struck = [cause.struck for cause in causes]
+        self.struck = [cause.failure_log for cause in causes]
         columns = {
             "effect": [EFFECTS.index(cause.effect) for cause in causes],
             "stored": [cause.survives == STORAGE for cause in causes],
             "leave": [0 if spares.unlimited or cause.repair is None else cause.machines for cause in causes],
         }
         columns |= dict.fromkeys(("repairs", "retired"), [0] * self.names)
-        records = self.buffers.given_records("causes", {name: np.array(each) for name, each in columns.items()})
+        records = self.buffers.make_records("causes", {name: np.array(each) for name, each in columns.items()})
         self.causes = cython.cast(cython.pointer(Cause), records) if cython.compiled else records
-        self.exposed = self.buffers.given_ints("exposed", [part.exposed for part in run.restart])
+        self.exposed = self.buffers.view_ints("exposed", [part.exposed for part in run.restart])
         self.part_seconds = self.buffers.doubles("part_seconds", self.parts)
         ready = np.repeat(spares.ready, [spares.hot, spares.warm, spares.cold])
-        self.ready = self.buffers.given_doubles("ready", ready)
-        self.paces = self.buffers.given_doubles("paces", [1.0, *run.short])
-        self.shares, self.faster = run.exposure_shares.tolist(), run.faster_counts
-        self.queue, self.spares, self.short = RepairQueue(spares.crews or 0), spares.count, len(run.short)
+        self.ready = self.buffers.view_doubles("ready", ready)
+        self.paces = self.buffers.view_doubles("paces", [1.0, *run.shrunk_paces])
+        self.shares, self.faster = run.exposure_shares.tolist(), run.faster_missing_counts
+        self.queue, self.spares, self.short = RepairQueue(spares.crews or 0), spares.count, len(run.shrunk_paces)
         self.keep, self.verifies = run.pattern.keep, run.pattern.verify > 0
         self.leaves_slow, self.replaces_slow = run.straggler == "leave", run.straggler == "replace"
-        self.diagnoses = run.wrong > 0
-        self.end_at, self.until, self.week, self.timeout = run.end_at, run.until, run.week, run.timeout
+        self.diagnoses = run.misdiagnosis_share > 0
+        self.end_at, self.until, self.week, self.timeout = run.end_nominal_time, run.until, run.week, run.timeout
         self.every = run.maintenance.every if run.maintenance else math.inf
         self.maintenance = run.maintenance.lasts if run.maintenance else 0.0
 
     def begin_run(self, row: cython.int) -> cython.void:
-        """Begin a new run, whose time account is in ``row``."""
+        """Begin a new run; ``row`` is the run's row in the time accounts."""
         cause: cython.int
         self.accounts.row = row
         self.accounts.weeks.append([])
@@ -84,7 +84,7 @@ class OneRun:
         self.back_at = self.planned_at = self.since = self.found_at = self.verified_at = _INF
 
     def simulate(self, row: cython.int) -> cython.void:
-        """Simulate one run from start to end, with its time account in ``row``."""
+        """Simulate one run from start to end; ``row`` is the run's row in the time accounts."""
         self.begin_run(row)
         while self.alive:
             self.slow.update(self.paces[self.missing], self.names - 1)
@@ -107,7 +107,7 @@ class OneRun:
         self.accounts.wall[row], self.accounts.at[row] = self.now, self.snapshots.at
 
     def advance(self, passed: cython.double, at: cython.double) -> cython.void:
-        """Train for ``passed`` seconds, up to the nominal time ``at``."""
+        """Train for ``passed`` wall seconds, up to the nominal (failure-free) time ``at``."""
         slowed: cython.double = passed - (at - self.snapshots.at)
         if slowed > 0 and self.slow.by >= 0:
             self.accounts.add_seconds(SLOW, self.slow.by, slowed)
@@ -145,7 +145,7 @@ class OneRun:
             self.stop_job(self.silent_cause, self.clean_snapshot_end(), False)
 
     def handle_nominal_event(self) -> cython.void:
-        """Handle the event at the current nominal time: run end, failed verification, or planned outage."""
+        """Handle the event at the current training progress: run end, failed verification, or planned outage."""
         if self.snapshots.at >= self.end_at:
             self.alive = False
         elif self.snapshots.at >= self.verified_at:
@@ -154,7 +154,7 @@ class OneRun:
             self.stop_job(self.planned_cause, self.snapshots.at, True)
 
     def handle_failure(self) -> cython.void:
-        """Handle the next failure, by the effect of its cause."""
+        """Handle the next failure by its cause's effect: stop, slowdown, pause, wrong weights, or planned outage."""
         column: cython.int = self.hazards.next_column()
         cause: cython.int = self.hazards.cause[column]
         effect: cython.int = self.causes[cause].effect
@@ -173,7 +173,7 @@ class OneRun:
             self.plan_outage(cause)
 
     def failure_duration(self, cause: cython.int, occurrence: cython.int) -> cython.double:
-        """Return the duration (s) of a failure, recorded in a log or drawn from the cause's law."""
+        """Return a failure's duration (s): from the failure log, or drawn from the cause's distribution."""
         if self.struck[cause] is not None:
             known: cython.double = self.struck[cause].recorded_duration(occurrence)
             if known == known:  # not nan
@@ -201,7 +201,7 @@ class OneRun:
             self.found_at = self.now + self.failure_duration(cause, occurrence)
 
     def clean_snapshot_end(self) -> cython.double:
-        """Return the nominal time of the latest stored snapshot with correct weights; 0 if none is kept."""
+        """Return the nominal (failure-free) time of the latest stored snapshot with correct weights, or 0."""
         cycles: cython.longlong = self.snapshots.cycles
         before: cython.longlong = self.snapshots.count_taken(self.since) // cycles * cycles
         stored: cython.longlong = self.snapshots.count_taken(self.snapshots.latest_safe_end(True))
@@ -209,14 +209,14 @@ class OneRun:
         return self.snapshots.snapshot_end(before) if before >= oldest else 0.0
 
     def pause_job(self, cause: cython.int, occurrence: cython.int) -> cython.void:
-        """Pause the job for the duration of a failure; stop it if that is longer than the timeout."""
+        """Pause the job for the duration of a failure; stop the job if the failure outlasts the timeout."""
         seconds: cython.double = self.failure_duration(cause, occurrence)
         self.spend_time(min(seconds, self.timeout), PAUSE, cause)
         if seconds > self.timeout and self.now < self.until:
             self.stop_job(cause, self.surviving_snapshot_end(cause), False)
 
     def plan_outage(self, cause: cython.int) -> cython.void:
-        """Plan an outage after the next snapshot, or add a cause to the outage that is already planned."""
+        """Plan an outage at the next snapshot, to replace nodes of a cause, unless an outage is already planned."""
         if self.planned_at == _INF:
             self.planned_cause = cause
             self.planned_at = self.snapshots.next_snapshot_end()
@@ -224,18 +224,18 @@ class OneRun:
             self.planned_replaces = cause
 
     def surviving_snapshot_end(self, cause: cython.int) -> cython.double:
-        """Return the nominal time of the latest snapshot that survives a failure of a cause."""
+        """Return the nominal (failure-free) time of the latest snapshot that survives a failure of a cause."""
         return self.snapshots.latest_safe_end(self.snapshots.in_memory and self.causes[cause].stored == 1)
 
     def spend_time(self, seconds: cython.double, fate: cython.int, cause: cython.int) -> cython.double:
-        """Let time pass without training, until the run's end at most; return the seconds passed."""
+        """Let seconds pass without training, but not beyond the run's end; return the seconds that passed."""
         spent: cython.double = min(seconds, max(0.0, self.until - self.now))
         self.now += spent
         self.accounts.add_seconds(fate, cause, spent)
         return spent
 
     def stop_job(self, cause: cython.int, target: cython.double, planned: cython.bint) -> cython.void:
-        """Stop the job, set training back to the snapshot at ``target``, and restart."""
+        """Stop the job, set training back to the snapshot at nominal time ``target``, and restart."""
         part: cython.int
         detected: cython.double = 0.0
         loading: cython.double = 0.0
@@ -263,7 +263,7 @@ class OneRun:
         self.run_restart(cause)
 
     def go_back(self, cause: cython.int, target: cython.double, planned: cython.bint) -> cython.int:
-        """Set training back to the snapshot at ``target``; return the tier loaded: 0 memory, 1 storage."""
+        """Set training back to the snapshot at ``target``; return the tier loaded from: 0 (memory) or 1 (storage)."""
         tier: cython.int = 1
         stored: cython.double = target
         self.accounts.add_seconds(LOST, cause, self.snapshots.at - target)
@@ -278,7 +278,7 @@ class OneRun:
         return tier
 
     def replace_machines(self, leaves: cython.int, cause: cython.int) -> cython.void:
-        """Send failed nodes of cause ``leaves`` (-1: none) to repair, take spares, or wait for nodes."""
+        """Send the failed nodes (of cause ``leaves``) to repair and take spares; wait if there are too few spares."""
         machine: cython.int
         count: cython.int = self.causes[leaves].leave if leaves >= 0 else 0
         lacks: cython.bint = self.missing > 0
@@ -297,7 +297,7 @@ class OneRun:
             self.wait_for_machines(cause)
 
     def wait_for_machines(self, cause: cython.int) -> cython.void:
-        """Wait until the job has enough nodes to run, in full or shrunk."""
+        """Wait until the job has enough nodes to run, with all replicas or, if allowed, with fewer."""
         self.spend_time(self.queue.time_with_at_most(self.now, self.spares + self.short) - self.now, WAITING, cause)
         if self.short:
             self.missing = min(max(0, self.queue.count_out(self.now) - self.spares), self.short)
@@ -307,7 +307,7 @@ class OneRun:
                 self.back_at = self.queue.time_with_at_most(self.now, self.spares + self.faster[self.missing])
 
     def run_restart(self, cause: cython.int) -> cython.void:
-        """Run the phases of a restart, ending early if a failure occurs in an exposed phase."""
+        """Run the phases of a restart; a failure in a phase exposed to failures ends the restart early."""
         part: cython.int
         left: cython.double = max(0.0, self.hazards.stop_at - self.hazards.loaded) / self.hazards.share
         used: cython.double = 0.0

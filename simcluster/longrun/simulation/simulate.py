@@ -1,10 +1,10 @@
-"""Simulation of many long runs by number, in groups whose random numbers are drawn together."""
+"""Simulation of many long runs, in groups of runs that draw random numbers together."""
 
 from __future__ import annotations
 
-from simcluster.base.compilation import check_compiled
-from simcluster.longrun.ending import check_run_ends
-from simcluster.longrun.run import LongRun, Outcomes
+from simcluster.base.compilation import warn_if_not_compiled
+from simcluster.longrun.long_run import LongRun, RunOutcomes
+from simcluster.longrun.run_feasibility import check_run_ends
 from simcluster.longrun.simulation.accounts import Accounts
 from simcluster.longrun.simulation.draws import Draws
 from simcluster.longrun.simulation.one_run import OneRun
@@ -13,9 +13,9 @@ _GROUP = 128
 """Runs whose draws are made at once: enough that Python does not matter, few enough for the processor's cache."""
 
 
-def simulate_runs(run: LongRun, seed: int, count: int, first: int = 0) -> Outcomes:
-    """Simulate ``count`` runs of a seed, numbered from ``first``; InputError if they never end."""
-    check_compiled()
+def simulate_runs(run: LongRun, seed: int, count: int, first: int = 0) -> RunOutcomes:
+    """Simulate ``count`` runs of a seed, numbered from ``first``; raise InputError if a run never ends."""
+    warn_if_not_compiled()
     check_run_ends(run)
     draws, accounts = Draws(seed), Accounts(run, count)
     one_run, group, end = OneRun(run, draws, accounts), _GROUP, first + count

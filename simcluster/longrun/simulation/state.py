@@ -1,6 +1,6 @@
-"""State of a compiled simulated run: nominal clock, snapshots, slow devices, and nodes in repair.
+"""State of a compiled simulated run: training progress, snapshots, slow devices, and nodes in repair.
 
-``longrun/pattern.py`` has the nominal clock for arrays.
+``longrun/checkpoint_pattern.py`` has the nominal clock for arrays.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import math
 
 import cython
 
-from simcluster.longrun.run import TIME_TOLERANCE, LongRun
+from simcluster.longrun.long_run import TIME_TOLERANCE, LongRun
 
 if not cython.compiled:
     from simcluster.base.pointers import Buffers
@@ -19,20 +19,21 @@ _SOON = TIME_TOLERANCE
 
 
 class Snapshots:
-    """Nominal clock of a run, and nominal times of its latest snapshots in memory and on storage."""
+    """Nominal (failure-free) clock of a run, with the times of its latest snapshots in memory and on storage."""
 
     def __init__(self, run: LongRun) -> None:
         pattern = run.pattern
-        self.cycles, self.in_memory, self.period = pattern.cycles, pattern.memory is not None, pattern.period
+        self.cycles, self.in_memory = pattern.snapshots_per_stored, pattern.memory is not None
+        self.period = pattern.pattern_seconds
         self.last = float(run.goal // pattern.steps) if math.isfinite(run.goal) else math.inf
         self.buffers = Buffers()
-        self.ends = self.buffers.given_doubles("ends", pattern.interval_bounds)
-        self.safe_within = self.buffers.given_doubles("safe_within", pattern.safe_within)
+        self.ends = self.buffers.view_doubles("ends", pattern.interval_bounds)
+        self.safe_within = self.buffers.view_doubles("safe_within", pattern.safe_times_within_pattern)
         self.at = self.in_memory_at = self.stored_at = 0.0
-        self.stalls = self.buffers.given_doubles("stalls", [cycle[3][1] for cycle in pattern.phases])
+        self.stalls = self.buffers.view_doubles("stalls", [cycle[3][1] for cycle in pattern.phases_by_snapshot])
 
     def split_patterns(self, at: cython.double) -> cython.longlong:
-        """Return the number of whole patterns before a nominal time; ``rest`` becomes the seconds since then."""
+        """Return how many whole checkpoint patterns precede a nominal time; set ``rest`` to the seconds since."""
         whole: cython.longlong = cython.cast(cython.longlong, at / self.period)
         self.rest = at - whole * self.period
         if self.rest < 0:  # rounding
@@ -41,11 +42,11 @@ class Snapshots:
         return whole
 
     def snapshot_end(self, snapshot: cython.longlong) -> cython.double:
-        """Return the nominal time (s) at which snapshot n has been taken; snapshot 0 is the run's start."""
+        """Return the nominal (failure-free) time (s) when snapshot n is taken; snapshot 0: the run's start."""
         return snapshot // self.cycles * self.period + self.ends[snapshot % self.cycles]
 
     def count_taken(self, at: cython.double) -> cython.longlong:
-        """Return the number of snapshots taken by a nominal time, completely written or not."""
+        """Return how many snapshots, safe or not, are taken by a nominal (failure-free) time."""
         whole: cython.longlong = self.split_patterns(at)
         within: cython.int = 0
         while within < self.cycles - 1 and self.ends[within + 1] <= self.rest:
@@ -53,11 +54,11 @@ class Snapshots:
         return whole * self.cycles + within
 
     def next_snapshot_end(self) -> cython.double:
-        """Return the nominal time (s) at which the next snapshot will have been taken."""
+        """Return the nominal (failure-free) time (s) when the next snapshot will have been taken."""
         return self.snapshot_end(self.count_taken(self.at) + 1)
 
     def next_verification_end(self) -> cython.double:
-        """Return the nominal time (s) at which the next verification of a snapshot ends."""
+        """Return the nominal (failure-free) time (s) when the next snapshot verification ends."""
         snapshot: cython.longlong = self.count_taken(self.at) + 1
         found: cython.double = self.snapshot_end(snapshot) - self.stalls[(snapshot - 1) % self.cycles]
         if found >= self.at:
@@ -65,7 +66,7 @@ class Snapshots:
         return self.snapshot_end(snapshot + 1) - self.stalls[snapshot % self.cycles]
 
     def latest_safe_end(self, stored: cython.bint) -> cython.double:
-        """Return the nominal time of the latest snapshot completely written, on any tier or only on storage."""
+        """Return the nominal time of the latest snapshot completely written (on storage only, if ``stored``)."""
         whole: cython.longlong = self.split_patterns(self.at)
         within: cython.int = 0
         while within < self.cycles and self.safe_within[within] <= self.rest:
@@ -79,7 +80,7 @@ class Snapshots:
 
 
 class SlowPeriod:
-    """Slowdown of the job to ``pace`` until ``end`` by one device, ``noticed`` then (inf: earlier, or never)."""
+    """Slowdown by one device: cause, job's step time factor (``pace``), end time, and notice time (inf: never)."""
 
     def __init__(self, cause: int, pace: float, end: float, noticed: float) -> None:
         self.cause, self.pace, self.end, self.noticed = cause, pace, end, noticed
@@ -99,11 +100,11 @@ class SlowDevices:
         self.devices = [each for each in self.devices if each.end > now]
 
     def remove_noticed(self, now: cython.double) -> cython.void:
-        """Remove devices that have been noticed."""
+        """Remove devices whose slowness has been noticed."""
         self.devices = [each for each in self.devices if now < each.noticed < _INF]
 
     def notice(self, now: cython.double) -> cython.int:
-        """Return the cause of the earliest slow device that is noticed by ``now``; -1 if none."""
+        """Mark the slow device noticed first (by ``now``) as handled; return the cause's number, or -1 if none."""
         each: SlowPeriod
         first: SlowPeriod | None = None
         for each in self.devices:
@@ -115,7 +116,7 @@ class SlowDevices:
         return first.cause
 
     def update(self, short: cython.double, short_cause: cython.int) -> cython.void:
-        """Update the job's pace and the time of its next change; ``short`` is the pace due to missing nodes alone."""
+        """Update the job's step time factor and the time of the next change; ``short``: factor due to missing nodes."""
         each: SlowPeriod
         self.worst, self.by, self.next = 1.0, -1, _INF
         for each in self.devices:
@@ -127,7 +128,7 @@ class SlowDevices:
 
 
 class RepairQueue:
-    """Nodes in repair: ``count`` return times (``back``), ascending; each crew (0: unlimited) repairs one node."""
+    """Queue of nodes in repair with return times ``back``, ascending, and repair crews (0: unlimited)."""
 
     def __init__(self, crews: int) -> None:
         self.crews, self.count, self.room = crews, 0, 64

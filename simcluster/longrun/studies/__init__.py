@@ -1,1 +1,1 @@
-"""Studies of long runs: simulated cluster states, outcomes of training runs, compared policies, and advice."""
+"""Studies of long runs: simulated cluster states, training run outcomes, policy comparisons, and advice."""

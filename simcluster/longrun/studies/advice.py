@@ -1,4 +1,4 @@
-"""Table of all ``simcluster advise`` questions, and the answers to those about checkpoints."""
+"""Table of all ``simcluster advise`` questions, and answers to the questions about checkpoints."""
 
 from __future__ import annotations
 
@@ -15,38 +15,38 @@ from simcluster.base.arrays import Floats
 from simcluster.base.errors import InputError
 from simcluster.base.tables import rows_to_frame
 from simcluster.documents.diagnostics import did_you_mean
+from simcluster.longrun.checkpoint_pattern import STORAGE
 from simcluster.longrun.defaults import list_assumptions
-from simcluster.longrun.ending import check_run_ends
-from simcluster.longrun.pattern import STORAGE
-from simcluster.longrun.run import LongRun
+from simcluster.longrun.long_run import LongRun
+from simcluster.longrun.run_feasibility import check_run_ends
 from simcluster.longrun.studies.advice_nodes import advise_on_defective_nodes, advise_on_reliability, advise_on_spares
 from simcluster.longrun.studies.advice_restarts import advise_on_restart, advise_on_straggler
-from simcluster.longrun.studies.build import LEAST, number_of_runs
-from simcluster.longrun.studies.chunks import Workers, open_run_simulator
-from simcluster.longrun.studies.policies import (
+from simcluster.longrun.studies.cluster_states import ClusterStateSimulator
+from simcluster.longrun.studies.policy_bench import (
     Advice,
     AdviceLine,
     AdviceMark,
-    AdvicePicture,
+    AdvicePlot,
     PolicyBench,
     goodput_table,
     mean_half_width,
     paired_difference,
 )
+from simcluster.longrun.studies.run_builder import LEAST, resolve_run_count
+from simcluster.longrun.studies.run_chunks import Workers, open_run_simulator
 from simcluster.longrun.studies.run_closed_forms import (
-    best_steps,
-    excluded_note,
+    best_interval_steps,
+    closed_form_exclusion_note,
     expected_efficiency,
     two_level_efficiency,
 )
-from simcluster.longrun.studies.states import StepStates
-from simcluster.longrun.text import duration, format_percent, format_points
-from simcluster.scenario.run_section import MemoryCopies
+from simcluster.longrun.text_formats import format_duration, format_percent, format_point_difference
+from simcluster.scenario.run_section import PeerMemoryCopies
 from simcluster.scenario.scenario import Scenario, load
 from simcluster.studies.sweep.sweep import Progress
 
 EVERY = (2, 4, 8, 16, 32)
-"""Numbers of snapshots per one on storage that are compared."""
+"""Numbers of snapshots per storage write that are compared."""
 GRID = math.sqrt(2)
 """Ratio of two neighbouring intervals that are tried."""
 _RARE = f"{10**9} steps"  # long enough for any write, until the best interval is known
@@ -54,8 +54,8 @@ _AROUND = 6  # steps of the grid to either side of the closed form's interval
 
 
 def advise_on_memory_copies(bench: PolicyBench) -> Advice:
-    """Advise on checkpoint copies in peers' memory (Gemini, SOSP 2023) against storage alone."""
-    runs = {every: _run_with_copies(bench, every) for every in (1, *EVERY)}
+    """Advise whether to checkpoint to peers' memory (Gemini, SOSP 2023) as well as to storage."""
+    runs = {every: _make_run_with_copies(bench, every) for every in (1, *EVERY)}
     goodput = bench.simulate_goodputs(runs)
     mean = {every: float(values.mean()) for every, values in goodput.items()}
     best = max(EVERY, key=lambda every: mean[every])
@@ -63,10 +63,10 @@ def advise_on_memory_copies(bench: PolicyBench) -> Advice:
     gpus = bench.scenario.gpus * gap.mean / mean[1]
     seconds = {every: run.pattern.steps * run.pattern.step for every, run in runs.items()}
     sentence = (
-        f"Copies in peers' memory are {gap.choose_text('worth it', 'not worth it', 'no different')}: "
-        f"{format_points(gap.mean, gap.half_width)} of goodput with one snapshot in {best} on storage "
-        f"({format_percent(mean[best])}, one every {duration(seconds[best])}) against storage alone "
-        f"({format_percent(mean[1])}, every {duration(seconds[1])}), as much as {gpus:,.1f} GPUs."
+        f"Copies in peers' memory are {gap.choose_text_by_sign('worth it', 'not worth it', 'no different')}: "
+        f"{format_point_difference(gap.mean, gap.half_width)} of goodput with one snapshot in {best} on storage "
+        f"({format_percent(mean[best])}, one every {format_duration(seconds[best])}) against storage alone "
+        f"({format_percent(mean[1])}, every {format_duration(seconds[1])}), as much as {gpus:,.1f} GPUs."
     )
     table = goodput_table(
         goodput,
@@ -78,68 +78,66 @@ def advise_on_memory_copies(bench: PolicyBench) -> Advice:
         AdviceMark(1, mean[1], "storage alone", chosen=False),
         AdviceMark(best, mean[best], f"one in {best} on storage"),
     )
-    picture = AdvicePicture("storage_every", "snapshots per copy on storage", marks=marks, log="x")
+    picture = AdvicePlot("storage_every", "snapshots per copy on storage", marks=marks, log_axes="x")
     storage, copies = runs[best].pattern.storage, runs[best].pattern.memory
     assert copies is not None
-    deep = [cause.name for cause in runs[best].causes if cause.stops and cause.survives == STORAGE]
+    deep = [cause.name for cause in runs[best].causes if cause.stops_job and cause.survives == STORAGE]
     notes = (
         f"a snapshot for storage stops training for {storage.stall:.3g} s, one for peers for {copies.stall:.3g} s and "
         f"takes {copies.write:.3g} s to them (set run.checkpoint.memory.stall and .write if measured)",
         f"only a checkpoint on storage survives: {', '.join(deep) or 'no failure of this run'}",
-        *excluded_note(runs[1]),
+        *closed_form_exclusion_note(runs[1]),
     )
     return bench.make_advice("memory", sentence, table, picture, notes)
 
 
-def _run_with_copies(bench: PolicyBench, every: int) -> LongRun:
+def _make_run_with_copies(bench: PolicyBench, every: int) -> LongRun:
     spec = bench.section.checkpoint
     if spec.to is None and (spec.memory is None or None in (spec.memory.stall, spec.memory.write)):
         raise InputError(
-            "advice: memory: a measured stall leaves the time of a copy to peers unknown; set "
+            "advice: memory: the time of a copy to peers does not follow from a measured stall; set "
             "run.checkpoint.to (storage bandwidth), e.g. 100 GB/s, or run.checkpoint.memory.stall and .write"
         )
-    copies = (spec.memory or MemoryCopies()).model_copy(update={"storage_every": every}) if every > 1 else None
-    return bench.run_with(checkpoint=spec.model_copy(update={"every": "auto", "memory": copies}))
+    copies = (spec.memory or PeerMemoryCopies()).model_copy(update={"storage_every": every}) if every > 1 else None
+    return bench.build_variant(checkpoint=spec.model_copy(update={"every": "auto", "memory": copies}))
 
 
 def advise_on_interval(bench: PolicyBench) -> Advice:
-    """Advise on the checkpoint interval: simulated goodput over intervals, the best one, and the scenario's."""
-    own = bench.run_with()
-    mine, seconds, nearby = own.pattern.steps, own.pattern.step_with_validation, best_steps(own)
-    runs = _runs_at_intervals(own, [*(round(nearby * GRID**power) for power in range(-_AROUND, _AROUND + 1)), mine])
+    """Advise on the checkpoint interval: goodput by interval, the best interval, and the scenario's."""
+    own = bench.build_variant()
+    mine, seconds, nearby = own.pattern.steps, own.pattern.step_with_validation, best_interval_steps(own)
+    runs = _make_runs_at_intervals(own, [*(round(nearby * GRID**each) for each in range(-_AROUND, _AROUND + 1)), mine])
     goodput = bench.simulate_goodputs(runs)
     mean = {steps: float(values.mean()) for steps, values in goodput.items()}
     best = max(mean, key=lambda steps: mean[steps])
-    marks = [AdviceMark(best * seconds, mean[best], f"best: {duration(best * seconds)}")]
+    marks = [AdviceMark(best * seconds, mean[best], f"best: {format_duration(best * seconds)}")]
     loses = "the scenario has it"
     if best != mine:
         gap = paired_difference(goodput[mine], goodput[best])
-        lost = format_points(gap.mean, gap.half_width)
-        loses = f"the scenario's interval, every {duration(mine * seconds)}, loses {lost}"
+        lost = format_point_difference(gap.mean, gap.half_width)
+        loses = f"the scenario's interval, every {format_duration(mine * seconds)}, loses {lost}"
         marks.append(AdviceMark(mine * seconds, mean[mine], "the scenario's", chosen=False))
     known = expected_efficiency(runs[best])
     closed_form = "" if math.isnan(known) else f" (closed form {format_percent(known)})"
     sentence = (
-        f"A checkpoint every {duration(best * seconds)} ({best:,} step{'s' * (best > 1)}) is best, for a goodput of "
-        f"{format_percent(mean[best])}{closed_form}; {loses}."
+        f"A checkpoint every {format_duration(best * seconds)} ({best:,} step{'s' * (best > 1)}) is best, for a "
+        f"goodput of {format_percent(mean[best])}{closed_form}; {loses}."
     )
     table = goodput_table(
-        goodput,
-        mine,
-        lambda steps: {"steps": steps, "interval_s": steps * seconds},
-        lambda steps: expected_efficiency(runs[steps]),
+        goodput, mine, lambda n: {"steps": n, "interval_s": n * seconds}, lambda n: expected_efficiency(runs[n])
     )
-    return bench.make_advice("interval", sentence, table, _interval_plot(best * seconds, marks), excluded_note(own))
+    picture = _make_interval_plot(best * seconds, marks)
+    return bench.make_advice("interval", sentence, table, picture, closed_form_exclusion_note(own))
 
 
-def _interval_plot(seconds: float, marks: Iterable[AdviceMark], **more: Any) -> AdvicePicture:
+def _make_interval_plot(seconds: float, marks: Iterable[AdviceMark], **more: Any) -> AdvicePlot:
     unit, word = (60.0, "min") if seconds > 120 else (1.0, "s")
     label = f"work between two checkpoints, {word}"
-    return AdvicePicture("interval_s", label, marks=tuple(marks), x_unit=unit, log="x", **more)
+    return AdvicePlot("interval_s", label, marks=tuple(marks), x_unit=unit, log_axes="x", **more)
 
 
-def _runs_at_intervals(run: LongRun, steps: Iterable[int]) -> dict[int, LongRun]:
-    """Return the run for each checkpoint interval (in steps) at which checkpoints keep up and the run ends."""
+def _make_runs_at_intervals(run: LongRun, steps: Iterable[int]) -> dict[int, LongRun]:
+    """Return a run for each checkpoint interval (steps) at which writes keep up and the run can end."""
     found = {}
     for each in sorted(set(steps)):
         try:
@@ -151,12 +149,12 @@ def _runs_at_intervals(run: LongRun, steps: Iterable[int]) -> dict[int, LongRun]
 
 
 def advise_on_async_checkpoints(bench: PolicyBench) -> Advice:
-    """Advise on asynchronous against blocking checkpoints, each at its best interval."""
-    autos = _runs_in_both_modes(bench)
+    """Advise whether to checkpoint asynchronously or blocking, comparing both at their best intervals."""
+    autos = _make_blocking_and_async_runs(bench)
     best_of = [auto.pattern.steps for auto in autos.values()]
     low, high = max(1.0, min(best_of) / 4), max(best_of) * 4.0
     grid = [round(each) for each in np.geomspace(low, high, max(2, round(math.log2(high / low)) + 1))]
-    runs = {name: _runs_at_intervals(run, [*grid, *best_of]) for name, run in autos.items()}
+    runs = {name: _make_runs_at_intervals(run, [*grid, *best_of]) for name, run in autos.items()}
     goodput: dict[str, dict[int, Floats]] = {name: {} for name in autos}
     for (name, steps), values in bench.simulate_goodputs(
         {(name, steps): run for name, at in runs.items() for steps, run in at.items()}
@@ -169,18 +167,18 @@ def advise_on_async_checkpoints(bench: PolicyBench) -> Advice:
     known = {name: expected_efficiency(runs[name][best[name]]) for name in autos}
     sentence = (
         "Asynchronous checkpoints "
-        f"{gap.choose_text('are worth it', 'are not worth it', 'make no difference')}: "
-        f"{format_points(gap.mean, gap.half_width)} of goodput (closed form "
+        f"{gap.choose_text_by_sign('are worth it', 'are not worth it', 'make no difference')}: "
+        f"{format_point_difference(gap.mean, gap.half_width)} of goodput (closed form "
         f"{100 * (known['snapshot'] - known['blocking']):.2f}) against "
-        f"blocking ({format_percent(mean['blocking'])} every {duration(seconds['blocking'])}, "
-        f"{format_percent(mean['snapshot'])} every {duration(seconds['snapshot'])}), as much as "
+        f"blocking ({format_percent(mean['blocking'])} every {format_duration(seconds['blocking'])}, "
+        f"{format_percent(mean['snapshot'])} every {format_duration(seconds['snapshot'])}), as much as "
         f"{bench.scenario.gpus * gap.mean / mean['blocking']:,.1f} GPUs."
     )
     lines = []
     for name in autos:
-        lines += [AdviceLine(name, name, wide=f"{name}_half_width")]
-        lines += [AdviceLine(f"{name}_closed_form", f"{name}, closed form", theory=True)]
-    marks = [AdviceMark(seconds[name], mean[name], f"{name}: {duration(seconds[name])}") for name in autos]
+        lines += [AdviceLine(name, name, half_width_column=f"{name}_half_width")]
+        lines += [AdviceLine(f"{name}_closed_form", f"{name}, closed form", is_dashed=True)]
+    marks = [AdviceMark(seconds[name], mean[name], f"{name}: {format_duration(seconds[name])}") for name in autos]
     rows = []
     for steps in sorted(set().union(*goodput.values())):
         row = {"steps": steps, "interval_s": steps * autos["blocking"].pattern.step_with_validation}
@@ -190,24 +188,24 @@ def advise_on_async_checkpoints(bench: PolicyBench) -> Advice:
             row[f"{name}_half_width"] = mean_half_width(found[steps]) if there else math.nan
             row[f"{name}_closed_form"] = expected_efficiency(runs[name][steps]) if there else math.nan
         rows.append(row)
-    stops = [f"a {name} one stops training for {run.pattern.storage.stall:.4g} s" for name, run in autos.items()]
+    stops = [f"a {name} checkpoint stops training for {run.pattern.storage.stall:.4g} s" for name, run in autos.items()]
     written = f"its write takes {autos['snapshot'].pattern.storage.write:.4g} s asynchronously"
-    picture = _interval_plot(seconds["blocking"], marks, lines=tuple(lines))
-    notes = (f"{'; '.join(stops)}, {written}", *excluded_note(autos["blocking"]))
+    picture = _make_interval_plot(seconds["blocking"], marks, lines=tuple(lines))
+    notes = (f"{'; '.join(stops)}, {written}", *closed_form_exclusion_note(autos["blocking"]))
     return bench.make_advice("async-checkpoint", sentence, rows_to_frame(rows), picture, notes)
 
 
-def _runs_in_both_modes(bench: PolicyBench) -> dict[str, LongRun]:
+def _make_blocking_and_async_runs(bench: PolicyBench) -> dict[str, LongRun]:
     spec = bench.section.checkpoint
     if (spec.stall is not None or spec.write is not None) and spec.to is None and spec.mode == "blocking":
         raise InputError(
-            "run.checkpoint.stall: is a measured blocking checkpoint, so the times of a "
-            "snapshot and its write are unknown; set run.checkpoint.to (storage bandwidth), e.g. 100 GB/s"
+            "run.checkpoint.stall: a measured blocking stall does not give the times of a "
+            "snapshot and an asynchronous write; set run.checkpoint.to (storage bandwidth), e.g. 100 GB/s"
         )
 
     def run_with_mode(mode: str, **times: float | None) -> LongRun:
         changes = {"every": _RARE, "memory": None, "mode": mode, **times}
-        return bench.run_with(checkpoint=spec.model_copy(update=changes))
+        return bench.build_variant(checkpoint=spec.model_copy(update=changes))
 
     unknown: dict[str, float | None] = {"stall": None, "write": None}
     snapshot = run_with_mode("snapshot", **({} if spec.mode == "snapshot" else unknown))
@@ -216,12 +214,12 @@ def _runs_in_both_modes(bench: PolicyBench) -> dict[str, LongRun]:
         blocking = {"stall": snapshot.pattern.storage.stall + snapshot.pattern.storage.write, "write": 0.0}
     elif spec.to is None:
         blocking = {"stall": (spec.stall or 0.0) + (spec.write or 0.0), "write": 0.0}
-    runs = {"blocking": run_with_mode("blocking", **blocking), "snapshot": snapshot}
-    return {name: replace(run, pattern=replace(run.pattern, steps=best_steps(run))) for name, run in runs.items()}
+    runs = ("blocking", run_with_mode("blocking", **blocking)), ("snapshot", snapshot)
+    return {name: replace(run, pattern=replace(run.pattern, steps=best_interval_steps(run))) for name, run in runs}
 
 
 class Advisor(Protocol):
-    """Protocol of a function that answers a question of ``simcluster advise``; its options are keywords."""
+    """Signature of a function that answers an ``advise`` question; keyword arguments are the question's options."""
 
     def __call__(self, bench: PolicyBench) -> Advice: ...
 
@@ -246,11 +244,11 @@ def advise(
     question: str,
     scenario: Scenario | str,
     *,
-    states: StepStates | None = None,
+    states: ClusterStateSimulator | None = None,
     played: int | None = None,
     workers: Workers = 1,
     store: str | Path | None = None,
-    progress: Progress = lambda done, total, wrong: None,
+    progress: Progress = lambda done, total, failed: None,
     **options: Any,
 ) -> Advice:
     """Return the answer to a question of ``simcluster advise`` about a scenario.
@@ -263,26 +261,27 @@ def advise(
         raise InputError(
             f"advice: unknown question {question!r}{did_you_mean(question, ADVICE)}; known: {', '.join(ADVICE)}"
         )
-    known = _option_names(question)
+    known = _list_option_names(question)
     for option in options:
         if option not in known:
-            others = [name for name in ADVICE if option in _option_names(name)]
-            whose = f"it belongs to {', '.join(others)}" if others else f"it takes {', '.join([*known, 'played'])}"
-            raise InputError(f"advice: {question} has no option {option}; {whose}")
+            others = [name for name in ADVICE if option in _list_option_names(name)]
+            whose = f"use it with {', '.join(others)}" if others else f"use {', '.join([*known, 'played'])}"
+            raise InputError(f"advice: question {question} has no option {option}; {whose}")
     scenario = load(scenario) if isinstance(scenario, str) else scenario
     with open_run_simulator(workers, store, progress) as player:
-        bench = PolicyBench(scenario, states or StepStates(scenario), number_of_runs(scenario, played, LEAST), player)
-        found = ADVICE[question](bench, **options)
-        return replace(found, assumed=_bench_assumptions(bench))
+        states = states or ClusterStateSimulator(scenario)
+        bench = PolicyBench(scenario, states, resolve_run_count(scenario, played, LEAST), player)
+        return replace(ADVICE[question](bench, **options), assumed=_list_bench_assumptions(bench))
 
 
-def _bench_assumptions(bench: PolicyBench) -> tuple[str, ...]:
+def _list_bench_assumptions(bench: PolicyBench) -> tuple[str, ...]:
     try:
-        run = bench.run_with()
+        run = bench.build_variant()
     except InputError:
-        run = bench.run_with(checkpoint=bench.section.checkpoint.model_copy(update={"every": "auto", "memory": None}))
+        automatic = bench.section.checkpoint.model_copy(update={"every": "auto", "memory": None})
+        run = bench.build_variant(checkpoint=automatic)
     return tuple(list_assumptions(bench.section, run))
 
 
-def _option_names(question: str) -> list[str]:
+def _list_option_names(question: str) -> list[str]:
     return [name for name in signature(ADVICE[question]).parameters if name != "bench"]

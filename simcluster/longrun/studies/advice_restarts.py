@@ -1,4 +1,4 @@
-"""Advice on restarts and slow nodes: how long an interruption may take, and when to replace a straggler."""
+"""Advice on restarts and stragglers: how long an interruption may take, when to replace a slow node."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ import numpy as np
 from simcluster.base.arrays import Floats
 from simcluster.base.errors import InputError
 from simcluster.base.tables import rows_to_frame
-from simcluster.longrun.run import ZERO_TIME, FailureMode, LongRun, Outcomes
-from simcluster.longrun.studies.policies import (
+from simcluster.longrun.long_run import ZERO_TIME, FailureMode, LongRun, RunOutcomes
+from simcluster.longrun.studies.policy_bench import (
     Advice,
     AdviceLine,
     AdviceMark,
-    AdvicePicture,
+    AdvicePlot,
     PolicyBench,
     category_share,
     goodput_table,
@@ -25,13 +25,13 @@ from simcluster.longrun.studies.policies import (
 )
 from simcluster.longrun.studies.run_closed_forms import (
     break_even_hours,
-    excluded_note,
+    closed_form_exclusion_note,
     expected_efficiency,
     mean_interruption,
 )
-from simcluster.longrun.text import duration, format_percent, format_points
+from simcluster.longrun.text_formats import format_duration, format_percent, format_point_difference
 from simcluster.scenario.run_failures import FailureSpec
-from simcluster.scenario.run_times import FixedTime, TimeSpec
+from simcluster.scenario.run_times import DurationSpec, FixedTime
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -43,55 +43,55 @@ _BUSY = 0.01  # share of time in slow periods where their cost is simulated: few
 _SLOW, _CHECKPOINT = "slow node", "after the next checkpoint"
 
 
-class _ScaledTime(TimeSpec):
+class _ScaledTime(DurationSpec):
     law: Any
-    times: float
+    factor: float
 
     @property
-    def draws(self) -> int:
-        return int(self.law.draws)
+    def num_draws(self) -> int:
+        return int(self.law.num_draws)
 
     def quantile(self, uniform: Floats) -> Floats:
-        return np.asarray(self.times * self.law.quantile(uniform))
+        return np.asarray(self.factor * self.law.quantile(uniform))
 
     @property
     def mean(self) -> float:
-        return float(self.times * self.law.mean)
+        return float(self.factor * self.law.mean)
 
 
 def advise_on_restart(bench: PolicyBench, *, target: float = 0.9) -> Advice:
-    """Advise on the restart time: goodput over its length, the time allowed for a target, the costliest phase."""
+    """Advise on the restart time: goodput by restart time, the time that a target allows, and the costliest phase."""
     if not 0 < target < 1:
         raise InputError(f"target: must be a goodput between 0 and 1, as in 0.9; got {target:g}")
-    run = bench.run_with()
+    run = bench.build_variant()
     stop = mean_interruption(run)
     if not run.restart or not stop.rate:
-        raise InputError("run: nothing to advise on: set failures that stop the job, and a restart with parts")
+        raise InputError("run: advice on restarts needs failures that stop the job, and run.restart phases; set both")
     runs = {times: _scale_restart(run, times) for times in _restart_factors(run, target)}
     goodput = bench.simulate_goodputs(runs)
     table = goodput_table(
         goodput,
         1.0,
-        lambda times: {"times": times, "interruption_s": mean_interruption(runs[times]).whole},
+        lambda times: {"times": times, "interruption_s": mean_interruption(runs[times]).total},
         lambda times: expected_efficiency(runs[times]),
     )
-    budget, parts = _interruption_budget(table, target), _gain_by_phase(bench, run, goodput[1.0])
-    now, best = float(goodput[1.0].mean()), parts.iloc[0]
-    words = f"{format_percent(target, 1)} allows {duration(budget)} each"
+    budget, parts = _allowed_interruption(table, target), _gain_without_phase_table(bench, run, goodput[1.0])
+    now, best, goal = float(goodput[1.0].mean()), parts.iloc[0], format_percent(target, 1)
+    words = f"{goal} allows {format_duration(budget)} each"
     if math.isnan(budget):
-        words = f"no restart is fast enough for {format_percent(target, 1)}"
+        words = f"no restart is fast enough for {goal}"
     elif math.isinf(budget):
-        words = f"{format_percent(target, 1)} allows more than {duration(float(table['interruption_s'].iloc[-1]))} each"
+        words = f"{goal} allows more than {format_duration(float(table['interruption_s'].iloc[-1]))} each"
     sentence = (
-        f"An interruption takes {duration(stop.whole)} now, for a goodput of {format_percent(now)}; {words}, and the "
-        f"most costly part is {best['part']} ({duration(best['mean_s'])}): "
-        f"{format_points(best['gain'], best['gain_half_width'])} without it."
+        f"An interruption takes {format_duration(stop.total)} now, for a goodput of {format_percent(now)}; {words}, "
+        f"and the most costly part is {best['part']} ({format_duration(best['mean_s'])}): "
+        f"{format_point_difference(best['gain'], best['gain_half_width'])} without it."
     )
-    marks = [AdviceMark(stop.whole, now, f"now: {duration(stop.whole)}", chosen=False)]
+    marks = [AdviceMark(stop.total, now, f"now: {format_duration(stop.total)}", chosen=False)]
     if math.isfinite(budget):
-        marks.append(AdviceMark(budget, target, f"{format_percent(target, 1)}: {duration(budget)}"))
-    picture = AdvicePicture("interruption_s", "detection and restart, min", marks=tuple(marks), x_unit=60.0)
-    return bench.make_advice("restart", sentence, table, picture, excluded_note(run), parts)
+        marks.append(AdviceMark(budget, target, f"{goal}: {format_duration(budget)}"))
+    picture = AdvicePlot("interruption_s", "detection and restart, min", marks=tuple(marks), x_unit=60.0)
+    return bench.make_advice("restart", sentence, table, picture, closed_form_exclusion_note(run), parts)
 
 
 def _scale_restart(run: LongRun, times: float, only: str | None = None) -> LongRun:
@@ -99,7 +99,7 @@ def _scale_restart(run: LongRun, times: float, only: str | None = None) -> LongR
         part
         if only not in (None, part.name)
         else replace(
-            part, memory=_ScaledTime(law=part.memory, times=times), storage=_ScaledTime(law=part.storage, times=times)
+            part, memory=_ScaledTime(law=part.memory, factor=times), storage=_ScaledTime(law=part.storage, factor=times)
         )
         for part in run.restart
     ]
@@ -119,8 +119,8 @@ def _restart_factors(run: LongRun, target: float) -> list[float]:
     return sorted({*_TIMES, 0.8 * low, low, 1.2 * low})
 
 
-def _interruption_budget(table: pd.DataFrame, target: float) -> float:
-    """Return the interruption time (s) that a goodput allows: nan if none does, inf beyond the table."""
+def _allowed_interruption(table: pd.DataFrame, target: float) -> float:
+    """Return the longest interruption (s) that still reaches a target goodput: nan if none, inf if beyond the table."""
     goodput = table["goodput"].to_numpy()
     if goodput[0] < target:
         return math.nan
@@ -131,9 +131,9 @@ def _interruption_budget(table: pd.DataFrame, target: float) -> float:
     return float(np.interp(-target, -goodput[below - 1 : below + 1], at[below - 1 : below + 1]))
 
 
-def _gain_by_phase(bench: PolicyBench, run: LongRun, now: Floats) -> pd.DataFrame:
+def _gain_without_phase_table(bench: PolicyBench, run: LongRun, now: Floats) -> pd.DataFrame:
     quick = replace(run, causes=tuple(replace(cause, detect=ZERO_TIME) for cause in run.causes))
-    variants = {"detection": (mean_interruption(run).detect, quick)}
+    variants = {"detection": (mean_interruption(run).detection, quick)}
     for part in run.restart:
         law = part.storage if run.pattern.memory is None else part.memory
         variants[part.name] = law.mean, _scale_restart(run, 0.0, part.name)
@@ -147,7 +147,7 @@ def _gain_by_phase(bench: PolicyBench, run: LongRun, now: Floats) -> pd.DataFram
 
 
 def advise_on_straggler(bench: PolicyBench, *, slower: float = 0.01) -> Advice:
-    """Advise on a slow node: leave it, replace it at once, or replace it after the next checkpoint.
+    """Advise on a slow node: whether to leave it, replace it at once, or replace it after a checkpoint.
 
     The cost is in GPU-hours (and dollars, with a price) over how long it is slow, simulated and to first order. Hours
     are hours of work: what the job would get done without it. The loss per step is from the step simulator, by pipeline
@@ -171,38 +171,38 @@ def advise_on_straggler(bench: PolicyBench, *, slower: float = 0.01) -> Advice:
         )
     lines, back = [], mean_interruption(run).restart
     for way, word in (("left", "left in place"), ("at_once", "replaced at once"), ("checkpoint", _CHECKPOINT)):
-        lines.append(AdviceLine(f"{way}_simulated", word, wide=f"{way}_half_width"))
-        lines.append(AdviceLine(way, f"{word}, first order", theory=True))
+        lines.append(AdviceLine(f"{way}_simulated", word, half_width_column=f"{way}_half_width"))
+        lines.append(AdviceLine(way, f"{word}, first order", is_dashed=True))
     marks = tuple(
         AdviceMark(hours, float(table[way].iloc[-1]), f"{hours:,.3g} h")
         for way, hours in even.items()
         if _HOURS[0] <= hours <= _HOURS[-1]
     )
     labels = "hours of work at the slow pace", f"GPU-hours lost, of {gpus:,} GPUs"
-    picture = AdvicePicture("hours", *labels, tuple(lines), marks, y_unit=1.0, log="xy")
+    picture = AdvicePlot("hours", *labels, tuple(lines), marks, y_unit=1.0, log_axes="xy")
     notes = (
-        f"a restart alone ({duration(back)}) is paid back after {break_even_hours(back, pace - 1):,.4g} h",
+        f"a restart alone ({format_duration(back)}) is paid back after {break_even_hours(back, pace - 1):,.4g} h",
         "the first order excludes failures during the extra time of slow work",
     )
     return bench.make_advice("straggler", sentence, table, picture, notes)
 
 
 def _run_with_slow_node(bench: PolicyBench, slower: float) -> tuple[LongRun, FailureMode, Floats]:
-    """Return the run without its slow devices, the cause of one slow node, and relative step times by node."""
+    """Return the run without slow devices, a failure cause for one slow node, and relative step time by node."""
     failures = bench.section.failures
     node = FailureSpec(name=_SLOW, of="host", effect="slow", mtbf="1 d", by=(1 + slower,), lasts="1 h")
     only = (*failures.only, _SLOW) if failures.only else ()
-    run = bench.run_with(failures=failures.model_copy(update={"also": (*failures.also, node), "only": only}))
+    run = bench.build_variant(failures=failures.model_copy(update={"also": (*failures.also, node), "only": only}))
     slow = next(cause for cause in run.causes if cause.name == _SLOW)
     assert slow.paces is not None
-    assert slow.column is not None
+    assert slow.device_class is not None
     kept = tuple(cause for cause in run.causes if cause.effect not in ("slow", "alarm"))
-    return replace(run, causes=kept), slow, slow.paces[0][slow.column]
+    return replace(run, causes=kept), slow, slow.paces[0][slow.device_class]
 
 
 def _replacement_cost(run: LongRun, way: str, pace: float) -> float:
-    """Return the cost (s) of replacing a slow node: the restart, and lost work or slow work until then."""
-    half = run.pattern.period / run.pattern.cycles / 2
+    """Return the cost (s) of replacing a slow node: the restart, plus lost work or slow work before the restart."""
+    half = run.pattern.pattern_seconds / run.pattern.snapshots_per_stored / 2
     return mean_interruption(run).restart + (
         half + run.pattern.storage.write if way == "at_once" else half * (pace - 1)
     )
@@ -235,10 +235,10 @@ def _slow_node_table(bench: PolicyBench, run: LongRun, slow: FailureMode, pace: 
 def _run_with_slow_periods(run: LongRun, slow: FailureMode, way: str, lasts: float) -> LongRun:
     cause = replace(slow, rate=_BUSY / lasts, lasts=FixedTime(seconds=f"{lasts!r} s"), detect=ZERO_TIME)
     policy: Any = {"left": "leave", "at_once": "replace", "checkpoint": "checkpoint"}[way]
-    return replace(run, causes=(*run.causes, cause), straggler=policy, noticed=ZERO_TIME)
+    return replace(run, causes=(*run.causes, cause), straggler=policy, notice_time=ZERO_TIME)
 
 
-def _cost_per_slow_period(slowed: Outcomes, quiet: Outcomes, cause: int) -> tuple[float, float]:
+def _cost_per_slow_period(slowed: RunOutcomes, quiet: RunOutcomes, cause: int) -> tuple[float, float]:
     slow, good = (each.seconds_by_category()["productive"] for each in (slowed, quiet))
     lost = np.asarray(slowed.wall - slow - (quiet.wall - good))
     spells = slowed.strikes[:, cause]

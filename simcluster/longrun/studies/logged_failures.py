@@ -1,4 +1,4 @@
-"""Failure logs as input: replaying a log's failures in a run, and fitting failure rates to a log.
+"""Failure logs as input: replacing a run's random failures by logged ones, and fitting failure rates.
 
 A what-if keeps the failures and changes the policy: the interval, the restart, the spares. A failure occurs at the same
 *exposed* second (``run``) of its cause: time in which the job stood still adds none, whether it stood for long, as in
@@ -17,91 +17,91 @@ import numpy as np
 from simcluster.base.arrays import Floats
 from simcluster.base.errors import InputError
 from simcluster.base.units import DAY
-from simcluster.documents.csv_numbers import Row
+from simcluster.documents.csv_tables import CsvRow
 from simcluster.documents.diagnostics import did_you_mean
-from simcluster.longrun.catalogue import resolve_failures
-from simcluster.longrun.eventlog import EventLog, Incident, is_simulated_log, parse_event_log
-from simcluster.longrun.fitting import FailureFits, fit_failures
-from simcluster.longrun.run import MAINTENANCE, REGROWTH, TIME_TOLERANCE, LongRun, RecordedFailures
-from simcluster.longrun.studies.build import build_long_run, run_section
-from simcluster.longrun.studies.states import StepStates
+from simcluster.longrun.event_log import EventLog, LoggedFailure, is_simulated_log, parse_event_log
+from simcluster.longrun.failure_catalogue import resolve_failure_causes
+from simcluster.longrun.failure_fit import FailureLogFit, fit_failures
+from simcluster.longrun.long_run import MAINTENANCE, REGROWTH, TIME_TOLERANCE, LongRun, RecordedFailures
+from simcluster.longrun.studies.cluster_states import ClusterStateSimulator
+from simcluster.longrun.studies.run_builder import build_long_run, require_run_section
 from simcluster.scenario.scenario import Scenario
 
 _APART = 1e-3  # seconds between two failures that a log has at one instant
 
 
-def with_logged_failures(run: LongRun, log: EventLog, of: LongRun | None = None) -> LongRun:
-    """Return the run with the failures of a log instead of random ones.
+def replace_failures_by_log(run: LongRun, log: EventLog, of: LongRun | None = None) -> LongRun:
+    """Return the run with a log's failures instead of random failures.
 
     ``of`` is the run that the log was kept of (default: this one): it states which parts of its restarts were exposed,
     and, where a log has no ``lasts`` of a stop, how long the job stood: the mean of its detection and restart.
     InputError for causes that the run does not have, and for a log without any.
     """
-    struck = logged_failures(run, log)
-    instants = np.array([each.time for each in struck])
-    stop, every = (_exposed_times(instants, _standstills(of or run, log, stops=stops)) for stops in (True, False))
+    struck = list_failures_of_log(run, log)
+    when = np.array([each.time for each in struck])
+    stop, every = (_exposed_seconds_at(when, _list_standstills(of or run, log, stops=stops)) for stops in (True, False))
     causes = []
     for cause in run.causes:
-        times = stop if cause.stops else every
+        times = stop if cause.stops_job else every
         own = [number for number, each in enumerate(struck) if each.cause == cause.name]
         at, lasts = tuple(times[own].tolist()), tuple(struck[number].lasts for number in own)
-        kept = () if cause.stops or np.isnan(lasts).all() else lasts
+        known = RecordedFailures(at, () if cause.stops_job or np.isnan(lasts).all() else lasts)
         rate = len(own) / max(float(times[-1]), _APART)
-        causes.append(replace(cause, rate=rate, lives=None, bad=None, struck=RecordedFailures(at, kept)))
+        causes.append(replace(cause, rate=rate, part_lifetimes=None, defective_batch=None, failure_log=known))
     return replace(run, causes=tuple(causes))
 
 
-def logged_failures(run: LongRun, log: EventLog) -> list[Incident]:
-    """Return the failures in a log, without planned maintenance; InputError for unknown causes, or if empty."""
+def list_failures_of_log(run: LongRun, log: EventLog) -> list[LoggedFailure]:
+    """Return a log's failures, without planned maintenance; InputError if there are none or a cause is unknown."""
     known = [cause.name for cause in run.causes]
-    struck = [each for each in log.incidents if each.cause not in (MAINTENANCE, REGROWTH)]
+    struck = [each for each in log.failures if each.cause not in (MAINTENANCE, REGROWTH)]
     strange = next((each.cause for each in struck if each.cause not in known), None)
     if strange is not None or not struck:
-        what = "has no failure" if strange is None else f"has {strange!r}{did_you_mean(strange, known)}"
+        what = "has no failures" if strange is None else f"has unknown cause {strange!r}{did_you_mean(strange, known)}"
         raise InputError(
-            f"the log {what}; the run's causes are {', '.join(known) or 'none'} (run.failures; also adds to them)"
+            f"the log {what}; the run's causes are {', '.join(known) or 'none'} (run.failures; add others under 'also')"
         )
     return struck
 
 
-def exposed_seconds(run: LongRun, log: EventLog, seconds: float, *, stops: bool) -> float:
-    """Return the time (s) within a log's first ``seconds`` in which a failure could occur."""
-    return float(_exposed_times(np.array([seconds]), _standstills(run, log, stops=stops))[0])
+def exposed_seconds_of_log(run: LongRun, log: EventLog, seconds: float, *, stops: bool) -> float:
+    """Return the time (s) in a log's first ``seconds`` in which failures could occur: all, or job-stopping ones."""
+    return float(_exposed_seconds_at(np.array([seconds]), _list_standstills(run, log, stops=stops))[0])
 
 
-def standstill_seconds(run: LongRun, log: EventLog) -> float:
-    """Return the total time (s) in which the job of a log did not train."""
-    return log.end - float(_exposed_times(np.array([log.end]), _standstills(run, log, stops=False))[0])
+def standstill_seconds_of_log(run: LongRun, log: EventLog) -> float:
+    """Return the total time (s) in which the logged job did not train."""
+    return log.end - float(_exposed_seconds_at(np.array([log.end]), _list_standstills(run, log, stops=False))[0])
 
 
-def _standstills(run: LongRun, log: EventLog, *, stops: bool) -> list[tuple[float, float]]:
-    """Return the (begin, end) intervals of a log in which a failure of such a cause could not occur."""
-    if log.stands is not None:
+def _list_standstills(run: LongRun, log: EventLog, *, stops: bool) -> list[tuple[float, float]]:
+    """Return a log's (begin, end) intervals in which no failure can occur, or none that stops the job (``stops``)."""
+    if log.standstills is not None:
         parts = [part.name for part in run.restart if part.exposed and stops]
-        return [(b, e) for b, e, what, which in log.stands if what != "restart" or which not in parts]
+        return [(b, e) for b, e, what, which in log.standstills if what != "restart" or which not in parts]
     restart = sum(part.storage.mean for part in run.restart)
     exposed = sum(part.storage.mean for part in run.restart if part.exposed) if stops else 0.0
     # assumed standstill where the log has none; planned work has no cause
     default = restart + (run.maintenance.lasts if run.maintenance is not None else 0.0)
     known = {
-        cause.name: cause.detect.mean + restart if cause.stops else cause.lasts.mean
+        cause.name: cause.detect.mean + restart if cause.stops_job else cause.lasts.mean
         for cause in run.causes
         if cause.effect in ("stop", "pause")
     }
     restarts, harmless = (
-        {cause.name: cause.stops for cause in run.causes},
+        {cause.name: cause.stops_job for cause in run.causes},
         {cause.name for cause in run.causes} - {*known},
     )
     found = []
-    for each in log.incidents:
+    for each in log.failures:
         if each.cause not in harmless:
             stood = known.get(each.cause, default) if math.isnan(each.lasts) else each.lasts
             found.append((each.time, each.time + max(0.0, stood - exposed * restarts.get(each.cause, True))))
     return found
 
 
-def _exposed_times(instants: Floats, stands: Sequence[tuple[float, float]]) -> Floats:
-    """Return strictly ascending exposed seconds at ascending instants, not counting the intervals ``stands``."""
+def _exposed_seconds_at(instants: Floats, stands: Sequence[tuple[float, float]]) -> Floats:
+    """Return the exposed seconds at each instant, excluding intervals ``stands``; both ascend."""
     passed, until, joined = 0.0, 0.0, []
     for begin, end in sorted(stands):
         if end > until:
@@ -126,51 +126,51 @@ _RATES = {"mtbf", "per_1000_node_days", "per_year", "count", "within", "gpus", "
 
 def fit_scenario_log(
     scenario: Scenario,
-    rows: Sequence[Row],
+    rows: Sequence[CsvRow],
     source: str,
     *,
     gpus: int | None = None,
     days: float | None = None,
     by: str | None = None,
-) -> FailureFits:
-    """Return failure rates fitted to the log of a scenario's job, from a simulated run or a real one.
+) -> FailureLogFit:
+    """Fit failure rates to a log of a scenario's job; the log comes from a simulated run or a real one.
 
     Each rate is per exposed time; everything else about the scenario's failures (device, repair, detection, effect) is
     kept. ``days`` defaults to all of a simulated run's log, and for others to the scenario's ``run.days``. InputError
     as in ``fit_failures``.
     """
     if "age" in rows[0].texts:
-        raise InputError("a log of lives (age, end) is of parts, not of a job: remove --scenario")
-    section = run_section(scenario)
+        raise InputError("a log of part lifetimes (age, end) does not belong to a job; remove --scenario")
+    section = require_run_section(scenario)
     if "count" in rows[0].texts and "time" not in rows[0].texts:
         return fit_failures(rows, source, gpus=gpus or scenario.gpus, days=days, by=by)
     log, own = parse_event_log(rows, "log"), is_simulated_log(rows)
     seconds = days * DAY if days is not None else log.end if own else section.days
     if seconds is None:
         raise InputError("the observed time is unknown, as the scenario ends by steps or tokens: set --days")
-    run, planned = build_long_run(scenario, StepStates(scenario)), (MAINTENANCE, REGROWTH)
+    run, planned = build_long_run(scenario, ClusterStateSimulator(scenario)), (MAINTENANCE, REGROWTH)
     kept = [row for row in rows if not own and row.texts["cause"].strip() not in planned]
-    for each in log.incidents if own else ():
+    for each in log.failures if own else ():
         if each.cause not in planned:
             cells: dict[str, Any] = {"cause": each.cause, "time": each.time}
-            kept.append(Row(len(kept) + 1, cells, {"cause": each.cause, "time": repr(each.time)}))
+            kept.append(CsvRow(len(kept) + 1, cells, {"cause": each.cause, "time": repr(each.time)}))
     if not kept:
         raise InputError(
-            "the log has no failure to fit rates to; give a log with a row for each, or one of a longer run"
+            "the log has no failures to fit rates to; give a log with a row per failure, or of a longer run"
         )
     fits = fit_failures(kept, source, gpus=gpus or scenario.gpus, days=seconds / DAY, by=by)
-    exposed = {stops: exposed_seconds(run, log, seconds, stops=stops) for stops in (True, False)}
-    specs = {spec.name: spec for spec in resolve_failures(section.failures)}
-    stops = {cause.name: cause.stops for cause in run.causes}
+    exposed = {stops: exposed_seconds_of_log(run, log, seconds, stops=stops) for stops in (True, False)}
+    specs = {spec.name: spec for spec in resolve_failure_causes(section.failures)}
+    stops = {cause.name: cause.stops_job for cause in run.causes}
     causes = []
     for fit in fits.causes:
         spec, fit = specs.get(fit.cause), replace(fit, watched=exposed[stops.get(fit.cause, True)])
         if spec is not None:
             said = spec.model_dump(mode="json", exclude_none=True, exclude_defaults=True)
-            one = "one rate covers its ages and its defective batch: the log of a job does not separate them"
+            one = "one rate covers part ages and defective nodes, which the log of a job does not separate"
             notes = (*fit.notes, one) if "law" in said or "bad" in said else fit.notes
             known = {name: value for name, value in said.items() if name not in _RATES}
-            fit = replace(fit, of=spec.of, known=known, notes=notes)
+            fit = replace(fit, device_kind=spec.of, further_keys=known, notes=notes)
         causes.append(fit)
     note = (
         f"Of {seconds / DAY:.4g} d the job was exposed to stops for {exposed[True] / DAY:.4g} d, and trained "

@@ -1,4 +1,4 @@
-"""Energy and cost of simulated long runs: kWh, power and dollars by time category and cause."""
+"""Energy and cost of simulated long runs: kWh, power and dollars, by time category and failure cause."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import numpy as np
 
 from simcluster.base.arrays import Floats
 from simcluster.base.units import HOUR, YEAR
-from simcluster.longrun.events.record import STRIKE
-from simcluster.longrun.power import KWH, DevicePower, PowerCurve, category_watts, resolve_power, step_power
-from simcluster.longrun.run import FATES, MAINTENANCE, LongRun, Outcomes, cause_names
+from simcluster.longrun.events.run_record import STRIKE
+from simcluster.longrun.long_run import FATES, MAINTENANCE, LongRun, RunOutcomes, cause_names
+from simcluster.longrun.power import KWH, DevicePower, PowerCurve, category_watts, resolve_power, simulated_step_power
 from simcluster.results.result import Result
 from simcluster.scenario.run_section import PowerSpec, RunSpec
 
@@ -34,7 +34,7 @@ _MONTH = YEAR / 12
 
 @dataclass(frozen=True)
 class RunEnergy:
-    """Energy (kWh) and power (W) that simulated runs and their spares draw, including the building's PUE.
+    """Energy (kWh) and power (W) of simulated runs: the job, spare nodes, and the building's overhead (PUE).
 
     Training, kept or lost, draws what the healthy step does on average; spares that are hot or warm stand by idle
     (``standing_by``), cold ones are off. ``curve`` is the power of the job over its healthy step, without spares and
@@ -43,9 +43,9 @@ class RunEnergy:
     """
 
     run: LongRun
-    outcomes: Outcomes
-    own: PowerSpec
-    draw: DevicePower
+    outcomes: RunOutcomes
+    overrides: PowerSpec
+    device_power: DevicePower
     step: Result
     pue: float = field(init=False)
     curve: PowerCurve = field(init=False)
@@ -57,10 +57,10 @@ class RunEnergy:
     peak: float = field(init=False)
 
     def __post_init__(self) -> None:
-        run, pue, draw, wall = self.run, self.own.pue, self.draw, self.outcomes.wall
-        curve = step_power(self.step, draw)
+        run, pue, draw, wall = self.run, self.overrides.pue, self.device_power, self.outcomes.wall
+        curve = simulated_step_power(self.step, draw)
         on = 0 if run.spares.unlimited else run.spares.hot + run.spares.warm
-        standing_by = pue * on * (run.gpus / run.machines) * (draw.idle + draw.node_share)
+        standing_by = pue * on * (run.gpus / run.machines) * (draw.idle + draw.node_watts_per_gpu)
         kwh = {
             fate: np.asarray(pue * category_watts(fate, draw, curve.mean, run.gpus) * seconds / KWH)
             for fate, seconds in self.outcomes.seconds_by_category().items()
@@ -74,36 +74,37 @@ class RunEnergy:
         )  # fmt: skip
 
     @classmethod
-    def of_runs(cls, run: LongRun, outcomes: Outcomes, own: PowerSpec, step: Result | None) -> RunEnergy | None:
-        """Return the energy of simulated runs with healthy step ``step``; None if a GPU's power is unknown."""
+    def from_runs(cls, run: LongRun, outcomes: RunOutcomes, own: PowerSpec, step: Result | None) -> RunEnergy | None:
+        """Return the energy of simulated runs; ``step`` is the healthy step; None if a GPU's power is unknown."""
         draw = None if step is None else resolve_power(step.scenario.cluster.device.name, own)
         return None if step is None or draw is None else cls(run, outcomes, own, draw, step)
 
     @cached_property
-    def computation_curve(self) -> PowerCurve:
-        """Power curve of a step in which only layer computation draws more than an idle GPU."""
-        return step_power(self.step, self.draw, computing=True)
+    def computation_power_curve(self) -> PowerCurve:
+        """Power over a step in which only layer computation draws more than an idle GPU."""
+        return simulated_step_power(self.step, self.device_power, computing=True)
 
-    def watts(self, fate: str) -> float:
-        """Return the mean power (W) of the job in a time category."""
-        return self.pue * category_watts(fate, self.draw, self.curve.mean, self.run.gpus)
+    def mean_watts(self, category: str) -> float:
+        """Return the job's mean power (W) in a time category such as productive or restart."""
+        return self.pue * category_watts(category, self.device_power, self.curve.mean, self.run.gpus)
 
-    def swing(self, window: float) -> float:
-        """Return the peak-to-peak power (W) within a step, averaged over a window (s)."""
-        return self.pue * self.curve.swing(window)
+    def peak_to_peak(self, window: float) -> float:
+        """Return the highest minus the lowest power (W) within a step, of power averaged over a window (s)."""
+        return self.pue * self.curve.peak_to_peak(window)
 
     def assumed(self) -> Iterator[str]:
-        """Yield the assumptions about power that neither the scenario nor a measurement settles."""
-        if self.own.communication is None:
+        """Yield the assumptions about power that no scenario key or measurement replaces."""
+        share = self.device_power.communication
+        if self.overrides.communication is None:
             yield (
-                f"communication draws {self.draw.communication:.0%} of the range from idle to full power "
-                f"({float(self.draw.watts(self.draw.communication)):.0f} W per GPU): run.power.communication"
+                f"communication draws {share:.0%} of the range from idle to full power "
+                f"({float(self.device_power.watts(share)):.0f} W per GPU): run.power.communication"
             )
-        if self.draw.node is None:
+        if self.device_power.node is None:
             yield "the rest of a node draws nothing, as its power is unknown: run.power.node"
 
     def to_dict(self, tokens: float) -> dict[str, Any]:
-        """Return the energy of runs that train on ``tokens`` tokens as a JSON document."""
+        """Return the runs' energy as a JSON document; ``tokens`` is the number of training tokens."""
         kwh = float(self.total.mean())
         return {
             "kwh": kwh,
@@ -113,16 +114,16 @@ class RunEnergy:
             "average_w": self.average,
             "step_low_w": self.low,
             "peak_w": self.peak,
-            "swing_1s_w": self.swing(1.0),
-            "checkpoint_w": self.watts("checkpoint") + self.standing_by,
-            "restart_w": self.watts("restart") + self.standing_by,
-            "draw": self.draw.model_dump(exclude={"source"}),
+            "swing_1s_w": self.peak_to_peak(1.0),
+            "checkpoint_w": self.mean_watts("checkpoint") + self.standing_by,
+            "restart_w": self.mean_watts("restart") + self.standing_by,
+            "draw": self.device_power.model_dump(exclude={"source"}),
             "assumed": list(self.assumed()),
-            "source": self.draw.source,
+            "source": self.device_power.source,
         }
 
     def sample_power(self, log: pd.DataFrame, begin: float, end: float, every: float = 0.05) -> pd.DataFrame:
-        """Return samples of a logged run's power from ``begin`` to ``end`` (wall s), one per ``every`` seconds.
+        """Return a logged run's power between two wall times (s), sampled once per ``every`` seconds.
 
         Columns at_s, watts, and the activity (what). In training the step's own curve, phase by phase of the checkpoint
         pattern, slower where something slows it.
@@ -139,20 +140,20 @@ class RunEnergy:
         first = np.where(plain, done - (ends - starts), np.concatenate([[0.0], done[:-1]]))
         nominal = first[row] + (done - first)[row] * (at - starts[row]) / (ends - starts)[row]
         pattern = self.run.pattern
-        stalls = pattern.spent_until("stall", nominal + every) - pattern.spent_until("stall", nominal) > 0.5 * every
+        stalls = pattern.total_until("stall", nominal + every) - pattern.total_until("stall", nominal) > 0.5 * every
         what = np.where((fates[row] == "productive") & stalls, "checkpoint", fates[row])
-        level = {fate: self.watts(fate) for fate in np.unique(what)}
+        level = {fate: self.mean_watts(fate) for fate in np.unique(what)}
         watts = np.array([level[fate] for fate in what])
         trains = what == "productive"
-        phase = pattern.spent_until("steps", nominal[trains]) % 1.0 * float(self.curve.instants[-1])
+        phase = pattern.total_until("steps", nominal[trains]) % 1.0 * float(self.curve.instants[-1])
         place = np.searchsorted(self.curve.instants, phase, side="right") - 1
         watts[trains] = self.pue * self.curve.watts[np.clip(place, 0, len(self.curve.watts) - 1)]
         return pd.DataFrame({"at_s": at, "watts": watts + self.standing_by, "what": what})
 
 
 @dataclass(frozen=True)
-class PriceOfMfu:
-    """Cost of a run at an ``achievable`` MFU: dollars, dollars ``lost`` below it, and ``more`` training for them."""
+class MfuShortfallCost:
+    """Cost of MFU below the ``achievable`` MFU: dollars at that MFU, dollars lost, and the training they could buy."""
 
     achievable: float
     dollars: float
@@ -160,16 +161,16 @@ class PriceOfMfu:
     more: float
 
     @classmethod
-    def of_dollars(cls, spent: float, mfu: float, achievable: float) -> PriceOfMfu:
-        """Return the cost at an achievable MFU of dollars spent at ``mfu``; nothing is lost if ``mfu`` is higher."""
+    def from_spending(cls, spent: float, mfu: float, achievable: float) -> MfuShortfallCost:
+        """Return what training that cost ``spent`` dollars at ``mfu`` would have cost at the achievable MFU."""
         if mfu >= achievable:
             return cls(achievable, spent, 0.0, 0.0)
         return cls(achievable, spent * mfu / achievable, spent * (1 - mfu / achievable), achievable / mfu - 1)
 
 
 @dataclass(frozen=True)
-class RunMoney:
-    """Cost of simulated runs in dollars: GPUs of the job, spare nodes, storage, and electricity.
+class RunCost:
+    """Cost (dollars) of simulated runs: the job's GPUs, spare nodes, storage, and electricity.
 
     Each has the price that the scenario gives; what has no price is None, and in no sum. ``rates`` are dollars per
     second of the job (GPUs and their electricity) by time category; means over the runs are ``by_fate``, ``by_cause``
@@ -178,7 +179,7 @@ class RunMoney:
     """
 
     run: LongRun
-    outcomes: Outcomes
+    outcomes: RunOutcomes
     section: RunSpec
     checkpoint_bytes: float
     energy: RunEnergy | None
@@ -194,20 +195,19 @@ class RunMoney:
         of_kwh = section.power.price or 0.0
         rates = dict.fromkeys(spent, run.gpus * (section.price or 0.0) / HOUR)
         if energy is not None:
-            rates = {fate: gpus + energy.watts(fate) / KWH * of_kwh for fate, gpus in rates.items()}
+            rates = {fate: gpus + energy.mean_watts(fate) / KWH * of_kwh for fate, gpus in rates.items()}
         each_cause = np.array([rates[fate] for fate in FATES]) @ self.outcomes.fates.mean(axis=0)  # [fate, cause]
         by_cause = dict(zip(cause_names(run), each_cause.tolist(), strict=True))
         # spares without a price cost as much as the job's nodes where their number is stated
-        of_spare = section.price if section.spares.price is None and section.spares.has_count else section.spares.price
-        count = 0 if run.spares.unlimited else run.spares.count
-        spares = count * (run.gpus / run.machines) * (of_spare or 0.0) / HOUR
+        price = section.price if section.spares.price is None and section.spares.has_count else section.spares.price
+        spares = (0 if run.spares.unlimited else run.spares.count) * (run.gpus / run.machines) * (price or 0.0) / HOUR
         storage = run.pattern.keep * self.checkpoint_bytes / 1e12 * (section.checkpoint.price or 0.0) / _MONTH
         standing = spares + storage
         if energy is not None:
             standing += energy.standing_by / KWH * of_kwh
         wall = float(self.outcomes.wall.mean())
         parts = {"gpus": (section.price, run.gpus * (section.price or 0.0) / HOUR * wall)}
-        parts |= {"spares": (of_spare, spares * wall), "storage": (section.checkpoint.price, storage * wall)}
+        parts |= {"spares": (price, spares * wall), "storage": (section.checkpoint.price, storage * wall)}
         if energy is not None:
             parts["electricity"] = section.power.price, of_kwh * float(energy.total.mean())
         job = sum(rates[fate] * seconds for fate, seconds in spent.items())
@@ -219,15 +219,15 @@ class RunMoney:
         )  # fmt: skip
 
     @classmethod
-    def of_runs(
-        cls, run: LongRun, outcomes: Outcomes, section: RunSpec, size: float, energy: RunEnergy | None
-    ) -> RunMoney | None:
-        """Return the cost of simulated runs with checkpoints of ``size`` bytes; None if nothing has a price."""
+    def from_runs(
+        cls, run: LongRun, outcomes: RunOutcomes, section: RunSpec, checkpoint_bytes: float, energy: RunEnergy | None
+    ) -> RunCost | None:
+        """Return the cost of simulated runs, including checkpoint storage; None if nothing has a price."""
         prices = section.price, section.spares.price, section.checkpoint.price, section.power.price
-        return None if all(price is None for price in prices) else cls(run, outcomes, section, size, energy)
+        return None if all(price is None for price in prices) else cls(run, outcomes, section, checkpoint_bytes, energy)
 
-    def to_dict(self, held: PriceOfMfu | None) -> dict[str, Any]:
-        """Return the cost as a JSON document, with the cost ``held`` of an MFU below the achievable one."""
+    def to_dict(self, held: MfuShortfallCost | None) -> dict[str, Any]:
+        """Return the cost as a JSON document, including the cost of MFU below the achievable MFU (``held``)."""
         return {
             **{what: self.parts.get(what) for what in PRICES},
             "lost_to_failures": self.failures,

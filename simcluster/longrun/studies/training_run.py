@@ -1,4 +1,4 @@
-"""Simulated long training runs of one stage: their results as numbers, tables and JSON."""
+"""Results of simulated long training runs with one stage: numbers, tables and JSON."""
 
 from __future__ import annotations
 
@@ -11,33 +11,33 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from simcluster.base.arrays import Floats
+from simcluster.base.display import Displayable
 from simcluster.base.errors import InputError
-from simcluster.base.shown import Displayable
 from simcluster.base.units import DAY
 from simcluster.longrun.defaults import list_assumptions
-from simcluster.longrun.ending import stop_rate
-from simcluster.longrun.eventlog import COLUMNS, simulated_incidents
+from simcluster.longrun.event_log import COLUMNS, failures_in_simulated_log
 from simcluster.longrun.events import simulate_with_log
-from simcluster.longrun.run import FATES, LongRun, Outcomes, cause_names
+from simcluster.longrun.long_run import FATES, LongRun, RunOutcomes, cause_names
+from simcluster.longrun.run_feasibility import job_stop_rate
 from simcluster.longrun.scaling.request import expected_loss
-from simcluster.longrun.studies.build import run_section
-from simcluster.longrun.studies.expected import compare_closed_forms
-from simcluster.longrun.studies.run_costs import PriceOfMfu, RunEnergy, RunMoney
-from simcluster.longrun.text import frame_rows, json_value, make_frame
-from simcluster.results.distribution import half_width
+from simcluster.longrun.studies.closed_form_comparison import compare_closed_forms
+from simcluster.longrun.studies.run_builder import require_run_section
+from simcluster.longrun.studies.run_costs import MfuShortfallCost, RunCost, RunEnergy
+from simcluster.longrun.text_formats import make_frame, rows_to_dicts, to_json_value
+from simcluster.results.distribution import confidence_half_width
 from simcluster.results.result import VERSION, Result
 from simcluster.scenario.checkpoint_plan import checkpoint_bytes
-from simcluster.scenario.job import facts_of, real_tokens_per_step
+from simcluster.scenario.job_conversion import job_facts_of, unpadded_tokens_per_step
 from simcluster.scenario.scenario import Scenario
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from simcluster.longrun.events.record import RunRow
+    from simcluster.longrun.events.run_record import RunLogRow
 
 
-def means_table(measured: Mapping[str, Floats | None]) -> pd.DataFrame:
-    """Return a table with a row per measure: mean, low, high (95 %), p5, p50 and p95 over the runs."""
+def measure_table(measured: Mapping[str, Floats | None]) -> pd.DataFrame:
+    """Return a table with a row per measure: mean over the runs, 95 % interval (low, high), p5, p50 and p95."""
     rows = [
         [name, *_mean_interval(values), *np.quantile(values, (0.05, 0.5, 0.95))]
         for name, values in measured.items()
@@ -48,13 +48,13 @@ def means_table(measured: Mapping[str, Floats | None]) -> pd.DataFrame:
 
 def _mean_interval(values: Floats) -> tuple[float, float, float]:
     mean = float(values.mean())
-    half = half_width(values) if len(values) > 1 else 0.0
+    half = confidence_half_width(values) if len(values) > 1 else 0.0
     return mean, mean - half, mean + half
 
 
 @dataclass(frozen=True)
 class TrainingRun(Displayable):
-    """Simulated long runs of a scenario without stages: outcomes, means, tables and costs.
+    """Simulated long runs of a scenario with one stage: outcomes, means, tables and costs.
 
     ``run`` is the scenario's run in numbers, ``states`` the states of the cluster that the step simulator simulated (by
     name, seconds per step), ``outcomes`` the outcome of each run, ``step`` the whole healthy step, ``first`` the number
@@ -72,7 +72,7 @@ class TrainingRun(Displayable):
     scenario: Scenario
     run: LongRun
     states: Mapping[str, float]
-    outcomes: Outcomes
+    outcomes: RunOutcomes
     step: Result | None = field(default=None, repr=False)
     first: int = 0
     notes: tuple[str, ...] = ()
@@ -94,9 +94,9 @@ class TrainingRun(Displayable):
     def __post_init__(self) -> None:
         run, outcomes, wall = self.run, self.outcomes, self.outcomes.wall
         shares = {fate: seconds / wall for fate, seconds in outcomes.seconds_by_category().items()}
-        stops = [number for number, cause in enumerate(run.causes) if cause.stops]
+        stops = [number for number, cause in enumerate(run.causes) if cause.stops_job]
         days, goodput = float(wall.mean()) / DAY, float(shares["productive"].mean())
-        facts = facts_of(self.scenario, self.scenario.cluster.device)
+        facts = job_facts_of(self.scenario, self.scenario.cluster.device)
         step_mfu = facts.model_flops / run.pattern.step / (facts.ranks * facts.peak_flops)
         spares = 0.0 if run.spares.unlimited else run.spares.count * (run.gpus / run.machines) * days * 24
         vars(self).update(
@@ -105,56 +105,56 @@ class TrainingRun(Displayable):
             days=days, goodput=goodput,
             ettr=float(sum(shares[fate].mean() for fate in ("productive", "slow", "write"))),
             step_mfu=step_mfu, effective_mfu=step_mfu * goodput,
-            tokens=float(outcomes.steps.mean()) * real_tokens_per_step(self.scenario),
-            gpu_hours=days * 24 * run.gpus, spare_gpu_hours=spares, price=run_section(self.scenario).price,
+            tokens=float(outcomes.steps.mean()) * unpadded_tokens_per_step(self.scenario),
+            gpu_hours=days * 24 * run.gpus, spare_gpu_hours=spares, price=require_run_section(self.scenario).price,
         )  # fmt: skip
 
     @property
     def assumed(self) -> tuple[str, ...]:
-        """Assumptions that the results depend on and the scenario does not state."""
-        return tuple(list_assumptions(run_section(self.scenario), self.run))
+        """Assumptions that the results depend on but the scenario does not state."""
+        return tuple(list_assumptions(require_run_section(self.scenario), self.run))
 
     @property
     def loss(self) -> float | None:
-        """Expected loss after the run's tokens; None if the run names neither a loss law nor a loss."""
+        """Expected loss after the run's tokens; None if the run states neither a loss law nor a loss."""
         found = expected_loss(self.scenario, self.tokens)
         return None if found is None else found.loss
 
     @cached_property
     def energy(self) -> RunEnergy | None:
-        """Energy by time category, and power of the job; None if the power of its GPUs is unknown."""
-        return RunEnergy.of_runs(self.run, self.outcomes, run_section(self.scenario).power, self.step)
+        """Energy (kWh) by time category, and the job's power; None if the GPUs' power is unknown."""
+        return RunEnergy.from_runs(self.run, self.outcomes, require_run_section(self.scenario).power, self.step)
 
     @cached_property
-    def money(self) -> RunMoney | None:
-        """Cost in dollars by time category and by cause; None if nothing has a price."""
-        section = run_section(self.scenario)
+    def money(self) -> RunCost | None:
+        """Cost (dollars) by time category and failure cause; None if no price is set."""
+        section = require_run_section(self.scenario)
         size = checkpoint_bytes(self.scenario, section.checkpoint)
-        return RunMoney.of_runs(self.run, self.outcomes, section, size, self.energy)
+        return RunCost.from_runs(self.run, self.outcomes, section, size, self.energy)
 
     @property
     def dollars(self) -> float | None:
-        """Mean cost (dollars) of everything that has a price in the scenario; None if nothing has."""
+        """Mean cost (dollars) of a run, of all resources that have a price; None if no price is set."""
         return None if self.money is None else float(self.money.total.mean())
 
     @property
     def dollars_by_run(self) -> Floats | None:
-        """Cost of each run (dollars); None if nothing has a price."""
+        """Cost (dollars) of each run; None if no price is set."""
         return None if self.dollars is None else self.dollars / self.days / DAY * self.wall
 
     @property
-    def price_of_mfu(self) -> PriceOfMfu | None:
-        """Cost of the run at its achievable MFU; None if that or a price is not stated."""
-        achievable = run_section(self.scenario).achievable_mfu
+    def price_of_mfu(self) -> MfuShortfallCost | None:
+        """Cost of the run's MFU being below its achievable MFU; None if that MFU or a price is not set."""
+        achievable = require_run_section(self.scenario).achievable_mfu
         if achievable is None or self.dollars is None:
             return None
-        return PriceOfMfu.of_dollars(self.dollars, self.effective_mfu, achievable)
+        return MfuShortfallCost.from_spending(self.dollars, self.effective_mfu, achievable)
 
     @cached_property
     def numbers(self) -> pd.DataFrame:
-        """Table over runs of days, steps, goodput, failures, dollars and kWh: mean, interval, percentiles."""
+        """Table of days, steps, goodput, failures, dollars and kWh of the runs: mean, 95 % interval, percentiles."""
         outcomes = self.outcomes
-        return means_table({
+        return measure_table({
             "days": self.wall / DAY,
             "steps": outcomes.steps,
             "goodput": self.goodput_by_run,
@@ -167,7 +167,7 @@ class TrainingRun(Displayable):
 
     @cached_property
     def breakdown(self) -> pd.DataFrame:
-        """Table of the mean wall time, share and cost by time category.
+        """Table of the mean wall time by time category, with shares and cost.
 
         Columns mean_s (which sum to the mean wall time), share, low and high of its 95 % interval, p10, p90; dollars
         and kwh (nan if not known).
@@ -183,7 +183,7 @@ class TrainingRun(Displayable):
 
     @cached_property
     def causes(self) -> pd.DataFrame:
-        """Table of failures, outages, lost time and cost by cause, the most expensive first.
+        """Table with a row per failure cause, most expensive first: failures, outages, lost time, cost.
 
         Columns strikes (failures), outages, seconds of each time category (``lost_s``, ...), ``all_s``, ``share`` of
         the wall time, dollars (nan if not known).
@@ -207,7 +207,7 @@ class TrainingRun(Displayable):
 
     @cached_property
     def parts(self) -> pd.DataFrame:
-        """Table of mean seconds by phase of a restart: mean_s per run, each_s per restart."""
+        """Table of the seconds in each restart phase: ``mean_s`` is the mean per run, ``each_s`` that per restart."""
         seconds = self.outcomes.parts.mean(axis=0).tolist()
         count = max(float(self.outcomes.outages.sum(axis=1).mean()), 1e-12)
         known = zip(self.run.restart, seconds, strict=True)
@@ -215,7 +215,7 @@ class TrainingRun(Displayable):
 
     @cached_property
     def weeks(self) -> pd.DataFrame:
-        """Table of goodput by week: mean, p10, p90, and the number of runs that began the week.
+        """Table of goodput by week: mean, 10th and 90th percentile, and how many runs began that week.
 
         The last week of a run is as long as the run continues in it. Work that is lost to a failure counts against the
         week in which it occurs.
@@ -230,12 +230,12 @@ class TrainingRun(Displayable):
 
     @cached_property
     def expected(self) -> pd.DataFrame:
-        """Table of closed forms with the simulated results, their validity, and why the two differ."""
+        """Table of closed forms: value, simulated value, validity, and why the two values differ."""
         return compare_closed_forms(self.run, self.outcomes)
 
     @cached_property
     def log(self) -> pd.DataFrame:
-        """Event log of run 0 as a table.
+        """Event log of the first simulated run, as a table.
 
         Columns begin_s, end_s, what, cause, which (part, by name), at_s (on the nominal clock); and the steps and
         snapshots of a stretch of training.
@@ -244,22 +244,22 @@ class TrainingRun(Displayable):
 
     @cached_property
     def incidents(self) -> pd.DataFrame:
-        """Failures in run 0 as a table whose CSV can be replayed: time, lasts (s; or nan), cause, device."""
-        return make_frame(map(astuple, simulated_incidents(self.run, self._log_rows)), "time cause device lasts")
+        """Failure log of the first run, to replay as CSV: time, duration (``lasts``, s; or nan), cause, device."""
+        return make_frame(map(astuple, failures_in_simulated_log(self.run, self._log_rows)), "time cause device lasts")
 
     @cached_property
-    def _log_rows(self) -> list[RunRow]:
+    def _log_rows(self) -> list[RunLogRow]:
         return simulate_with_log(self.run, self.scenario.seed, self.first)[1]
 
     def restart_for(self, ettr: float) -> float:
-        """Return the restart time (s) that an effective training time ratio allows, including detection.
+        """Return the restart time (s, with detection) at which the effective training time ratio is ``ettr``.
 
         All outages become longer (or shorter) by the same time, in which nothing fails; may be negative.
         """
         outages = float(self.outcomes.outages.sum(axis=1).mean())
         if not outages:
             raise InputError(
-                f"{self.scenario.name}: nothing stopped the job in {self.played} runs; simulate more of them, "
+                f"{self.scenario.name}: no failure stopped the job in {self.played} runs; simulate more runs, "
                 "or longer ones"
             )
         fates = ["detection", "diagnosis", "restart", "waiting"]
@@ -268,10 +268,10 @@ class TrainingRun(Displayable):
 
     def to_dict(self) -> dict[str, Any]:
         """Return the runs as a JSON document (CONTRACT.md, "A run of weeks")."""
-        pattern, rate, scenario = self.run.pattern, stop_rate(self.run), self.scenario
+        pattern, rate, scenario = self.run.pattern, job_stop_rate(self.run), self.scenario
         money, energy, keep = self.money, self.energy, pattern.keep
 
-        def values_of(*names: str) -> dict[str, Any]:
+        def fields_named(*names: str) -> dict[str, Any]:
             return {name: getattr(self, name) for name in names}
 
         found = {
@@ -279,16 +279,16 @@ class TrainingRun(Displayable):
             "gpus": self.run.gpus,
             "played": self.played,
             "seed": scenario.seed,
-            **values_of("days", "goodput", "ettr"),
+            **fields_named("days", "goodput", "ettr"),
             "step_time_s": pattern.step,
-            **values_of("step_mfu", "effective_mfu", "tokens", "loss", "gpu_hours", "spare_gpu_hours"),
+            **fields_named("step_mfu", "effective_mfu", "tokens", "loss", "gpu_hours", "spare_gpu_hours"),
             "price_per_gpu_hour": self.price,
             "dollars": self.dollars,
             "money": None if money is None else money.to_dict(self.price_of_mfu),
             "energy": None if energy is None else energy.to_dict(self.tokens),
             "mtbf_s": 1 / rate if rate else None,
             "checkpoint": {
-                "size_bytes": checkpoint_bytes(scenario, run_section(scenario).checkpoint),
+                "size_bytes": checkpoint_bytes(scenario, require_run_section(scenario).checkpoint),
                 "stall_s": pattern.storage.stall,
                 "write_s": pattern.storage.write,
                 "steps": pattern.steps if keep else None,
@@ -296,14 +296,14 @@ class TrainingRun(Displayable):
             },
             "numbers": self.numbers.to_dict(orient="index"),
             "breakdown": self.breakdown.to_dict(orient="index"),
-            "causes": frame_rows(self.causes),
-            "restart_parts": frame_rows(self.parts),
-            "weeks": frame_rows(self.weeks),
-            "expected": frame_rows(self.expected),
+            "causes": rows_to_dicts(self.causes),
+            "restart_parts": rows_to_dicts(self.parts),
+            "weeks": rows_to_dicts(self.weeks),
+            "expected": rows_to_dicts(self.expected),
             "states": [{"state": words, "step_time_s": seconds} for words, seconds in self.states.items()],
             "assumed": list(self.assumed),
             "notes": list(self.notes),
             "scenario": scenario.document(),
             "version": VERSION,
         }
-        return dict(json_value(found))
+        return dict(to_json_value(found))

@@ -1,1 +1,1 @@
-"""Lists of everything built in (models, devices, topologies, schedules, ...), and the text of each entry."""
+"""Lists of all built-in models, devices, topologies, schedules and the like, and the text of each entry."""

@@ -16,16 +16,16 @@ from typing import Any
 
 from simcluster.base.counts import format_count
 from simcluster.base.errors import InputError
-from simcluster.base.satellites import load_provided
+from simcluster.base.satellites import load_satellite_object
 from simcluster.base.units import format_bytes, format_bytes_per_second, parse_bytes_per_second
 from simcluster.collectives import ALGORITHMS
 from simcluster.devices.device import device_names, load_device
-from simcluster.documents.argument_types import checked
+from simcluster.documents.argument_types import check_arguments
+from simcluster.documents.builtin_documents import builtin_folder, builtin_names
 from simcluster.documents.catalogue import catalogue_path, load_presets
-from simcluster.documents.catalogue.models import model_document
+from simcluster.documents.catalogue.models import load_model_entry
 from simcluster.documents.diagnostics import did_you_mean
-from simcluster.documents.reading import read_document
-from simcluster.documents.shipped import builtin_folder, builtin_names
+from simcluster.documents.yaml_documents import read_document
 from simcluster.faults import FAULTS
 from simcluster.model.layers import parameters
 from simcluster.model.packing import PACKING
@@ -52,7 +52,7 @@ def read_head_comment(path: Path) -> str:
 
 
 def read_entry_comments(path: Path) -> dict[str, str]:
-    """Return the comment above each entry of a catalogue file; entries without one share the previous comment."""
+    """Return the comment above each entry of a catalogue file, or else the comment of the previous entry."""
     found: dict[str, str] = {}
     block: list[str] = []
     last = ""
@@ -69,7 +69,7 @@ def read_entry_comments(path: Path) -> dict[str, str]:
 
 
 def first_sentence(text: str) -> str:
-    """Return the first sentence of a text on one line, or its first paragraph.
+    """Return the first sentence of a text on one line; the first paragraph if no sentence ends in the text.
 
     >>> first_sentence("ZeRO 2.5 of ``arXiv:1.2``.  More.")
     'ZeRO 2.5 of arXiv:1.2.'
@@ -81,48 +81,48 @@ def first_sentence(text: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class BuiltinEntry:
-    """A built-in model, device, schedule or the like, with a one-line description and its source ("" if none)."""
+    """A built-in model, device, schedule or the like: name, one-line description, and source ("" if none)."""
 
     name: str
-    what: str
+    description: str
     source: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class BuiltinKind:
-    """A kind of built-in entries, such as models: its description, the key or command that uses them, its entries."""
+    """A list of built-in entries, such as models: its description, the key or command that uses it, its entries."""
 
-    what: str
-    named: str
+    description: str
+    used_by: str
     entries: Callable[[], Iterable[BuiltinEntry]]
 
 
 @cache
 def list_entries(kind: str) -> tuple[BuiltinEntry, ...]:
-    """Return the built-in entries of a kind; raise InputError that lists the known kinds for an unknown one."""
-    kind = normalize_kind(kind)
+    """Return all built-in models, devices or the like; raise InputError if there is no such list."""
+    kind = normalize_kind_name(kind)
     if kind not in KINDS:
         own = [other for other in KINDS if kind in list_names(other)]
         near = f"; it is one of the {own[0]}: simcluster show {kind}" if own else did_you_mean(kind, KINDS)
-        raise InputError(f"there is no list of {kind!r}{near}; there are: {', '.join(KINDS)}")
+        raise InputError(f"there is no list of {kind!r}{near}; known lists: {', '.join(KINDS)}")
     return tuple(KINDS[kind].entries())
 
 
-@checked
+@check_arguments
 def list_names(kind: str) -> list[str]:
-    """Return the names of a kind ("models", "devices", "topologies", "schedules", ...), in the order of its list.
+    """Return the names of all built-in entries in one list: "models", "devices", ...
 
     InputError for an unknown kind, with the known ones.
 
-    >>> names("packing rules")
+    >>> list_names("packing rules")
     ['in_order', 'pad', 'cut', 'first_fit', 'first_fit_decreasing', 'balanced']
     """
-    quick = _NAMES.get(normalize_kind(kind))
+    quick = _NAMES.get(normalize_kind_name(kind))
     return list(quick()) if quick else [entry.name for entry in list_entries(kind)]
 
 
-def normalize_kind(kind: str) -> str:
-    """Return a kind of entries in the spelling of KINDS, from any case, with or without hyphens."""
+def normalize_kind_name(kind: str) -> str:
+    """Convert the name of a list, such as "Packing rules", to lower case with hyphens: "packing-rules"."""
     return "-".join(kind.lower().split())
 
 
@@ -147,9 +147,9 @@ def _file_lister(kind: str) -> Callable[[], Iterable[BuiltinEntry]]:
 def _list_models() -> Iterable[BuiltinEntry]:
     sources = read_entry_comments(catalogue_path("models.yaml"))
     for name in load_presets("models.yaml"):
-        model = Model.model_validate(model_document(name))
+        model = Model.model_validate(load_model_entry(name))
         count = parameters(model)
-        experts = f", {model.moe.experts} experts, {model.moe.top_k} a token" if model.moe else ""
+        experts = f", {model.moe.experts} experts, {model.moe.top_k} per token" if model.moe else ""
         what = (
             f"{format_count(count.total)} parameters, {model.layers} layers of {model.hidden_size:,}, "
             f"{model.heads} heads{experts}, {model.sequence_length:,} tokens"
@@ -170,7 +170,7 @@ def _list_devices() -> Iterable[BuiltinEntry]:
 def _list_links() -> Iterable[BuiltinEntry]:
     for name, entry in load_presets("links.yaml").items():
         rate = format_bytes_per_second(parse_bytes_per_second(entry["line_rate"]))
-        what = f"{entry.get('medium', '')}, {rate} each way, {entry.get('efficiency', 1):.1%} of it reached"
+        what = f"{entry.get('medium', '')}, {rate} each way, {entry.get('efficiency', 1):.1%} of it achieved"
         yield BuiltinEntry(name, what, str(entry.get("source", "")))
 
 
@@ -186,11 +186,11 @@ def _docs_lister(known: Mapping[str, Any]) -> Callable[[], Iterable[BuiltinEntry
 
 
 def _long_run_lister(kind: str) -> Callable[[], Iterable[BuiltinEntry]]:
-    return lambda: [BuiltinEntry(*facts) for facts in load_provided(f"list of {kind}")()]
+    return lambda: [BuiltinEntry(*facts) for facts in load_satellite_object(f"list of {kind}")()]
 
 
 def _list_software() -> Iterable[BuiltinEntry]:
-    yield BuiltinEntry("ideal", "Software that costs nothing: everything is issued in time.")
+    yield BuiltinEntry("ideal", "Ideal software: the host takes no time.")
     for name, entry in load_presets("software.yaml").items():
         parts = {key: value for key, value in entry.items() if key != "source"}
         texts = (f"{key} {', '.join(f'{name} {each}' for name, each in value.items())}" if isinstance(value, Mapping)
@@ -226,41 +226,41 @@ def _list_packing_rules() -> Iterable[BuiltinEntry]:
 def _list_recipes() -> Iterable[BuiltinEntry]:
     for name, recipe in RECIPES.items():
         parts = f"weight {recipe.weight:g}, gradient {recipe.gradient:g}, optimizer {recipe.optimizer:g}"
-        yield BuiltinEntry(name, f"bytes of a parameter: {parts}")
+        yield BuiltinEntry(name, f"bytes per parameter: {parts}")
 
 
 _PAPER = re.compile(r"arXiv:\d{4}\.\d{4,5}")
 
 KINDS: Mapping[str, BuiltinKind] = {
-    "scenarios": BuiltinKind("jobs, ready to run", "simcluster run NAME", _list_scenarios),
+    "scenarios": BuiltinKind("jobs that are ready to run", "simcluster run NAME", _list_scenarios),
     "models": BuiltinKind("transformers", "model.preset", _list_models),
     "devices": BuiltinKind("GPUs", "cluster.device", _list_devices),
     "topologies": BuiltinKind("clusters", "cluster.topology", _file_lister("topologies")),
-    "topology-kinds": BuiltinKind("what a topology file may be", "kind, in a topology file", _docs_lister(TOPOLOGIES)),
+    "topology-kinds": BuiltinKind("kinds of topology file", "kind, in a topology file", _docs_lister(TOPOLOGIES)),
     "links": BuiltinKind("cables and ports", "preset, in a link of a topology", _list_links),
     "schedules": BuiltinKind("pipeline schedules", "pipeline.schedule", _list_schedules),
-    "faults": BuiltinKind("what can be slower or more uneven than planned", "faults", _docs_lister(FAULTS)),
-    "software": BuiltinKind("frameworks, by what their host costs", "software", _list_software),
+    "faults": BuiltinKind("causes that make a step slower or less even", "faults", _docs_lister(FAULTS)),
+    "software": BuiltinKind("training frameworks with their host overheads", "software", _list_software),
     "collectives": BuiltinKind(
         "collectives", "simcluster collective NAME",
         lambda: [BuiltinEntry(name, f"algorithms: {', '.join(known)}") for name, known in ALGORITHMS.items()],
     ),
-    "algorithms": BuiltinKind("algorithms of collectives", "collectives.all_reduce, ...", _list_algorithms),
-    "platforms": BuiltinKind("machines as NCCL's tuner sees them", "collectives.nccl", _list_platforms),
-    "packing-rules": BuiltinKind("rules by which documents become sequences", "data.packing", _list_packing_rules),
-    "memory-recipes": BuiltinKind("bytes kept of a parameter", "training.memory_recipe", _list_recipes),
-    "failures": BuiltinKind("failures of machines that were watched", "run.failures", _long_run_lister("failures")),
-    "laws": BuiltinKind("laws of loss", "run.law, simcluster scaling --law", _long_run_lister("laws")),
+    "algorithms": BuiltinKind("collective algorithms", "collectives.all_reduce, ...", _list_algorithms),
+    "platforms": BuiltinKind("node types as NCCL's tuner sees them", "collectives.nccl", _list_platforms),
+    "packing-rules": BuiltinKind("rules that pack documents into sequences", "data.packing", _list_packing_rules),
+    "memory-recipes": BuiltinKind("bytes per parameter", "training.memory_recipe", _list_recipes),
+    "failures": BuiltinKind("failure rates observed on real clusters", "run.failures", _long_run_lister("failures")),
+    "laws": BuiltinKind("loss laws", "run.law, simcluster scaling --law", _long_run_lister("laws")),
     "resources": BuiltinKind(
-        "what simcluster sensitivity makes more of", "simcluster sensitivity --resources",
+        "resources that simcluster sensitivity varies", "simcluster sensitivity --resources",
         lambda: [BuiltinEntry(name, str(what)) for name, what in RESOURCES.items()],
     ),
-    "questions": BuiltinKind("questions of a run of weeks", "simcluster advise NAME", _long_run_lister("questions")),
+    "questions": BuiltinKind("questions about a run of weeks", "simcluster advise NAME", _long_run_lister("questions")),
     "studies": BuiltinKind(
         "tables of measured runs", "simcluster validate NAME", _file_lister("scenarios/validation")
     ),
 }  # fmt: skip
-"""Every list, in the order in which it is shown."""
+"""All kinds of built-in entries, in display order."""
 
 _NAMES: Mapping[str, Callable[[], Iterable[str]]] = {
     "scenarios": lambda: builtin_names("scenarios"),
@@ -270,4 +270,4 @@ _NAMES: Mapping[str, Callable[[], Iterable[str]]] = {
     "schedules": lambda: SCHEDULES,
     "laws": lambda: load_presets("loss_laws.yaml"),
 }
-"""Lists whose names cost less than their entries."""
+"""Functions that return the names of a kind without loading its entries."""

@@ -1,4 +1,4 @@
-"""Colours of the HTML report: the palette as CSS and as script data, for light and dark backgrounds.
+"""Colours of the HTML report, as CSS and as script data, for light and dark backgrounds.
 
 On a dark background a colour is mixed with white until it stands out: the hue stays.
 """
@@ -23,17 +23,17 @@ from simcluster.show.palette import (
     STREAMS,
     WAITING,
     Colour,
-    colour_of,
     luminance,
-    mix_with_white,
-    rgb,
-    text_on,
+    op_colour,
+    parse_rgb,
+    text_colour_on,
+    tint_colour,
 )
-from simcluster.show.report.packing import Blob, choose_ranks, pack_timeline
+from simcluster.show.report.packing import BinaryColumns, choose_shown_ranks, pack_timeline
 
 LIGHT_GROUND, DARK_GROUND = "#FFFFFF", "#1D2024"
 CONTRAST = 3.0
-"""Of graphics with their ground: the least that WCAG 2.2 (1.4.11) asks for."""
+"""Minimum contrast of graphics with their background (WCAG 2.2, 1.4.11)."""
 
 _TINT_STEPS = 50
 _LEAST_TINT = {"dp": 0.6, "optimizer": 0.75}  # so that they stay apart from ep and from W for every reader
@@ -42,6 +42,7 @@ _DARK_GREYS = {"parameters": "#8A9096", "gradients": "#6E747B", "optimizer": "#5
 _HEAT = ((0.0, LIGHT_GROUND, DARK_GROUND), (0.3, "#F3C9A5", "#5C3316"), (0.65, "#D55E00", "#C4570A"),
          (1.0, "#8F3800", "#FFB37A"))  # fmt: skip
 HEAT_LEVELS = 12
+_Paints = dict[tuple[str, str, int], int]
 
 # What the breakdown's entries look like: the colour of what fills the time.
 BREAKDOWN_COLOURS = {
@@ -62,11 +63,11 @@ def contrast_ratio(one: Colour, other: Colour) -> float:
     return (light + 0.05) / (dark + 0.05)
 
 
-def for_dark(colour: Colour, name: str = "") -> Colour:
-    """Return a colour lightened just enough to stand out on a dark background; the hue stays."""
-    ground = rgb(DARK_GROUND)
-    lighter = mix_with_white(colour, _LEAST_TINT.get(name, 0.0))
-    tints = (mix_with_white(lighter, step / _TINT_STEPS) for step in range(_TINT_STEPS + 1))
+def lighten_for_dark(colour: Colour, name: str = "") -> Colour:
+    """Lighten a colour just enough to stand out on a dark background, with the same hue."""
+    ground = parse_rgb(DARK_GROUND)
+    lighter = tint_colour(colour, _LEAST_TINT.get(name, 0.0))
+    tints = (tint_colour(lighter, step / _TINT_STEPS) for step in range(_TINT_STEPS + 1))
     return next(tint for tint in tints if contrast_ratio(tint, ground) >= CONTRAST)
 
 
@@ -75,43 +76,41 @@ def hex_code(colour: Colour) -> str:
     return "#" + "".join(f"{round(255 * part):02X}" for part in colour)
 
 
-def paint_colours(what: Sequence[tuple[str, str, int]]) -> dict[str, list[str]]:
-    """Return the fill and text colours of each (stream, kind, chunk), for light and dark backgrounds."""
-    light = [colour_of(stream, kind, chunk) for stream, kind, chunk in what]
-    names = [kind if stream == "compute" else stream for stream, kind, _ in what]
-    dark = [for_dark(colour, name) for colour, name in zip(light, names, strict=True)]
+def paint_colours(paints: Sequence[tuple[str, str, int]]) -> dict[str, list[str]]:
+    """Return the fill and text colours of each kind of span, on light and on dark backgrounds."""
+    light = [op_colour(stream, kind, chunk) for stream, kind, chunk in paints]
+    names = [kind if stream == "compute" else stream for stream, kind, _ in paints]
+    dark = [lighten_for_dark(colour, name) for colour, name in zip(light, names, strict=True)]
     return {
         "light": [hex_code(colour) for colour in light],
         "dark": [hex_code(colour) for colour in dark],
-        "light_text": [text_on(colour) for colour in light],
-        "dark_text": [text_on(colour) for colour in dark],
+        "light_text": [text_colour_on(colour) for colour in light],
+        "dark_text": [text_colour_on(colour) for colour in dark],
     }
 
 
 def memory_colours() -> dict[str, dict[str, str]]:
-    """Return the colours of the categories of memory, for light and dark backgrounds."""
-    return {
-        "light": dict(MEMORY),
-        "dark": {name: _DARK_GREYS.get(name) or hex_code(for_dark(rgb(colour))) for name, colour in MEMORY.items()},
-    }
+    """Return the colour of each memory category, on light and on dark backgrounds."""
+    dark = {name: hex_code(lighten_for_dark(parse_rgb(colour))) for name, colour in MEMORY.items()}
+    return {"light": dict(MEMORY), "dark": dark | _DARK_GREYS}
 
 
 def css_variables() -> tuple[str, str]:
-    """Return CSS custom properties for all colours of tables and bars, for light and dark backgrounds."""
+    """Return CSS custom properties for the colours of tables and bars, on light and on dark backgrounds."""
     light = {f"--k-{name}": colour for name, colour in BREAKDOWN_COLOURS.items()}
     light |= {f"--m-{name}": colour for name, colour in MEMORY.items()}
-    dark = {name: hex_code(for_dark(rgb(colour), re.split("[-_]", name)[-1])) for name, colour in light.items()}
+    dark = {key: hex_code(lighten_for_dark(parse_rgb(code), re.split("[-_]", key)[-1])) for key, code in light.items()}
     dark |= {f"--k-{name}": grey for name, grey in _DARK_WAITING.items()}
     dark |= {f"--m-{name}": grey for name, grey in _DARK_GREYS.items()}
     for level in range(HEAT_LEVELS):
         on_light, dark_one = _heat_colour(level / (HEAT_LEVELS - 1))
-        light |= {f"--h-{level}": hex_code(on_light), f"--t-{level}": text_on(on_light)}
-        dark |= {f"--h-{level}": hex_code(dark_one), f"--t-{level}": text_on(dark_one)}
+        light |= {f"--h-{level}": hex_code(on_light), f"--t-{level}": text_colour_on(on_light)}
+        dark |= {f"--h-{level}": hex_code(dark_one), f"--t-{level}": text_colour_on(dark_one)}
     return _css_declarations(light), _css_declarations(dark)
 
 
 def css_classes() -> str:
-    """Return CSS classes that fill with the palette's colours: .k-forward, .m-activations, .heat-0 ... ."""
+    """Return CSS classes that set palette colours as fill: .k-forward, .m-activations, .heat-0 ... ."""
     fills = [f".k-{name}{{fill:var(--k-{name});background:var(--k-{name})}}" for name in BREAKDOWN_COLOURS]
     fills += [f".m-{name}{{fill:var(--m-{name});background:var(--m-{name})}}" for name in MEMORY]
     fills += [f"td.heat-{level}{{background:var(--h-{level});color:var(--t-{level})}}" for level in range(HEAT_LEVELS)]
@@ -124,7 +123,7 @@ def _css_declarations(values: dict[str, str]) -> str:
 
 def _heat_colour(part: float) -> tuple[Colour, Colour]:
     places = [place for place, _, _ in _HEAT]
-    scales = ([rgb(light) for _, light, _ in _HEAT], [rgb(dark) for _, _, dark in _HEAT])
+    scales = ([parse_rgb(light) for _, light, _ in _HEAT], [parse_rgb(dark) for _, _, dark in _HEAT])
     light, dark = (
         [float(np.interp(part, places, channel)) for channel in zip(*scale, strict=True)] for scale in scales
     )
@@ -134,8 +133,8 @@ def _heat_colour(part: float) -> tuple[Colour, Colour]:
 MOST_ACTIONS = 100_000
 
 
-def ideal_spans(schedule: Schedule) -> Spans:
-    """Return a schedule's passes as spans in units of a forward pass; the stage serves as rank."""
+def ideal_schedule_spans(schedule: Schedule) -> Spans:
+    """Return a schedule's passes as spans, timed in units of one forward pass; each stage becomes a rank."""
     timing = time_actions(schedule, EqualCosts(F=1.0, B=2.0, I=1.0, W=1.0))
     words = ("compute", "", *PASS_NAMES, *PASS_NAMES.values())
     rows = [
@@ -162,38 +161,36 @@ def ideal_spans(schedule: Schedule) -> Spans:
 
 
 MOST_SPANS = 1_000_000
-"""Of all timelines of a page together."""
+"""Maximum number of spans in all timelines of a page."""
 
 
-def timelines_data(runs: Sequence[tuple[str, Result]], blob: Blob) -> dict[str, Any]:
-    """Return script data with only the timelines of runs, for pages that show nothing else."""
-    paints: dict[tuple[str, str, int], int] = {}
+def timelines_data(runs: Sequence[tuple[str, Result]], blob: BinaryColumns) -> dict[str, Any]:
+    """Return the data that the page's script needs to draw runs' timelines, for pages without other charts."""
+    paints: _Paints = {}
     most, found = MOST_SPANS // len(runs), []
     for name, result in runs:
         run, _ = timeline_data(name, result.spans, result.weights, most, paints, blob)
         found.append({**run, "steps": result.steps})
-    return {"runs": found, "paints": page_paints(paints)}
+    return {"runs": found, "paints": list_page_paints(paints)}
 
 
 def timeline_data(
-    name: str, spans: Spans, weights: Mapping[int, int], most: int, paints: dict[tuple[str, str, int], int], blob: Blob
+    name: str, spans: Spans, weights: Mapping[int, int], max_spans: int, paints: _Paints, blob: BinaryColumns
 ) -> tuple[dict[str, Any], int]:
-    """Return script data of one timeline, and the number of ranks that it omits."""
-    kept, missing = choose_ranks(spans, most)
-    timeline = with_paints(pack_timeline(kept, blob, weights=weights), paints, blob)
+    """Return the data that the page's script needs to draw one timeline, and the number of omitted ranks."""
+    kept, missing = choose_shown_ranks(spans, max_spans)
+    timeline = index_paints(pack_timeline(kept, blob, weights=weights), paints, blob)
     run = {"name": name, "steps": 1, "timeline": timeline, "grid": None, "memory": [], "links": None}
     return run, len(missing)
 
 
-def page_paints(places: Mapping[tuple[str, str, int], int]) -> dict[str, Any]:
-    """Return the page's list of colours, in the order of their indices."""
+def list_page_paints(places: Mapping[tuple[str, str, int], int]) -> dict[str, Any]:
+    """Return the page's list of colours; timelines refer to colours by position in this list."""
     return {**paint_colours(list(places)), "memory": memory_colours()}
 
 
-def with_paints(
-    timeline: dict[str, Any], places: dict[tuple[str, str, int], int], blob: Blob | None = None
-) -> dict[str, Any]:
-    """Return timeline data whose kinds of span are replaced by indices into the page's list of colours.
+def index_paints(timeline: dict[str, Any], places: _Paints, blob: BinaryColumns | None = None) -> dict[str, Any]:
+    """Replace the kinds of span in a timeline's data by positions in the page's list of colours.
 
     With a ``blob``, the kinds of span are stored in it.
     """
@@ -205,7 +202,7 @@ def with_paints(
     if blob is not None:
         whole = {name: np.array(values) for name, values in what.items()}
         timeline["what"] = {
-            name: blob.floats(values) if values.dtype.kind == "f" else blob.integers(values)
+            name: blob.add_floats(values) if values.dtype.kind == "f" else blob.add_integers(values)
             for name, values in whole.items()
         }
     return timeline

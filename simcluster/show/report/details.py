@@ -1,19 +1,19 @@
-"""Sections of the HTML report about one run: memory, links, stragglers, schedule, scenario, accuracy."""
+"""Report sections with the details of runs: memory, links, stragglers, schedule, scenario, accuracy."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from simcluster.base.units import format_bytes, format_bytes_per_second, format_seconds
-from simcluster.scenario.likely import StudyErrors, similar_studies
+from simcluster.scenario.prediction_intervals import StudyErrors, similar_studies
 from simcluster.schedules.text import order_lines
 from simcluster.show.report.colours import HEAT_LEVELS, MOST_ACTIONS
 from simcluster.show.report.entry import MEMORY, ReportEntry
-from simcluster.show.report.html import Markup, block_html, concatenate, element, fill_asset, html_table
+from simcluster.show.report.html import Markup, block_html, element, fill_asset, html_table, join_html
 from simcluster.show.step_answer import describe_likely_interval
 from simcluster.show.study_answers import straggler_causes_table
 from simcluster.show.yaml_text import yaml_text
-from simcluster.studies.whatif.straggling import Stragglers
+from simcluster.studies.whatif.straggling import StragglerCosts
 
 _MOST_COLUMNS = 32
 _SEEN = 5e-4  # an excess that is written as more than 0.0 %
@@ -21,7 +21,7 @@ _LEAST_EXCESS = 0.05  # the scale of slowdowns reaches at least so far, so that 
 _NEAREST = 6
 
 
-def remark(*content: str) -> Markup:
+def small_print(*content: str) -> Markup:
     """Return a paragraph in small print."""
     return element("p", *content, class_="quiet")
 
@@ -29,8 +29,8 @@ def remark(*content: str) -> Markup:
 # --- memory -----------------------------------------------------------------------------------------------------------
 
 
-def memory_section(entry: ReportEntry, number: int) -> Markup:
-    """Return the report section about the fullest GPU's memory, with its curve over time if it was simulated."""
+def memory_section(entry: ReportEntry, run_index: int) -> Markup:
+    """Return the report section about memory: the fullest GPU's use and, for a simulated run, curves over time."""
     parts = entry.numbers["memory_bytes"]
     total = sum(parts.values())
     rows = [[label, f"{parts[name] / 1e9:,.1f} GB", f"{parts[name] / total if total else 0.0:.1%}"]
@@ -41,9 +41,9 @@ def memory_section(entry: ReportEntry, number: int) -> Markup:
     )
     if not entry.memory:
         why = (
-            "Nothing is allocated or freed in this run." if entry.result else "A saved result has no memory over time."
+            "This run allocates no memory." if entry.result else "A saved result has no memory curve; give a scenario."
         )
-        return concatenate(figures, remark(why))
+        return join_html(figures, small_print(why))
     fullest = entry.result.memory_peak.rank if entry.result else -1
     options = [
         element("option", f"rank {curve.rank}, stage {curve.peak.stage}", value=str(place),
@@ -59,27 +59,27 @@ def memory_section(entry: ReportEntry, number: int) -> Markup:
         )
         if _uses_memory_part(entry, name)
     ]  # fmt: skip
-    chart = fill_asset("memory.html", number=str(number), options=options, swatches=swatches)
-    return concatenate(chart, figures)
+    chart = fill_asset("memory.html", number=str(run_index), options=options, swatches=swatches)
+    return join_html(chart, figures)
 
 
 def _uses_memory_part(entry: ReportEntry, part: str) -> bool:
     pool = {"gathered": "parameters", "unsharded": "gradients", "activations": "activations", "other": "other"}
     if part == "lost":
-        return any(curve.state.fragmentation > 1 for curve in entry.memory)
+        return any(curve.model_state.fragmentation > 1 for curve in entry.memory)
     return any(
-        curve.pools[pool[part]].any() if part in pool else getattr(curve.state, part) > 0 for curve in entry.memory
+        each.pools[pool[part]].any() if part in pool else getattr(each.model_state, part) > 0 for each in entry.memory
     )
 
 
 # --- links ------------------------------------------------------------------------------------------------------------
 
 
-def links_section(entry: ReportEntry, number: int) -> Markup:
-    """Return the report section about the busiest links: load over the run, mean and peak of each."""
+def links_section(entry: ReportEntry, run_index: int) -> Markup:
+    """Return the report section about the busiest links: load over time, mean and peak of each link."""
     if entry.links is None:
-        return remark(
-            "No link carries anything in this run." if entry.result else "A saved result has no loads of links."
+        return small_print(
+            "No link carries traffic." if entry.result else "A saved result has no link loads; give a scenario."
         )
     names = ("link_from", "link_to", "links", "capacity", "bytes", "utilisation", "peak_utilisation")
     columns = (entry.links[0][name].tolist() for name in names)
@@ -90,10 +90,10 @@ def links_section(entry: ReportEntry, number: int) -> Markup:
         for place, (a, b, alike, capacity, size, mean, peak) in enumerate(zip(*columns, strict=True))
     ]  # fmt: skip
     header = ["link", "links", "capacity", "over the run", "mean", "peak", "bytes per step"]
-    return concatenate(
-        element("div", html_table(header, rows, caption="The hottest links", class_="links"), id=f"links-{number}"),
-        remark("A row represents all links with equal traffic, and is named by the first. Colour: rate over "
-              "capacity, pale idle to full; rates are means over a span."),
+    return join_html(
+        element("div", html_table(header, rows, caption="The hottest links", class_="links"), id=f"links-{run_index}"),
+        small_print("A row represents all links with equal traffic and has the name of the first. Colour: rate / "
+              "capacity, from idle (pale) to full; the rate is the mean over a span."),
     )  # fmt: skip
 
 
@@ -101,21 +101,21 @@ def links_section(entry: ReportEntry, number: int) -> Markup:
 
 
 def stragglers_section(entry: ReportEntry) -> Markup:
-    """Return the report section about stragglers: the cost of each cause, and the slowdown per (dp rank, stage)."""
+    """Return the report section about stragglers: the cost of each cause, and the slowdown by (dp rank, stage)."""
     found = entry.stragglers
     if isinstance(found, str):
-        return remark(found)
+        return small_print(found)
     assert entry.result is not None
     text = (
         f"The step takes {found.slowdown:.3f} × what it takes without the faults of the scenario "
-        f"({format_seconds(found.clean)})."
+        f"({format_seconds(found.clean_step_time)})."
         if entry.result.scenario.faults
-        else "The scenario has no faults. What is left are stages that are longer than others."
+        else "The scenario has no faults. The rest of the slowdown comes from stages that take longer than others."
     )
-    return concatenate(element("p", text), block_html(straggler_causes_table(found)), _worker_heatmap(found))
+    return join_html(element("p", text), block_html(straggler_causes_table(found)), _worker_heatmap(found))
 
 
-def _worker_heatmap(found: Stragglers) -> Markup:
+def _worker_heatmap(found: StragglerCosts) -> Markup:
     slowdown = found.estimated.by_worker
     shown = min(slowdown.shape[0], _MOST_COLUMNS)
     most = max(_LEAST_EXCESS, float(slowdown.max()) - 1)
@@ -132,41 +132,42 @@ def _worker_heatmap(found: Stragglers) -> Markup:
                    [element("th", f"dp {dp}", scope="col") for dp in range(shown)])  # fmt: skip
     caption = "Slowdown by worker: stages downwards, dp ranks to the right"
     more = f" The first {shown} of {slowdown.shape[0]} dp ranks." if shown < slowdown.shape[0] else ""
-    return concatenate(
+    return join_html(
         element("div", element("table", element("caption", caption), element("thead", head), element("tbody", rows)),
                 class_="scroll-x heat", tabindex=0, role="region", aria_label=caption),
-        remark("By how much a step is longer than one in which all workers take what is typical of their ops, by that "
-              "worker alone: the estimator of recorded jobs, from this run's trace. Framed: the worst workers.", more),
+        small_print("By how much each worker alone makes a step longer, compared with a step in which all workers take "
+              "typical times. Estimated from this run's trace, as for recorded jobs. Framed: the worst workers.", more),
     )  # fmt: skip
 
 
 # --- the schedule -----------------------------------------------------------------------------------------------------
 
 
-def schedule_section(entry: ReportEntry, number: int, gantt: Markup) -> Markup:
-    """Return the report section about the pipeline schedule; ``gantt`` is the frame in which the script draws it."""
+def schedule_section(entry: ReportEntry, run_index: int, gantt: Markup) -> Markup:
+    """Return the report section about the pipeline schedule, with the frame in which the page's script draws it."""
     found = entry.schedule
     if found is None:
-        return remark("No pipeline: one stage." if entry.result else "A saved result does not hold its schedule.")
+        text = "No pipeline: one stage." if entry.result else "A saved result has no schedule; give a scenario."
+        return small_print(text)
     order = element("details", element("summary", "The order as text"),
                     element("pre", "\n".join(order_lines(found)), tabindex=0))  # fmt: skip
-    facts = remark(
+    facts = small_print(
         f"{found.name}: {found.num_stages} stages, {found.num_microbatches} microbatches, {found.num_chunks} "
         f"{'chunks' if found.num_chunks > 1 else 'chunk'} a stage. Ideal times: F, I and W take one unit, B two, sends "
         "nothing; the timeline above has the real ones."
     )
     if sum(map(len, found.rows)) > MOST_ACTIONS:
-        return concatenate(facts, remark("Too many actions to draw."), order)
-    return concatenate(facts, element("div", gantt, id=f"grid-{number}", class_="gantt"), order)
+        return join_html(facts, small_print("Too many actions to draw."), order)
+    return join_html(facts, element("div", gantt, id=f"grid-{run_index}", class_="gantt"), order)
 
 
 # --- the scenario -----------------------------------------------------------------------------------------------------
 
 
-def scenario_section(entry: ReportEntry, number: int) -> Markup:
-    """Return the report section with the complete scenario, to copy into a file and run."""
+def scenario_section(entry: ReportEntry, run_index: int) -> Markup:
+    """Return the report section that prints the complete scenario, ready to copy into a file."""
     return fill_asset(
-        "scenario.html", named=f"Named: {entry.origin}. " if entry.origin else "", place=f"scenario-{number}",
+        "scenario.html", named=f"From: {entry.origin}. " if entry.origin else "", place=f"scenario-{run_index}",
         name=entry.name, text=yaml_text(entry.document),
     )  # fmt: skip
 
@@ -189,13 +190,13 @@ def accuracy_section(entries: Sequence[ReportEntry]) -> Markup:
         header = ["run", "source", "measured", "simulated", "error"]
         parts.append(html_table(header, rows, caption="Against measurements", left=2))
     else:
-        parts.append(element("p", "Simulated; no measurement of this run is named in its scenario (measured)."))
+        parts.append(element("p", "Simulated; the scenario has no measured step time to compare with (measured)."))
     found = [entry.scenario.measured for entry in entries if entry.scenario and entry.scenario.measured]
-    others = [measured.why_not_compared() for measured in found]
+    others = [measured.comparison_obstacle() for measured in found]
     parts += [element("p", f"The measured {text}.") for text in dict.fromkeys(others) if text]
     parts += _validated_studies(entries)
     parts.append(element("ul", [element("li", text) for text in _constant_sources(entries)], class_="notes"))
-    return concatenate(parts)
+    return join_html(parts)
 
 
 def _validated_studies(entries: Sequence[ReportEntry]) -> list[Markup]:
@@ -204,9 +205,9 @@ def _validated_studies(entries: Sequence[ReportEntry]) -> list[Markup]:
     for entry in entries:
         if entry.scenario is None:
             continue
-        assert entry.likely is not None
-        fact = describe_likely_interval(entry.likely)
-        aside = f" ({fact.aside})" if fact.aside else ""
+        assert entry.likely_interval is not None
+        fact = describe_likely_interval(entry.likely_interval)
+        aside = f" ({fact.remark})" if fact.remark else ""
         text = f"{fact.name.capitalize()}: {fact.value}{fact.tail}{aside}."
         content.append(element("p", f"{entry.name}: {text}" if len(entries) > 1 else text))
         tables.setdefault(similar_studies(entry.scenario, entry.model_flops), []).append(entry.name)
@@ -217,27 +218,27 @@ def _studies_table(rows: Sequence[StudyErrors], names: Sequence[str]) -> Markup:
     shown = rows[:_NEAREST]
     studies = len({row.study for row in rows})
     caption = f"Validated runs nearest to {', '.join(names)}" if names else "The nearest validated runs"
-    text = f"{caption}, out of {studies} studies. Error: simulated over measured, minus 1; the largest either way."
+    text = f"{caption}, out of {studies} studies. Error: simulated / measured - 1; largest: the largest absolute error."
     cells = [
         [row.study, row.like, *(f"{low:,}{f' to {high:,}' * (low != high)}" for low, high in row.spans[:2]),
          f"{row.rows:,}", f"{row.mean:.1%}", f"{row.bias:+.1%}", f"{row.worst:.1%}"]
         for row in shown
     ]  # fmt: skip
     header = ["study", "runs of", "GPUs", "hidden size", "rows", "mean error", "bias", "largest"]
-    return concatenate(element("p", text), html_table(header, cells, caption=caption, left=2))
+    return join_html(element("p", text), html_table(header, cells, caption=caption, left=2))
 
 
 def _constant_sources(entries: Sequence[ReportEntry]) -> list[str]:
     found = [
-        "Times of kernels come from the device's roofline, those of communication from link rates and, where the "
+        "Kernel times come from the device's roofline; communication times from link rates and, where the "
         "platform is known, from NCCL's own choices. The command simcluster validate scores published runs with the "
         "same constants.",
-        "Differences between runs are more reliable than the runs: most errors are common to both.",
+        "Differences between runs are more accurate than the runs themselves: most errors are common to both.",
     ]
     if any(entry.scenario is not None and entry.scenario.software is None for entry in entries):
         found.append(
-            "Software is ideal here: the host issues work in no time. Real steps of small kernels are longer; "
-            "software: in the scenario names a library's costs."
+            "Software is ideal here: the host takes no time to launch kernels. Real steps of small kernels are longer; "
+            "set the scenario key software to include a framework's host overheads."
         )
     counted = [(entry.name, entry.numbers.get("mfu_convention")) for entry in entries]
     if len({convention for _, convention in counted}) == 1:

@@ -1,4 +1,4 @@
-"""One run of an HTML report: a simulated result, or the numbers of a saved one."""
+"""A run in an HTML report: simulated now, or read from a result file."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from simcluster.base.arrays import Floats
 from simcluster.base.errors import InputError
 from simcluster.base.units import is_number
 from simcluster.planning.footprint import Footprint
-from simcluster.results.account import Account
-from simcluster.results.file import SavedResult
-from simcluster.results.loads import hottest_links_over_time
+from simcluster.results.link_loads import hottest_links_over_time
 from simcluster.results.memory_timeline import MemoryPeak
-from simcluster.results.numbers import METRICS
-from simcluster.results.played import Run
 from simcluster.results.result import Result
+from simcluster.results.result_file import SavedResult
+from simcluster.results.simulated_run import Run
+from simcluster.results.step_account import StepAccount
+from simcluster.results.step_metrics import METRICS
 from simcluster.results.timeline import COLUMNS, Spans
-from simcluster.scenario.likely import LikelyInterval, predict_interval
+from simcluster.scenario.prediction_intervals import PredictionInterval, predict_interval
 from simcluster.scenario.scenario import Scenario, from_document
 from simcluster.schedules import Schedule
-from simcluster.show.gantt_rows import evenly_spaced
+from simcluster.show.gantt_rows import pick_evenly_spaced
 from simcluster.show.report.html import Markup
-from simcluster.show.report.rows import RankRow, SpanFacts, describe_spans, make_rank_rows
-from simcluster.studies.whatif.straggling import Stragglers, stragglers
+from simcluster.show.report.rows import RankRow, SpanDescriptions, describe_spans, make_rank_rows
+from simcluster.studies.whatif.straggling import StragglerCosts, stragglers
 
 _LINKS = 24
 _BINS = 240
@@ -40,14 +40,14 @@ MEMORY = {
     "activations": "activations",
     "other": "other, buffers included",
 }
-"""Parts of memory in the numbers of a result, and what a page calls them."""
+"""Label of each category of memory in the numbers of a result."""
 MOST_WORKERS = 64
-"""Workers up to which the page prices stragglers, for which the step is simulated again without each cause."""
+"""Maximum number of workers for which the page shows straggler costs, which need one more simulation per cause."""
 
 
 @dataclass(frozen=True)
 class ReportedTrace:
-    """A recorded trace that the report compares with its only run: name, ranks, page section, and first step."""
+    """A recorded trace that the report compares with a run: name, ranks, HTML section, and the first step's spans."""
 
     name: str
     ranks: tuple[int, ...]
@@ -56,13 +56,13 @@ class ReportedTrace:
 
 
 class MemoryCurve(NamedTuple):
-    """Memory of one rank over time: constant model state, variable pools, and the op at the peak.
+    """Memory of one rank over time: constant model state, bytes in each pool, and the peak.
 
     From time[i] (s) until time[i + 1] the pools hold pools[name][i] bytes.
     """
 
     rank: int
-    state: Footprint
+    model_state: Footprint
     time: Floats
     pools: Mapping[str, Floats]
     peak: MemoryPeak
@@ -70,7 +70,7 @@ class MemoryCurve(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class ReportEntry:
-    """One run of an HTML report, simulated or read from a result file.
+    """A run in an HTML report, either simulated or read from a result file.
 
     ``numbers`` is its result JSON, ``account`` its time breakdown by cause, and ``weights`` the number of ranks that
     each rank of its timeline represents; ``ranks`` are the ranks to show, () for the simulated ones. ``result`` is None
@@ -83,48 +83,48 @@ class ReportEntry:
     origin: str = ""
     scenario: Scenario | None = None
     result: Result | None = None
-    account: Account
+    account: StepAccount
     weights: Mapping[int, int] = field(default_factory=dict)
     ranks: tuple[int, ...] = ()
     replays: bool = True
 
     @cached_property
     def document(self) -> dict[str, Any]:
-        """The complete scenario as a document; for a saved result, the one in its file."""
+        """Complete scenario document; for a saved result, the document in the result file."""
         return self.scenario.document() if self.scenario else dict(self.numbers["scenario"])
 
     @cached_property
     def shown_numbers(self) -> dict[str, Any]:
-        """The run's numbers, with the bubble of the breakdown, since older versions saved another definition."""
+        """Metrics to show; the bubble comes from the breakdown, because old result files define it differently."""
         return {**self.numbers, "bubble_fraction": self.account.breakdown["bubble"] / self.account.step_time}
 
     @cached_property
-    def facts(self) -> SpanFacts:
-        """Columns that describe each span of the timeline; only for a simulated run."""
+    def span_descriptions(self) -> SpanDescriptions:
+        """Details of each span in the timeline, stored as columns; only for a simulated run."""
         assert self.result is not None
         return describe_spans(self.result)
 
     @cached_property
     def rows(self) -> tuple[RankRow, ...]:
-        """A timeline row for each rank to show; only for a simulated run."""
+        """Timeline rows, one row per shown rank; only for a simulated run."""
         assert self.result is not None
-        return make_rank_rows(self.result, self.facts, self.ranks or sorted(self.result.weights))
+        return make_rank_rows(self.result, self.span_descriptions, self.ranks or sorted(self.result.weights))
 
     @cached_property
     def capacity(self) -> float:
-        """Memory of a GPU in bytes; 0 if the saved scenario cannot be read."""
+        """Memory of one GPU in bytes; 0 if a saved result's scenario cannot be read."""
         if self.result is not None:
             return self.result.facts.memory
         return self.scenario.cluster.device.memory if self.scenario else 0.0
 
     @cached_property
-    def likely(self) -> LikelyInterval | None:
-        """The likely interval of a measured step time; None if the scenario cannot be read."""
+    def likely_interval(self) -> PredictionInterval | None:
+        """Interval in which a measured step time probably lies; None if the scenario cannot be read."""
         return predict_interval(self.scenario, self.model_flops, self.account.step_time) if self.scenario else None
 
     @property
     def model_flops(self) -> float:
-        """FLOP per step as counted for MFU; for a saved result as precise as its numbers."""
+        """Model FLOPs per step, as counted for MFU; for a saved result, computed from the saved metrics."""
         if self.result is not None:
             return self.result.facts.model_flops
         numbers = self.numbers
@@ -139,51 +139,51 @@ class ReportEntry:
 
     @cached_property
     def memory(self) -> tuple[MemoryCurve, ...]:
-        """Memory over time of the fullest rank and of some others, spread evenly over the simulated ones."""
+        """Memory curves of the fullest rank and of a few other simulated ranks, evenly spaced."""
         if self.result is None or not len(self.result.memory_timeline):
             return ()
         ranks = sorted(self.result.weights)
         if len(ranks) > _MEMORY_RANKS:
-            ranks = sorted({self.result.memory_peak.rank, *evenly_spaced(ranks, _MEMORY_RANKS - 1)})
+            ranks = sorted({self.result.memory_peak.rank, *pick_evenly_spaced(ranks, _MEMORY_RANKS - 1)})
         found = []
         for rank in ranks:
-            peak, (time, pools) = self.result.peak_of(rank), self.result.memory_timeline.curve(rank)
-            state = self.result.facts.footprints[peak.stage].with_pools(dict.fromkeys(pools, 0.0))
+            peak, (time, pools) = self.result.memory_peak_of(rank), self.result.memory_timeline.curve(rank)
+            state = self.result.facts.footprints[peak.stage].with_pool_bytes(dict.fromkeys(pools, 0.0))
             found.append(MemoryCurve(rank, state, time, pools, peak))
         return tuple(found)
 
     @cached_property
     def links(self) -> tuple[pd.DataFrame, Floats] | None:
-        """The busiest links, with rate / capacity of each per time bin; None if no link carries anything."""
+        """Table of the busiest links, and their utilisation over time bins; None if no link carries traffic."""
         if self.result is None:
             return None
         table, _, matrix = hottest_links_over_time(self.result, _LINKS, _BINS)
         return (table, matrix) if len(table) else None
 
     @cached_property
-    def stragglers(self) -> Stragglers | str:
-        """The cost of stragglers by cause, or the reason why the report does not show it."""
+    def stragglers(self) -> StragglerCosts | str:
+        """Cost of stragglers by cause, or a sentence that says why the report omits these costs."""
         if self.result is None:
-            return "A saved result does not hold what each cause costs; give the scenario instead."
+            return "A saved result does not contain the cost of each cause; give the scenario instead."
         scenario = self.result.scenario
         if not (self.replays or scenario.faults):
-            return "No fault here; the command simcluster stragglers prices uneven stages and the LM head."
+            return "The scenario has no faults; simcluster stragglers computes what uneven stages and the LM head cost."
         workers = scenario.dp * scenario.parallel.pp
         if workers == 1:
             return "One worker: dp and pp are 1, so none is slower than another."
         if workers > MOST_WORKERS:
             return (
-                f"{workers:,} workers (dp × pp) are more than the {MOST_WORKERS} for which this page simulates the "
-                "step without each cause; the command simcluster stragglers does it for any number."
+                f"Straggler costs are omitted above {MOST_WORKERS} workers (dp × pp), and this job has {workers:,}. "
+                "The command simcluster stragglers computes them for any number."
             )
         try:
             return stragglers(self.result)
         except InputError as problem:
-            return f"Not to be had for this run: {problem}"
+            return f"Not available for this run: {problem}"
 
 
 def make_entry(result: Result, *, name: str = "", origin: str = "", ranks: Sequence[int] | None = None) -> ReportEntry:
-    """Return a result as a run of the report; raise InputError for a rank that the job does not have.
+    """Convert a simulated result to a report entry; raise InputError if the job has no such rank.
 
     ``ranks`` are those whose timeline is shown (default: the simulated ones).
     """
@@ -204,7 +204,7 @@ def make_entry(result: Result, *, name: str = "", origin: str = "", ranks: Seque
 
 
 def make_saved_entry(saved: SavedResult, *, origin: str = "", name: str = "") -> ReportEntry:
-    """Return a saved result as a run of the report; raise InputError if it lacks numbers."""
+    """Convert a saved result to a report entry; raise InputError if metrics are missing."""
     where = origin or saved.name
     was = saved.values  # older results: all tokens are real, MFU is over bf16 and had another name without padding
     mfu, rates = was.get("mfu"), ("tokens_per_s", "tokens_per_s_per_gpu")
@@ -217,7 +217,7 @@ def make_saved_entry(saved: SavedResult, *, origin: str = "", name: str = "") ->
         if not is_number(value):
             raise InputError(f"{where}: {each} is {value!r}, not a number; save the result again with run --json")
     if not values["step_time_s"] > 0:
-        raise InputError(f"{where}: step_time_s is {values['step_time_s']!r}; a step takes longer than 0 s")
+        raise InputError(f"{where}: step_time_s must be above 0, got {values['step_time_s']!r}; run the scenario again")
     try:
         scenario = from_document(saved.document)
     except InputError:  # of another version
@@ -226,7 +226,7 @@ def make_saved_entry(saved: SavedResult, *, origin: str = "", name: str = "") ->
 
 
 def check_ranks(run: Run, ranks: Sequence[int]) -> None:
-    """Raise InputError for an empty list of ranks, and for a rank that the job does not have."""
+    """Raise InputError if the caller's list of ranks is empty or names a rank outside the job."""
     wrong = [rank for rank in ranks if not 0 <= rank < len(run.ranks)]
     if wrong or not ranks:
         what = f"there is no rank {wrong[0]}" if wrong else "no rank is named"
@@ -234,11 +234,11 @@ def check_ranks(run: Run, ranks: Sequence[int]) -> None:
 
 
 def spans_of_ranks(result: Run, ranks: Sequence[int]) -> Spans:
-    """Return the timeline of any ranks, copied from the simulated ranks that represent them."""
+    """Return the spans of any ranks of the job, copied from the simulated ranks that represent them."""
     words = {word: code for code, word in enumerate(result.spans.words)}
     parts = []
     for rank in ranks:
-        spans = result.spans.of_rank(result.simulated_for(rank))
+        spans = result.spans.of_rank(result.representative_of(rank))
         codes = np.arange(len(result.spans.words))
         for group in np.unique(spans.group).tolist():
             axis = spans.words[group].rstrip("0123456789")

@@ -1,4 +1,4 @@
-"""Timelines in the binary format of the report's script: lanes of spans, their descriptions, typed arrays.
+"""Timelines in the binary format that the report's script reads: lanes of spans as typed arrays.
 
 Columns are split into byte planes, deflated, in base64; ``assets/data.js`` reads them. Times are whole numbers: 2^32 -
 1 is the end of the run, so that a step of 10 s has ticks of 2.3 ns and adjacent spans still touch. Starts are
@@ -19,12 +19,12 @@ import pandas as pd
 from simcluster.base.arrays import Bools, Ints, run_start_mask, run_starts
 from simcluster.results.timeline import COLUMNS, Spans, narrow_integers
 from simcluster.show.palette import STREAMS
-from simcluster.show.report.rows import RankRow, SpanFacts
+from simcluster.show.report.rows import RankRow, SpanDescriptions
 
-Place = tuple[int, int, str] | tuple[int, int, str, int, int]
-"""Where a column begins in the inflated bytes, how many numbers it has, and of which type (u1, u2, u4, i2, i4, f4).
+ColumnLocation = tuple[int, int, str] | tuple[int, int, str, int, int]
+"""Location of a column in the uncompressed bytes: its offset, its number of values, and their type (such as u1).
 
-Of one in runs of equal numbers there is one of each run: how many these are, and where their lengths begin (u4)."""
+A run-length encoded column has one number per run: then follow the number of runs, and the offset of their lengths."""
 
 _INTEGERS = ("u1", "u2", "i2", "u4", "i4")
 
@@ -34,8 +34,8 @@ ALIGNED = 4
 """Columns without planes are aligned to this many bytes, the size of the largest number."""
 
 
-class Blob:
-    """A collector of binary columns for the report's script; ``text`` returns them compressed, ``raw`` uncompressed.
+class BinaryColumns:
+    """Columns of numbers in binary form for the report's script, available compressed or uncompressed.
 
     Without ``planes`` a column's numbers are contiguous, for a reader that does not copy them; whole numbers are
     run-length encoded if that is shorter.
@@ -46,43 +46,43 @@ class Blob:
         self._parts: list[bytes] = []
         self._size = 0
 
-    def integers(self, values: npt.NDArray[np.integer]) -> Place:
-        """Add a column of integers in the smallest type that holds them, and return where it is stored."""
+    def add_integers(self, values: npt.NDArray[np.integer]) -> ColumnLocation:
+        """Add a column of integers in the smallest integer type that fits, and return the column's location."""
         if not self._planes:
             first = run_starts(values)
             if len(first) * _FEWER < len(values):
-                begin, many, name = self._add_integers(values[first])
+                begin, many, name = self._add_smallest_integers(values[first])
                 lengths = np.diff(first, append=len(values))
                 return begin, len(values), name, many, self._add_byte_planes(lengths.astype("<u4"), "u4")[0]
-        return self._add_integers(values)
+        return self._add_smallest_integers(values)
 
-    def _add_integers(self, values: npt.NDArray[np.integer]) -> tuple[int, int, str]:
+    def _add_smallest_integers(self, values: npt.NDArray[np.integer]) -> tuple[int, int, str]:
         low, high = (int(values.min()), int(values.max())) if len(values) else (0, 0)
         for name in _INTEGERS:
             limits = np.iinfo(name)
             if limits.min <= low and high <= limits.max:
                 return self._add_byte_planes(values.astype(f"<{name}"), name)
-        raise ValueError(f"numbers from {low} to {high} have no 32 bits")
+        raise ValueError(f"numbers from {low} to {high} do not fit into 32 bits")
 
-    def floats(self, values: npt.NDArray[np.floating]) -> Place:
-        """Add a column of floats with 24 bits each, and return where it is stored."""
+    def add_floats(self, values: npt.NDArray[np.floating]) -> ColumnLocation:
+        """Add a column of numbers as 32-bit floats, and return the column's location."""
         return self._add_byte_planes(values.astype("<f4"), "f4")
 
     @property
-    def parts(self) -> tuple[bytes, ...]:
-        """Bytes of all columns in order."""
+    def column_bytes(self) -> tuple[bytes, ...]:
+        """Bytes of each column, in the order in which columns were added."""
         return tuple(self._parts)
 
-    def raw(self) -> bytes:
-        """Return all columns uncompressed, which is fastest on the same computer."""
+    def uncompressed(self) -> bytes:
+        """Return all columns without compression, which is faster if nothing is sent over a network."""
         return b"".join(self._parts)
 
-    def text(self, level: int = 6) -> str:
-        """Return all columns deflated, as base64, at a level from 1 (fast) to 9 (small)."""
-        return deflate_text(self.raw(), level)
+    def compressed_text(self, level: int = 6) -> str:
+        """Compress all columns (deflate) and return base64 text; ``level`` is 1 (fast) to 9 (small)."""
+        return deflate_to_base64(self.uncompressed(), level)
 
     def _add_byte_planes(self, values: npt.NDArray[np.generic], name: str) -> tuple[int, int, str]:
-        """Add the byte planes of a column, lowest bytes first: high bytes hardly change and deflate well."""
+        """Store a column's lowest bytes first, then the next bytes, and so on: this compresses well."""
         place = self._size, len(values), name
         if self._planes and len(values):
             values = np.ascontiguousarray(np.ascontiguousarray(values).view(np.uint8).reshape(len(values), -1).T)
@@ -94,14 +94,14 @@ class Blob:
         return place
 
 
-def deflate_text(content: bytes, level: int) -> str:
-    """Return bytes deflated, as base64."""
+def deflate_to_base64(content: bytes, level: int) -> str:
+    """Compress bytes (deflate) and return them as base64."""
     return base64.b64encode(zlib.compress(content, level)).decode("ascii")
 
 
 TICKS = 2**32 - 1
 STREAM_ORDER = ("compute", *STREAMS, "h2d", "d2h", "storage", "host")
-"""Lanes of a rank from above; other streams follow by name."""
+"""Order of a rank's lanes from the top; other streams follow by name."""
 
 _WHAT = ("stream", "kind", "name", "layer", "chunk", "bytes")
 _OWN = ("microbatch", "stage", "step", "group")
@@ -111,13 +111,13 @@ _FEW = 2**17
 
 def pack_timeline(
     spans: Spans,
-    blob: Blob,
+    blob: BinaryColumns,
     *,
     weights: Mapping[int, int],
-    facts: SpanFacts | None = None,
+    facts: SpanDescriptions | None = None,
     rows: Sequence[RankRow] = (),
 ) -> dict[str, Any]:
-    """Add the columns of a timeline to the blob, and return where they are and how to read them.
+    """Store a timeline's columns in binary form, and return where the script finds each of them.
 
     ``lanes`` are [rank, stream (a code of words), first span]; ``what`` holds each distinct (stream, kind, name, layer,
     chunk, bytes) once, and the column of the same name its place for every span. With ``facts`` it also holds how a
@@ -131,16 +131,16 @@ def pack_timeline(
     ready, start, end = (_to_ticks(values[order], duration) for values in (spans.ready, spans.start, spans.end))
     words, alike = list(spans.words), {name: getattr(spans, name) for name in _WHAT}
     if facts is not None:
-        alike["way"] = np.array([_index_of(words, text) for text in facts.ways])[facts.way]
-        alike["bus"] = facts.bus
+        alike["way"] = np.array([_word_index(words, text) for text in facts.algorithms])[facts.algorithm]
+        alike["bus"] = facts.bus_factor
     what, examples = _distinct_rows(alike)
     columns: dict[str, Any] = {
-        "start": blob.integers(np.diff(start, prepend=0) % (TICKS + 1)),
-        "length": blob.integers(end - start),
-        "wait": blob.integers(np.maximum(start - ready, 0)),
-        "what": blob.integers(what[order]),
+        "start": blob.add_integers(np.diff(start, prepend=0) % (TICKS + 1)),
+        "length": blob.add_integers(end - start),
+        "wait": blob.add_integers(np.maximum(start - ready, 0)),
+        "what": blob.add_integers(what[order]),
     }
-    columns |= {name: blob.integers(getattr(spans, name)[order]) for name in _OWN}
+    columns |= {name: blob.add_integers(getattr(spans, name)[order]) for name in _OWN}
     if facts is not None:
         columns |= _description_columns(facts, spans, order, first, blob, duration)
     lanes = np.stack([rank[first], stream[first], first], axis=1)
@@ -170,9 +170,9 @@ def _distinct_rows(columns: Mapping[str, npt.NDArray[Any]]) -> tuple[Ints, dict[
     for values in columns.values():
         codes, count = _consecutive_codes(values)
         if many * count > _FEW:
-            place, many = _renumber(place, many)
+            place, many = _renumber_by_first_use(place, many)
         place, many = place * count + codes, many * count
-    place, many = _renumber(place, many)
+    place, many = _renumber_by_first_use(place, many)
     example = np.zeros(many, dtype=np.int64)
     example[place] = np.arange(len(place))
     return place, {name: values[example].tolist() for name, values in columns.items()}
@@ -187,24 +187,24 @@ def _consecutive_codes(values: npt.NDArray[Any]) -> tuple[Ints, int]:
     return codes.astype(np.int64), max(1, len(different))
 
 
-def _renumber(numbers: Ints, many: int) -> tuple[Ints, int]:
-    if many > _FEW:
+def _renumber_by_first_use(numbers: Ints, count: int) -> tuple[Ints, int]:
+    if count > _FEW:
         left, found = np.unique(numbers, return_inverse=True)
         return found.reshape(-1).astype(np.int64), len(left)
-    there = np.bincount(numbers, minlength=many) > 0
+    there = np.bincount(numbers, minlength=count) > 0
     return (np.cumsum(there) - 1)[numbers], int(there.sum())
 
 
 def _description_columns(
-    facts: SpanFacts, spans: Spans, order: Ints, first: Ints, blob: Blob, duration: float
+    facts: SpanDescriptions, spans: Spans, order: Ints, first: Ints, blob: BinaryColumns, duration: float
 ) -> dict[str, Any]:
-    """Return the columns of awaited ranks, of message partners, and of the critical path.
+    """Return the columns that describe spans: awaited ranks, message partners, and critical path.
 
     A piece of the path is stored as lane, spans since the previous piece there, and differences from its span's times.
     """
     place = np.empty(len(order), dtype=np.int64)
     place[order] = np.arange(len(order))
-    mate, (number, start, end) = facts.mate[order], facts.path
+    mate, (number, start, end) = facts.partner_span[order], facts.critical_path
     begin, own = _to_ticks(start, duration), _to_ticks(spans.start[number], duration)
     length, own_length = _to_ticks(end, duration) - begin, _to_ticks(spans.end[number], duration) - own
     at = place[number]
@@ -215,25 +215,23 @@ def _description_columns(
     of_lane = by_lane[run_starts(lane[by_lane])]
     step[of_lane] = at[of_lane] - first[lane[of_lane]]
     return {
-        "late": blob.integers(facts.late[order]),
-        "mate": blob.integers(np.where(mate >= 0, place[mate], -1)),
-        "path_lane": blob.integers(lane),
-        "path_step": blob.integers(step),
-        "path_start": blob.integers(begin - own),
-        "path_length": blob.integers(length - own_length),
+        "late": blob.add_integers(facts.awaited_rank[order]),
+        "mate": blob.add_integers(np.where(mate >= 0, place[mate], -1)),
+        "path_lane": blob.add_integers(lane),
+        "path_step": blob.add_integers(step),
+        "path_start": blob.add_integers(begin - own),
+        "path_length": blob.add_integers(length - own_length),
     }
 
 
 def _row_data(row: RankRow, words: list[str]) -> dict[str, Any]:
-    own = {
-        str(_index_of(words, source)): _index_of(words, name) for source, name in row.groups.items() if source != name
-    }
-    facts = {"groups": own, "peers": dict(row.peers), "late": dict(row.late), "slow": row.slow}
+    own = {str(_word_index(words, base)): _word_index(words, name) for base, name in row.groups.items() if base != name}
+    facts = {"groups": own, "peers": dict(row.peers), "late": dict(row.awaited_ranks), "slow": row.slowdown_text}
     return {"rank": row.rank, "source": row.source, **{name: value for name, value in facts.items() if value}}
 
 
-def _index_of(words: list[str], text: str) -> int:
-    """Return the index of a text in ``words``; add it if it is missing."""
+def _word_index(words: list[str], text: str) -> int:
+    """Return the index of a text in the list ``words``, appending the text if it is missing."""
     if text not in words:
         words.append(text)
     return words.index(text)
@@ -252,17 +250,17 @@ def _stream_lane_index(spans: Spans) -> Ints:
     return np.array([place.get(word, -1) for word in spans.words] or [0], dtype=np.int64)[spans.stream]
 
 
-def choose_ranks(spans: Spans, most: int) -> tuple[Spans, list[int]]:
-    """Choose evenly spaced ranks with at most ``most`` spans in total; return their spans and the omitted ranks."""
-    if len(spans) <= most:
+def choose_shown_ranks(spans: Spans, max_spans: int) -> tuple[Spans, list[int]]:
+    """Choose evenly spaced ranks whose spans are few enough to draw; return their spans and the omitted ranks."""
+    if len(spans) <= max_spans:
         return spans, []
     ranks, counts = np.unique(spans.rank, return_counts=True)
-    if counts.sum() <= most or len(ranks) < 2:
+    if counts.sum() <= max_spans or len(ranks) < 2:
         return spans, []
-    keep = max(1, int(most / counts.mean()))
+    keep = max(1, int(max_spans / counts.mean()))
     while True:
         places = np.unique(np.linspace(0, len(ranks) - 1, keep).round().astype(int))
-        if counts[places].sum() <= most or keep == 1:
+        if counts[places].sum() <= max_spans or keep == 1:
             break
         keep -= 1
     chosen = np.isin(spans.rank, ranks[places])
@@ -270,5 +268,5 @@ def choose_ranks(spans: Spans, most: int) -> tuple[Spans, list[int]]:
 
 
 def select_spans(spans: Spans, kept: Bools) -> Spans:
-    """Return the spans for which the mask ``kept`` is true."""
+    """Return the spans at which the boolean mask is true."""
     return Spans(spans.words, *(getattr(spans, name)[kept] for name in ("op", *COLUMNS)))

@@ -1,4 +1,4 @@
-"""The HTML report: its sections in order, its script and styles, and the data of both.
+"""The HTML report as one page: its sections in order, its script and style sheet, and their data.
 
 The page loads nothing: styles, script and data are inside, and its content security policy forbids other scripts and
 all connections.
@@ -16,19 +16,19 @@ import numpy as np
 
 from simcluster.base.errors import InputError
 from simcluster.results.memory_timeline import POOLS
-from simcluster.show.gantt_rows import evenly_spaced
+from simcluster.show.gantt_rows import pick_evenly_spaced
 from simcluster.show.report import colours, details, summary
 from simcluster.show.report.colours import (
     MOST_ACTIONS,
     MOST_SPANS,
-    ideal_spans,
-    page_paints,
+    ideal_schedule_spans,
+    index_paints,
+    list_page_paints,
     timeline_data,
-    with_paints,
 )
 from simcluster.show.report.entry import MemoryCurve, ReportedTrace, ReportEntry
-from simcluster.show.report.html import Markup, concatenate, element, fill_asset, json_block, read_asset
-from simcluster.show.report.packing import TICKS, Blob, choose_ranks, pack_timeline, select_spans
+from simcluster.show.report.html import Markup, element, fill_asset, join_html, json_block, read_asset
+from simcluster.show.report.packing import TICKS, BinaryColumns, choose_shown_ranks, pack_timeline, select_spans
 from simcluster.show.report.rows import MOST_ROWS
 
 SCRIPTS = (
@@ -39,7 +39,7 @@ EVERY_PART = frozenset(("timeline", "schedule", "memory", "links"))
 _MOST_ENTRIES = 12
 _LONG_HEADING = 100
 _HELP = (
-    "Drag to pan; W and S, + and −, or Ctrl and the wheel zoom; A and D or arrow keys move; 0 for all. Drag on the "
+    "Drag to pan; W and S, + and −, or Ctrl and the wheel zoom; A and D or arrow keys move; 0 shows all. Drag on the "
     "ruler or with Shift to choose a part; a double click zooms to a span. . and , walk from span to span, [ and ] "
     "from lane to lane, / searches."
 )
@@ -50,7 +50,7 @@ _TOUCH = (
 
 
 def report_page(entries: Sequence[ReportEntry], *, title: str = "", against: ReportedTrace | None = None) -> str:
-    """Return the HTML report about some runs; the others are compared with the first.
+    """Return the HTML report about runs; every later run is compared with the first run.
 
     ``against`` is your trace, compared with the only run. InputError for no run, and for more than 12, which no page
     makes readable.
@@ -63,7 +63,7 @@ def report_page(entries: Sequence[ReportEntry], *, title: str = "", against: Rep
         ranks = against.ranks
         entries = [replace(entries[0], ranks=ranks, weights=dict.fromkeys(ranks, 1)), *entries[1:]]
     script, sheet = page_script(), style_sheet()
-    blob = Blob()
+    blob = BinaryColumns()
     data, notes = script_data(entries, blob, against)
     return "<!doctype html>\n" + fill_asset(
         "page.html",
@@ -71,7 +71,7 @@ def report_page(entries: Sequence[ReportEntry], *, title: str = "", against: Rep
         heading=title or _page_heading(entries), style=Markup(sheet), told=run_descriptions(entries),
         contents=(element("a", name, href=f"#{place}") for place, name in _table_of_contents(entries, against)),
         sections=_sections_html(entries, notes, against), version=str(entries[0].numbers.get("version", "")),
-        data=json_block("data", data), columns=Markup(blob.text()), script=Markup(script),
+        data=json_block("data", data), columns=Markup(blob.compressed_text()), script=Markup(script),
     ) + "\n"  # fmt: skip
 
 
@@ -89,7 +89,7 @@ def _page_heading(entries: Sequence[ReportEntry]) -> str:
 
 
 def run_descriptions(entries: Sequence[ReportEntry]) -> list[Markup]:
-    """Return the lines below the report's heading that describe each run."""
+    """Return the lines below the report's heading that describe each run's job."""
     if len(entries) == 1:
         return [element("p", line) for line in summary.run_job_lines(entries[0])]
     lines = [(entry, summary.run_job_lines(entry)) for entry in entries]
@@ -105,7 +105,7 @@ CONTENTS = (("answer", "Answer"), ("where", "Where the time went"), ("difference
             ("trace", "Your trace"), ("timeline", "Timeline"), ("memory", "Memory"), ("links", "Links"),
             ("stragglers", "Stragglers"), ("schedule", "Schedule"), ("accuracy", "Accuracy"),
             ("scenario", "Scenario"))  # fmt: skip
-"""The sections of a page, in their order, and what they are called."""
+"""Sections of the page in order, with their headings."""
 
 
 def _sections_html(entries: Sequence[ReportEntry], notes: Sequence[str], against: ReportedTrace | None) -> Markup:
@@ -117,13 +117,13 @@ def _sections_html(entries: Sequence[ReportEntry], notes: Sequence[str], against
             pick = element("label", "Details of ", element("select", options, id="pick"))
             parts.append(element("div", pick, class_="picker", hidden=""))
         parts.append(element("section", element("h2", name), made[place], id=place))
-    return concatenate(parts)
+    return join_html(parts)
 
 
 def section_contents(
     entries: Sequence[ReportEntry], notes: Sequence[str], against: ReportedTrace | None = None
 ) -> dict[str, Markup]:
-    """Return the content of each report section by name; ``notes`` are remarks below the timeline."""
+    """Return the HTML of each report section by name; the notes appear below the timeline."""
     numbered = list(enumerate(entries))
     return {
         "answer": summary.summary_section(entries),
@@ -131,21 +131,21 @@ def section_contents(
         "differences": summary.differences_section(entries) if len(entries) > 1 else Markup(),
         "trace": against.section if against else Markup(),
         "timeline": _timeline_section(entries, notes),
-        "memory": _one_per_run([details.memory_section(entry, at) for at, entry in numbered], entries),
-        "links": _one_per_run([details.links_section(entry, at) for at, entry in numbered], entries),
-        "stragglers": _one_per_run([details.stragglers_section(entry) for entry in entries], entries),
-        "schedule": _one_per_run(
+        "memory": _repeat_per_run([details.memory_section(entry, at) for at, entry in numbered], entries),
+        "links": _repeat_per_run([details.links_section(entry, at) for at, entry in numbered], entries),
+        "stragglers": _repeat_per_run([details.stragglers_section(entry) for entry in entries], entries),
+        "schedule": _repeat_per_run(
             [details.schedule_section(entry, at, schedule_frame()) for at, entry in numbered], entries
         ),
         "accuracy": details.accuracy_section(entries),
-        "scenario": _one_per_run([details.scenario_section(entry, at) for at, entry in numbered], entries),
+        "scenario": _repeat_per_run([details.scenario_section(entry, at) for at, entry in numbered], entries),
     }
 
 
-def _one_per_run(parts: Sequence[Markup], entries: Sequence[ReportEntry]) -> Markup:
+def _repeat_per_run(parts: Sequence[Markup], entries: Sequence[ReportEntry]) -> Markup:
     if len(entries) == 1:
         return parts[0]
-    return concatenate(
+    return join_html(
         element("div", element("h3", entry.name), part, data_run=str(at))
         for at, (entry, part) in enumerate(zip(entries, parts, strict=True))
     )
@@ -153,22 +153,24 @@ def _one_per_run(parts: Sequence[Markup], entries: Sequence[ReportEntry]) -> Mar
 
 def _timeline_section(entries: Sequence[ReportEntry], notes: Sequence[str]) -> Markup:
     if not any(entry.result for entry in entries):
-        return details.remark("A saved result has no timeline; give the scenario instead.")
-    return concatenate(
+        return details.small_print("A saved result has no timeline; give the scenario instead.")
+    return join_html(
         element("p", id="trouble", hidden="", role="alert"),
-        element("noscript", details.remark("The timeline needs JavaScript; everything else on this page does not.")),
+        element(
+            "noscript", details.small_print("The timeline needs JavaScript; everything else on this page does not.")
+        ),
         element("div", timeline_frame(len(entries)), id="gantt", class_="gantt"),
-        [details.remark(note) for note in notes],
+        [details.small_print(note) for note in notes],
     )
 
 
 def schedule_frame() -> Markup:
-    """Return the frame in which the script draws a schedule: buttons, and a canvas in a scroller."""
+    """Return the HTML frame in which the script draws a schedule: buttons, and a scrollable canvas."""
     return fill_asset("gantt.html", name="Schedule", help=_HELP, search="", table="")
 
 
 def timeline_frame(runs: int = 1) -> Markup:
-    """Return the frame in which the script draws a timeline, with search, legend and table."""
+    """Return the HTML frame in which the script draws timelines, with search, legend and table."""
     chosen = Markup(' selected=""')
     search = fill_asset("gantt_search.html", every=chosen if runs == 1 else "", one=chosen if runs > 1 else "")
     below = fill_asset("gantt_table.html", help=_HELP, touch=_TOUCH)
@@ -180,16 +182,16 @@ def timeline_frame(runs: int = 1) -> Markup:
 
 def script_data(
     entries: Sequence[ReportEntry],
-    blob: Blob,
+    blob: BinaryColumns,
     against: ReportedTrace | None = None,
     *,
     most_spans: int = MOST_SPANS,
     parts: frozenset[str] = EVERY_PART,
     chosen_by: str = "--ranks",
 ) -> tuple[dict[str, Any], list[str]]:
-    """Return the script's data (its ``parts``) as JSON, with columns of numbers in the ``blob``, and remarks.
+    """Return the data for the page's script as JSON, and notes about omitted ranks; columns are added to ``blob``.
 
-    The remarks name what timelines omit; all of them have ``most_spans`` spans together.
+    The notes say what timelines omit; all of them have ``most_spans`` spans together.
     """
     runs, notes = [], []
     paints: dict[tuple[str, str, int], int] = {}
@@ -197,10 +199,10 @@ def script_data(
         timeline = grid = None
         if entry.result is not None and "timeline" in parts:
             timeline, left_out = _timeline_data(entry, most_spans // len(entries), blob)
-            timeline = with_paints(timeline, paints, blob)
+            timeline = index_paints(timeline, paints, blob)
             notes += _omission_notes(entry, left_out, chosen_by, several=len(entries) > 1)
         if "schedule" in parts and entry.schedule is not None and sum(map(len, entry.schedule.rows)) <= MOST_ACTIONS:
-            grid = with_paints(pack_timeline(ideal_spans(entry.schedule), blob, weights={}), paints, blob)
+            grid = index_paints(pack_timeline(ideal_schedule_spans(entry.schedule), blob, weights={}), paints, blob)
         full = (
             None
             if "links" not in parts or entry.links is None
@@ -214,25 +216,25 @@ def script_data(
                 "grid": grid,
                 "memory": [_curve_data(curve, entry, blob) for curve in entry.memory] if "memory" in parts else [],
                 "capacity": entry.result.facts.memory if entry.result else 0.0,
-                "links": None if full is None else {"bins": full.shape[1], "matrix": blob.integers(full.ravel())},
+                "links": None if full is None else {"bins": full.shape[1], "matrix": blob.add_integers(full.ravel())},
             }
         )  # fmt: skip
     if against is not None:
         run, missing = timeline_data(f"recorded: {against.name}", against.step, {}, MOST_SPANS, paints, blob)
         runs.append(run)
         notes += [f"{missing} more recorded ranks are omitted to keep the page small."] if missing else []
-    return {"runs": runs, "paints": page_paints(paints)}, notes
+    return {"runs": runs, "paints": list_page_paints(paints)}, notes
 
 
-def _timeline_data(entry: ReportEntry, most: int, blob: Blob) -> tuple[dict[str, Any], int]:
+def _timeline_data(entry: ReportEntry, max_spans: int, blob: BinaryColumns) -> tuple[dict[str, Any], int]:
     assert entry.result is not None
     every = entry.result.spans
     own = np.isin(every.rank, sorted({row.source for row in entry.rows}))
-    spans, missing = choose_ranks(select_spans(every, own), most)
-    facts = entry.facts.only(own & ~np.isin(every.rank, missing))
+    spans, missing = choose_shown_ranks(select_spans(every, own), max_spans)
+    facts = entry.span_descriptions.select(own & ~np.isin(every.rank, missing))
     rows = [row for row in entry.rows if row.source not in missing]
     if len(rows) > MOST_ROWS:
-        rows = [rows[place] for place in evenly_spaced(list(range(len(rows))), MOST_ROWS)]
+        rows = [rows[place] for place in pick_evenly_spaced(list(range(len(rows))), MOST_ROWS)]
     return pack_timeline(spans, blob, weights=entry.weights, facts=facts, rows=rows), len(entry.rows) - len(rows)
 
 
@@ -244,50 +246,50 @@ def _omission_notes(entry: ReportEntry, left_out: int, chosen_by: str, *, severa
     if drawn < len(entry.rows):
         found.append(f"{of}{shown:,} ranks, drawn from the {drawn:,} simulated ones: the others are identical.")
     if stand_for > shown:
-        stand = "rank stands" if shown == 1 else "ranks stand"
-        found.append(f"{of}{shown} {stand} for {stand_for:,}; × says for how many, which do exactly the same.")
+        what = "rank represents" if shown == 1 else "ranks represent"
+        found.append(f"{of}{shown} {what} {stand_for:,}; × is the number of identical ranks that a row represents.")
     if left_out:
-        choice = f"; {chosen_by} chooses which it has" if chosen_by else ""
+        choice = f"; choose the ranks with {chosen_by}" if chosen_by else ""
         found.append(f"{of}{left_out} more ranks are omitted to keep the page small{choice}.")
     return found
 
 
-def _curve_data(curve: MemoryCurve, entry: ReportEntry, blob: Blob) -> dict[str, Any]:
+def _curve_data(curve: MemoryCurve, entry: ReportEntry, blob: BinaryColumns) -> dict[str, Any]:
     assert entry.result is not None
     duration = entry.result.step_time * entry.result.steps
     ticks = np.rint(np.clip(curve.time, 0.0, duration) * (TICKS / duration)).astype(np.int64)
     return {
         "rank": curve.rank,
         "duration": duration,
-        "state": {name: getattr(curve.state, name) for name in ("parameters", "gradients", "optimizer", "buffers")},
-        "fragmentation": curve.state.fragmentation,
+        "state": {key: getattr(curve.model_state, key) for key in ("parameters", "gradients", "optimizer", "buffers")},
+        "fragmentation": curve.model_state.fragmentation,
         "peak": curve.peak.describe(),
-        "time": blob.integers(ticks),
-        "pools": [blob.floats(curve.pools[name]) for name in POOLS],
+        "time": blob.add_integers(ticks),
+        "pools": [blob.add_floats(curve.pools[name]) for name in POOLS],
     }
 
 
 # --- assets -----------------------------------------------------------------------------------------------------------
 
 
-def page_script(*more: str) -> str:
-    """Return the report's script, followed by ``more`` asset files."""
-    return in_private_scope("\n".join(read_asset(name) for name in (*SCRIPTS, *more)))
+def page_script(*file_names: str) -> str:
+    """Return the report's JavaScript, followed by the JavaScript of additional asset files."""
+    return wrap_in_function("\n".join(read_asset(name) for name in (*SCRIPTS, *file_names)))
 
 
-def in_private_scope(parts: str) -> str:
-    """Return a script wrapped in a function, so that its names are private."""
-    return f'"use strict";\n(() => {{\n{parts}\n}})();\n'
+def wrap_in_function(script: str) -> str:
+    """Wrap a script in a function, so that the script defines no global names."""
+    return f'"use strict";\n(() => {{\n{script}\n}})();\n'
 
 
 def style_sheet() -> str:
-    """Return the report's style sheet, light and dark."""
+    """Return the report's CSS, with light and dark colours."""
     light, dark = colours.css_variables()
     theme = read_asset("style.css").replace("/*LIGHT*/", light).replace("/*DARK*/", dark)
     return f"{theme}\n{colours.css_classes()}\n"
 
 
-def content_policy(script: str, styles: str, more: str = "") -> str:
-    """Return a content security policy that allows one inline script, one style sheet, and ``more``."""
+def content_policy(script: str, styles: str, directives: str = "") -> str:
+    """Return a content security policy that allows one inline script, one style sheet, and additional directives."""
     script, styles = (base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in (script, styles))
-    return f"default-src 'none'; script-src 'sha256-{script}'; style-src 'sha256-{styles}'; img-src data:{more}"
+    return f"default-src 'none'; script-src 'sha256-{script}'; style-src 'sha256-{styles}'; img-src data:{directives}"

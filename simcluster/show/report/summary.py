@@ -1,4 +1,4 @@
-"""First part of the HTML report: verdict, main numbers, time breakdown, and why runs differ.
+"""First sections of the HTML report: verdict, main metrics, time breakdown, and why runs differ.
 
 The verdict names the faster run and the reason, or a change that would help, which was simulated.
 """
@@ -10,20 +10,20 @@ from itertools import chain
 from typing import Any
 
 from simcluster.base.units import format_seconds
-from simcluster.results.metrics import BREAKDOWN
-from simcluster.results.numbers import table_metrics
+from simcluster.results.rank_time import BREAKDOWN
 from simcluster.results.result import Result
-from simcluster.scenario.likely import LikelyInterval
+from simcluster.results.step_metrics import table_metrics
+from simcluster.scenario.prediction_intervals import PredictionInterval
 from simcluster.scenario.scenario import Scenario
-from simcluster.show.blocks import Fact, Figures
-from simcluster.show.cells import PARTS, format_metric, signed_change
+from simcluster.show.output_blocks import HeadlineValues, NamedValue
 from simcluster.show.report.entry import MOST_WORKERS, ReportEntry
-from simcluster.show.report.html import Markup, block_html, blocks_html, concatenate, element, html_table, typeset
+from simcluster.show.report.html import Markup, block_html, blocks_html, element, html_table, join_html, typeset_numbers
 from simcluster.show.step_answer import describe_job, describe_memory_use, describe_padding, describe_rates
 from simcluster.show.study_answers import causes_table, describe_changed_settings
-from simcluster.studies.whatif.difference import Difference, changed_settings, describe_cause
-from simcluster.studies.whatif.preflight import Remedy, checks_for
-from simcluster.studies.whatif.remedies import Trials
+from simcluster.show.table_cells import BREAKDOWN_LABELS, format_metric, format_signed_seconds
+from simcluster.studies.whatif.difference import RunDifference, describe_cause, list_changed_settings
+from simcluster.studies.whatif.launch_checklist import Remedy, list_checks
+from simcluster.studies.whatif.remedies import ChangeTrials
 
 _MODEL = ("forward", "backward", "recompute")
 _WORTH = 0.995  # a change that leaves more of the step than this is not worth a sentence
@@ -38,22 +38,22 @@ _LACKING = (
 
 
 def verdict_html(entries: Sequence[ReportEntry]) -> Markup:
-    """Return the verdict's sentences, which are the first paragraph of the report."""
-    said = _verdict_of_one(entries[0]) if len(entries) == 1 else _verdict_of_several(entries)
-    return element("p", typeset(" ".join(said)), class_="verdict")
+    """Return the report's first paragraph: how long a step takes, or how the runs compare."""
+    said = _single_run_verdict(entries[0]) if len(entries) == 1 else _several_runs_verdict(entries)
+    return element("p", typeset_numbers(" ".join(said)), class_="verdict")
 
 
 # --- several runs -----------------------------------------------------------------------------------------------------
 
 
-def _verdict_of_several(entries: Sequence[ReportEntry]) -> Iterator[str]:
+def _several_runs_verdict(entries: Sequence[ReportEntry]) -> Iterator[str]:
     first, *others = entries
     able = [entry for entry in others if entry.numbers.get("fits")] or others
     best = min(able, key=lambda entry: entry.account.step_time)
     if len(entries) > 2:
         fastest = min([first, best], key=lambda entry: entry.account.step_time)
         fitting = " of those that fit" if any(not entry.numbers.get("fits") for entry in entries) else ""
-        yield f"Of {len(entries)} runs {fastest.name} is the fastest{fitting}: {_step_seconds(fastest)} a step."
+        yield f"Of {len(entries)} runs {fastest.name} is the fastest{fitting}: {_format_step_time(fastest)} per step."
     yield _compare_runs(first, best)
     for entry in entries:
         if not entry.numbers.get("fits"):
@@ -63,55 +63,55 @@ def _verdict_of_several(entries: Sequence[ReportEntry]) -> Iterator[str]:
 def _compare_runs(first: ReportEntry, other: ReportEntry) -> str:
     part = other.account.step_time / first.account.step_time - 1
     if abs(part) < 5e-4:
-        return f"{other.name} is as fast as {first.name}: {_step_seconds(other)} a step."
-    found = Difference((first.name, other.name), first.account, other.account, ())
-    largest = sorted(found.causes.items(), key=lambda cause: -abs(cause[1]))[:_MOST_CAUSES]
-    causes = [f"{describe_cause(name).partition(' (')[0]} {signed_change(seconds)}" for name, seconds in largest
+        return f"{other.name} is as fast as {first.name}: {_format_step_time(other)} per step."
+    found = RunDifference((first.name, other.name), first.account, other.account, ())
+    largest = sorted(found.seconds_by_cause.items(), key=lambda cause: -abs(cause[1]))[:_MOST_CAUSES]
+    causes = [f"{describe_cause(name).partition(' (')[0]} {format_signed_seconds(seconds)}" for name, seconds in largest
             if abs(seconds) > 0.05 * abs(found.seconds)]  # fmt: skip
     return (
         f"{other.name} is {abs(part):.1%} {'slower' if part > 0 else 'faster'} than {first.name} "
-        f"({_step_seconds(other)} against {_step_seconds(first)} a step): {', '.join(causes)}."
+        f"({_format_step_time(other)} against {_format_step_time(first)} per step): {', '.join(causes)}."
     )
 
 
 # --- one run ----------------------------------------------------------------------------------------------------------
 
 
-def _verdict_of_one(entry: ReportEntry) -> Iterator[str]:
+def _single_run_verdict(entry: ReportEntry) -> Iterator[str]:
     whole, parts = entry.account.step_time, entry.account.breakdown
     work = sum(parts[name] for name in _MODEL)
     lost = sorted(((seconds, name) for name, seconds in parts.items() if name not in _MODEL), reverse=True)
-    losses = [f"{_describe_part(name)} ({seconds / whole:.1%})" for seconds, name in lost[:_MOST_LOSSES]
+    losses = [f"{_describe_time_part(name)} ({seconds / whole:.1%})" for seconds, name in lost[:_MOST_LOSSES]
               if seconds > _NAMED * whole]  # fmt: skip
     again = ", recompute included" if parts["recompute"] else ""
     most = f"; most of the rest is {' and '.join(losses)}" if losses else ""
-    yield f"A step takes {_step_seconds(entry)}, {work / whole:.1%} of it compute{again}{most}."
+    yield f"A step takes {_format_step_time(entry)}, {work / whole:.1%} of it compute{again}{most}."
     if entry.result is not None:
         if entry.result.without_faults is not None and entry.result.slowdown > 1 + _NAMED:
-            yield f"Without its faults it would take {format_seconds(entry.result.without_faults)}."
-        yield from _find_best_change(entry.result) if entry.replays else ()
+            yield f"Without its faults the step would take {format_seconds(entry.result.without_faults)}."
+        yield from _describe_best_change(entry.result) if entry.replays else ()
     yield f"It {'fits' if entry.numbers.get('fits') else 'does not fit'}: {_describe_memory(entry)}."
     if entry.result is not None and entry.result.remedies and entry.result.remedies.found:
         options = " ".join(f"--set {text}" for text in entry.result.remedies.found[0].overrides())
         yield f"It would fit with {options}."
 
 
-def _describe_part(name: str) -> str:
-    part = PARTS[name].removesuffix(", exposed")
+def _describe_time_part(name: str) -> str:
+    part = BREAKDOWN_LABELS[name].removesuffix(", exposed")
     axis = name.startswith("exposed_") and name != "exposed_pp"
-    return f"exposed {part}{' communication' if axis else ''}" if PARTS[name] != part else part
+    return f"exposed {part}{' communication' if axis else ''}" if BREAKDOWN_LABELS[name] != part else part
 
 
-def _find_best_change(result: Result) -> Iterator[str]:
+def _describe_best_change(result: Result) -> Iterator[str]:
     if result.scenario.dp * result.scenario.parallel.pp > MOST_WORKERS:
         return
-    trials, found = Trials(result, None, _MOST_PLAYED), list[Remedy]()
-    points = (check(result) for check in checks_for(result.scenario))
-    slow = [point for point in points if point.verdict != "pass" and point.for_time]
+    trials, found = ChangeTrials(result, None, _MOST_PLAYED), list[Remedy]()
+    points = (check(result) for check in list_checks(result.scenario))
+    slow = [point for point in points if point.verdict != "pass" and point.must_shorten_step]
     if not slow:
-        yield "No point of the launch checklist (simcluster check) finds it slow."
+        yield "The launch checklist (simcluster check) finds nothing that slows down the job."
     for point in slow:
-        for values in point.tries[:_MOST_TRIED]:
+        for values in point.changes_to_try[:_MOST_TRIED]:
             tried = trials.simulate(values)
             if tried is not None:
                 whole, simulated = tried
@@ -119,12 +119,12 @@ def _find_best_change(result: Result) -> Iterator[str]:
     best = min(found, key=lambda remedy: remedy.step_time, default=None)
     if best is not None and best.step_time < _WORTH * result.step_time:
         yield (
-            f"What would help: with {best.options()} it takes {format_seconds(best.step_time)} "
+            f"What would help: with {best.shell_options()} it takes {format_seconds(best.step_time)} "
             f"({best.change:+.1%}), simulated; simcluster check tries more."
         )
 
 
-def _step_seconds(entry: ReportEntry) -> str:
+def _format_step_time(entry: ReportEntry) -> str:
     return format_seconds(entry.account.step_time)
 
 
@@ -136,27 +136,27 @@ def _describe_memory(entry: ReportEntry) -> str:
 
 _TO_COME = ("bubble", "exposed", "memory")
 _FIGURES = ("real_tokens_per_s_per_gpu", "mfu", "bubble_fraction", "exposed_communication_s", "peak_memory_bytes")
-"""Metrics that are among the facts of a step."""
+"""Metrics that ``headline_html`` shows before the others."""
 
 
 def run_job_lines(entry: ReportEntry) -> list[str]:
-    """Return lines that describe a run's job; none if its scenario cannot be read."""
+    """Return lines that describe the job of a run; none if the saved scenario cannot be read."""
     return [f"{entry.numbers['gpus']:,} GPUs"] if entry.scenario is None else describe_job(entry.scenario)[1:]
 
 
 def summary_section(entries: Sequence[ReportEntry]) -> Markup:
-    """Return the report section with verdict, main numbers (a table for several runs), and remarks."""
+    """Return the report section with verdict, main metrics (a table for several runs), and notes."""
     shown = headline_html(entries[0]) if len(entries) == 1 else comparison_table(entries)
-    return concatenate(verdict_html(entries), shown, warnings_html(entries))
+    return join_html(verdict_html(entries), shown, warnings_html(entries))
 
 
 def warnings_html(entries: Sequence[ReportEntry]) -> Markup:
-    """Return the warnings and notes of each run, and what a saved one lacks."""
+    """Return each run's warnings and notes as HTML, and list what is missing in a saved result."""
     said = [
         element("li", element("strong", f"{kind}: "), f"{entry.name}: {text}" if len(entries) > 1 else text)
         for kind in ("Warning", "Note")
         for entry in entries
-        for text in _checked_texts(entry.numbers.get(f"{kind.lower()}s"))
+        for text in _valid_texts(entry.numbers.get(f"{kind.lower()}s"))
     ]
     said += [
         element("li", f"{entry.origin or entry.name} is a saved result and lacks {_LACKING}.")
@@ -166,7 +166,7 @@ def warnings_html(entries: Sequence[ReportEntry]) -> Markup:
     return element("ul", said, class_="notes") if said else Markup()
 
 
-def _checked_texts(values: object) -> list[str]:
+def _valid_texts(values: object) -> list[str]:
     found = values if isinstance(values, list) else []
     return [str(each.get("text", "")) if isinstance(each, Mapping) else str(each) for each in found]
 
@@ -175,35 +175,36 @@ def _checked_texts(values: object) -> list[str]:
 
 
 def headline_html(entry: ReportEntry) -> Markup:
-    """Return a run's main numbers in large type."""
+    """Return a run's main metrics in large type."""
     numbers = entry.shown_numbers
-    facts = [*_rate_values(numbers, entry.scenario, entry.likely), *describe_padding(numbers)]
+    facts = [*_rate_values(numbers, entry.scenario, entry.likely_interval), *describe_padding(numbers)]
     slowdown = float(numbers.get("straggler_slowdown", 1.0))
     if slowdown != 1:
-        facts.append(Fact("stragglers", f"{slowdown:.3f} ×", " the step without faults"))
-    exposed = Fact("exposed", format_seconds(numbers["exposed_communication_s"]), " of communication")
+        facts.append(NamedValue("stragglers", f"{slowdown:.3f} ×", " the step without faults"))
+    exposed = NamedValue("exposed", format_seconds(numbers["exposed_communication_s"]), " of communication")
     more = [
-        Fact(metric.heading, format_metric(metric.unit, numbers[name]))
+        NamedValue(metric.heading, format_metric(metric.unit, numbers[name]))
         for name, metric in table_metrics("report").items()
         if name not in _FIGURES
     ]
-    return block_html(Figures([*facts, exposed, *describe_memory_use(numbers, entry.capacity), *more]))
+    return block_html(HeadlineValues([*facts, exposed, *describe_memory_use(numbers, entry.capacity), *more]))
 
 
 def first_headline_html(scenario: Scenario, numbers: Mapping[str, Any]) -> Markup:
-    """Return the numbers that follow from the step time alone, to show while others are computed."""
-    return block_html(
-        Figures([*_rate_values(numbers, scenario, None), *(Fact(name, "…", "to come") for name in _TO_COME)])
-    )
+    """Return the metrics that are known from the step time alone, with placeholders for the other metrics."""
+    pending = (NamedValue(name, "…", "to come") for name in _TO_COME)
+    return block_html(HeadlineValues([*_rate_values(numbers, scenario, None), *pending]))
 
 
-def _rate_values(numbers: Mapping[str, Any], scenario: Scenario | None, likely: LikelyInterval | None) -> list[Fact]:
+def _rate_values(
+    numbers: Mapping[str, Any], scenario: Scenario | None, likely: PredictionInterval | None
+) -> list[NamedValue]:
     first, *others = describe_rates(numbers, scenario, likely)
-    return [first if first.aside else Fact(first.name, first.value, aside="predicted, not measured"), *others]
+    return [first if first.remark else NamedValue(first.name, first.value, remark="predicted, not measured"), *others]
 
 
 def comparison_table(entries: Sequence[ReportEntry]) -> Markup:
-    """Return a table of the runs' numbers, one row per run."""
+    """Return a table of metrics with one row per run."""
     first, columns = entries[0].numbers["step_time_s"], table_metrics("report")
     measured = any(entry.scenario and entry.scenario.measured_step_time for entry in entries)
     rows = []
@@ -227,7 +228,7 @@ def comparison_table(entries: Sequence[ReportEntry]) -> Markup:
 
 
 def _likely_cell(entry: ReportEntry) -> str:
-    found = entry.likely
+    found = entry.likely_interval
     if found is None:
         return "not known"
     return "unknown" if found.extrapolates_on else f"{format_seconds(found.low)} to {format_seconds(found.high)}"
@@ -237,7 +238,7 @@ def _likely_cell(entry: ReportEntry) -> str:
 
 
 def time_section(entries: Sequence[ReportEntry]) -> Markup:
-    """Return each run's step as one bar on a common scale, with its parts as numbers."""
+    """Return the report section about step time: each run's stacked bar on a common scale, and a table of parts."""
     several = len(entries) > 1
     longest = max(entry.account.step_time for entry in entries)
     bars = [
@@ -253,17 +254,15 @@ def time_section(entries: Sequence[ReportEntry]) -> Markup:
     for name in BREAKDOWN:
         if any(entry.account.breakdown[name] > 0 for entry in entries):
             swatch = element("span", class_=f"swatch k-{name}", aria_hidden="true")
-            rows.append(
-                [concatenate(swatch, PARTS[name]), *chain.from_iterable(_part_cell(entry, name) for entry in entries)]
-            )
-    rows.append(
-        ["the step", *(cell for entry in entries for cell in (format_seconds(entry.account.step_time), "100.0%"))]
-    )
-    caption = "Where the time of a step went, mean over ranks"
-    return concatenate(element("div", bars, class_="bars"), html_table(header, rows, caption=caption, class_="total"))
+            cells = chain.from_iterable(_part_cells(entry, name) for entry in entries)
+            rows.append([join_html(swatch, BREAKDOWN_LABELS[name]), *cells])
+    total = (cell for entry in entries for cell in (format_seconds(entry.account.step_time), "100.0%"))
+    rows.append(["the step", *total])
+    caption = "Time breakdown of a step, mean over ranks"
+    return join_html(element("div", bars, class_="bars"), html_table(header, rows, caption=caption, class_="total"))
 
 
-def _part_cell(entry: ReportEntry, name: str) -> tuple[str, str]:
+def _part_cells(entry: ReportEntry, name: str) -> tuple[str, str]:
     seconds = entry.account.breakdown[name]
     return format_seconds(seconds), f"{seconds / entry.account.step_time:.1%}"
 
@@ -274,7 +273,7 @@ def _step_bar(entry: ReportEntry, longest: float) -> Markup:
         seconds = entry.account.breakdown[name]
         if seconds > 0:
             place = {"x": at, "y": 0.0, "width": 1000 * seconds / longest, "height": 24.0}
-            says = f"{PARTS[name]}: {', '.join(_part_cell(entry, name))}"
+            says = f"{BREAKDOWN_LABELS[name]}: {', '.join(_part_cells(entry, name))}"
             parts.append(element("rect", element("title", says), **place, class_=f"k-{name}"))
             parts += [element("rect", **place, fill="url(#hatch)")] if name == "straggler_wait" else []
             at += place["width"]
@@ -288,14 +287,14 @@ def _step_bar(entry: ReportEntry, longest: float) -> Markup:
 
 
 def differences_section(entries: Sequence[ReportEntry]) -> Markup:
-    """Return the report section that compares every run with the first: a sentence, changed settings, and causes."""
-    return concatenate(_difference_html(entries[0], other) for other in entries[1:])
+    """Return the report section that compares each run with the first: step times, changed settings, and causes."""
+    return join_html(_difference_html(entries[0], other) for other in entries[1:])
 
 
 def _difference_html(first: ReportEntry, other: ReportEntry) -> Markup:
     names = (first.name, other.name) if first.name != other.name else ("the first run", "the other run")
-    settings = tuple(changed_settings(first.document, other.document))
-    found = Difference(names, first.account, other.account, settings)
+    settings = tuple(list_changed_settings(first.document, other.document))
+    found = RunDifference(names, first.account, other.account, settings)
     head = element("h3", f"{names[1]} against {names[0]}")
     changed = [describe_changed_settings(settings)] if settings else []
-    return element("article", head, element("p", found.in_words()), blocks_html([*changed, *causes_table(found)]))
+    return element("article", head, element("p", found.describe()), blocks_html([*changed, *causes_table(found)]))

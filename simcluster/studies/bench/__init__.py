@@ -1,1 +1,1 @@
-"""Benchmarks of one part of a job: a collective, a cluster, or a schedule with given durations."""
+"""Benchmarks of a collective, of a cluster's bandwidths, and of a pipeline schedule with fixed durations."""

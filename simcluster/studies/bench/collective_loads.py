@@ -1,4 +1,4 @@
-"""Load of a single collective on each link, and collisions of its flows on shared links."""
+"""Bytes that a single collective puts on each link, and collisions of its flows on shared links."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from simcluster.base.arrays import Floats
-from simcluster.collectives.entry import Parts
+from simcluster.collectives.entry import MessageSizes
 from simcluster.studies.bench.collective import collective_transfers, simulate_transfers
 from simcluster.topology import Cluster
 from simcluster.topology.links import node_label, switch_levels
@@ -21,7 +21,7 @@ Link = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class LinkLoad:
-    """Load of one link: the maximum of concurrent flows, and the bytes that it carries in total.
+    """Load of one link: the largest number of concurrent flows, and the total bytes that it carries.
 
     ``collisions`` is the ratio of these flows to an even spread of whole flows over the links of its level: 1 or less
     is good.
@@ -36,13 +36,13 @@ class LinkLoad:
 
     @property
     def busy(self) -> float:
-        """Seconds that the link's bytes take at full capacity: a lower bound of the collective's time."""
+        """Seconds that the link needs to carry its bytes at full capacity (a lower bound of the collective's time)."""
         return self.bytes / self.capacity
 
 
 @dataclass(frozen=True, slots=True)
 class LevelLoad:
-    """Load of all links of equal capacity between the same two tiers, such as "leaf -> spine".
+    """Load of all links of equal capacity between the same two switch tiers, such as "leaf -> spine".
 
     Of ``links`` that the traffic could have taken ``used`` carry some; ``mean`` is flows per link if all shared evenly,
     ``most`` those on the fullest link, ``worst``. Links that could carry traffic are, upwards, those that leave the
@@ -60,7 +60,7 @@ class LevelLoad:
 
     @property
     def collisions(self) -> float:
-        """Ratio of flows on the fullest link to an even spread over the level's links; 1 is best.
+        """Ratio of the flows on the fullest link to the mean flows per link; 1 is best.
 
         MODELLING.md C.3 calls this slowdown, if these links limit the flows.
         """
@@ -69,7 +69,7 @@ class LevelLoad:
 
 @dataclass(frozen=True, slots=True)
 class BusiestLinks:
-    """The links that limit a collective: those that it keeps busy longest.
+    """Group of links that limits a collective: the links on which its transfers take longest.
 
     ``ends`` names the nodes that they join ("nic -> leaf"); ``links`` of them carry ``load`` bytes each at
     ``bandwidth`` B/s, which takes ``busy`` seconds. ``latency`` is the sum of the rounds' latencies in seconds, mean
@@ -87,14 +87,14 @@ class BusiestLinks:
 
 @dataclass(frozen=True, slots=True)
 class CollectiveLoads:
-    """Loads of links, busiest first, and of levels of links, that with the busiest link first."""
+    """Loads of all links that a collective uses, and of each level of links (between two tiers), busiest first."""
 
     links: tuple[LinkLoad, ...]
     levels: tuple[LevelLoad, ...]
 
 
 def measure_link_loads(cluster: Cluster, traffics: Sequence[Sequence[Traffic]]) -> CollectiveLoads:
-    """Return the load of each link when groups of transfers run concurrently, each group in series."""
+    """Compute the load of each link for groups of transfers that run concurrently, each group in series."""
     moved: dict[int, float] = {}
     flows: dict[int, float] = {}
     for together in itertools.zip_longest(*traffics):  # the groups' first activities, their second ones, ...
@@ -112,26 +112,26 @@ def measure_link_loads(cluster: Cluster, traffics: Sequence[Sequence[Traffic]]) 
         for link, total in moved.items()
     }
     ordered = sorted(loads, key=lambda link: (-loads[link].busy, link))
-    found = _level_loads(cluster, loads, ordered)
+    found = _compute_level_loads(cluster, loads, ordered)
     level = {(each.ends, each.medium, each.capacity): each for each in found}
     links = [
-        replace(loads[link], collisions=_collision_ratio(loads[link].flows, level[_link_class(cluster, link)].mean))
+        replace(loads[link], collisions=_collision_ratio(loads[link].flows, level[_level_of_link(cluster, link)].mean))
         for link in ordered
     ]
     return CollectiveLoads(tuple(links), found)
 
 
-def busiest_links(
+def busiest_links_of_collective(
     cluster: Cluster,
     groups: Sequence[Sequence[int]],
     kind: str,
-    size: float | Parts,
+    size: float | MessageSizes,
     *,
     algorithm: str = "auto",
     nccl: str = "auto",
     root: int = 0,
 ) -> BusiestLinks:
-    """Return the links that a collective keeps busy longest when all groups run it at once.
+    """Return the links that stay busy longest when all groups run this collective at the same time.
 
     Arguments and errors are those of ``collective.collective_times``.
     """
@@ -141,7 +141,7 @@ def busiest_links(
 
 
 def find_busiest_links(cluster: Cluster, groups: Sequence[Sequence[Traffic]]) -> BusiestLinks:
-    """Return the links that groups of transfers keep busy longest when all groups run at once."""
+    """Return the links that stay busy longest when all groups run their transfers at the same time."""
     load: dict[int, float] = {}
     latency = 0.0
     for traffics in groups:
@@ -151,17 +151,17 @@ def find_busiest_links(cluster: Cluster, groups: Sequence[Sequence[Traffic]]) ->
                 load[link] = load.get(link, 0.0) + flows * traffic.round_bytes * traffic.rounds
     capacity = cluster.capacity
     worst = max(load, key=lambda link: (load[link] / capacity[link], -link))
-    nature = _link_class(cluster, worst)
+    nature = _level_of_link(cluster, worst)
     equal = [link for link in load if math.isclose(load[link], load[worst], rel_tol=1e-9)]
-    alike = sum(1 for link in equal if _link_class(cluster, link) == nature)
+    alike = sum(1 for link in equal if _level_of_link(cluster, link) == nature)
     ends, medium, bandwidth = nature
     return BusiestLinks(ends, medium, bandwidth, alike, load[worst], load[worst] / bandwidth, latency)
 
 
-def utilisation_over_time(
+def link_utilization_over_time(
     cluster: Cluster, traffics: Sequence[Sequence[Traffic]], links: Sequence[Link], bins: int = 400
 ) -> tuple[Floats, Floats]:
-    """Return the edges (s) of equal time bins, and each link's utilization per bin (links, bins).
+    """Return the edges (s) of equal time bins, and an array ``[link, bin]`` of each link's utilization in each bin.
 
     The groups' transfers are simulated on one network. A transfer moves its bytes at an even rate from its start to its
     end, so a bin may be above 1 where the means of several meet.
@@ -179,10 +179,10 @@ def utilisation_over_time(
     return edges, matrix / (np.diff(edges) * capacity[:, None])
 
 
-def _level_loads(cluster: Cluster, loads: Mapping[int, LinkLoad], ordered: Sequence[int]) -> tuple[LevelLoad, ...]:
+def _compute_level_loads(cluster: Cluster, loads: Mapping[int, LinkLoad], ordered: list[int]) -> tuple[LevelLoad, ...]:
     by_nature: dict[tuple[str, str, float], list[int]] = {}
     for link in ordered:
-        by_nature.setdefault(_link_class(cluster, link), []).append(link)
+        by_nature.setdefault(_level_of_link(cluster, link), []).append(link)
     graph, index, height = cluster.graph, cluster.link_index, switch_levels(cluster.graph)
     levels = []
     for (ends, medium, capacity), links in by_nature.items():
@@ -191,7 +191,7 @@ def _level_loads(cluster: Cluster, loads: Mapping[int, LinkLoad], ordered: Seque
         out = (index[a, b] for a in leaving for b in graph.succ[a])
         into = (index[a, b] for b in entering for a in graph.pred[b])
         leaves, enters = (
-            sum(_link_class(cluster, link) == (ends, medium, capacity) for link in part) for part in (out, into)
+            sum(_level_of_link(cluster, link) == (ends, medium, capacity) for link in part) for part in (out, into)
         )
         worst = max(links, key=lambda link: loads[link].flows)
         up = height.get(loads[worst].link[1], 0) - height.get(loads[worst].link[0], 0)
@@ -206,7 +206,7 @@ def _collision_ratio(flows: float, mean: float) -> float:
     return flows / max(mean, min(flows, 1.0))
 
 
-def _link_class(cluster: Cluster, link: int) -> tuple[str, str, float]:
+def _level_of_link(cluster: Cluster, link: int) -> tuple[str, str, float]:
     a, b = cluster.links[link]
     ends = f"{node_label(cluster.graph, a)} -> {node_label(cluster.graph, b)}"
     return ends, _link_medium(cluster, link), float(cluster.capacity[link])

@@ -1,1 +1,1 @@
-"""Search for the best layouts of a job: the space, a lower bound of the step time, and a proven optimum."""
+"""Search for the best layouts of a job: space of layouts, lower bounds of the step time, proven optimum."""

@@ -1,4 +1,4 @@
-"""Layout of a job: the values that a plan decides, as changes of a scenario."""
+"""Layout of a job (tp, pp, dp, schedule, micro batch, ...), and its application to a scenario."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from operator import attrgetter
 from typing import Any, NamedTuple
 
-from simcluster.planning.parallel import Plan
+from simcluster.planning.rank_grid import ParallelPlan
 from simcluster.scenario.scenario import Scenario
 
 _PATHS: Mapping[str, str] = {
@@ -26,11 +26,11 @@ _PATHS: Mapping[str, str] = {
     "micro_batch": "training.micro_batch",
     "recompute": "training.recompute",
 }
-"""Where a scenario has the values of a layout."""
+"""Scenario path of each value of a layout."""
 
 
 class Layout(NamedTuple):
-    """A layout of a job: the values that a plan decides."""
+    """A layout of a job: the parallel sizes, schedule, ZeRO stage and other values that a plan decides."""
 
     gpus: int
     tp: int
@@ -48,12 +48,12 @@ class Layout(NamedTuple):
     ep: int = 1
     etp: int | None = None
 
-    def values(self) -> dict[str, Any]:
-        """Return the layout's values as changes of a scenario, by dotted path."""
+    def scenario_changes(self) -> dict[str, Any]:
+        """Return the layout's values by dotted scenario path, such as "parallel.tp"."""
         return {path: list(self.order) if name == "order" else getattr(self, name) for name, path in _PATHS.items()}
 
-    def on(self, base: Scenario) -> Scenario:
-        """Return the scenario with this layout, without checking its rules."""
+    def apply_to(self, base: Scenario) -> Scenario:
+        """Return the base scenario with this layout; do not check the scenario's rules."""
         changes: dict[str, dict[str, Any]] = {"parallel": {}, "pipeline": {}, "training": {}}
         for name, path in _PATHS.items():
             section, _, key = path.partition(".")
@@ -63,18 +63,18 @@ class Layout(NamedTuple):
         return base.model_copy(update={"gpus": self.gpus, **sections})
 
     @property
-    def plan(self) -> Plan:
-        """Rank grid of the layout."""
-        return Plan(tp=self.tp, pp=self.pp, dp=self.dp, cp=self.cp, ep=self.ep, etp=self.etp or 0, order=self.order)
+    def rank_grid(self) -> ParallelPlan:
+        """Rank grid of the layout: which rank has which coordinates on tp, pp, dp, cp and ep."""
+        return ParallelPlan(self.tp, self.cp, self.dp, self.pp, self.order, ep=self.ep, etp=self.etp or 0)
 
     @property
-    def grid(self) -> tuple[object, ...]:
-        """Values of the layout that decide which ranks communicate."""
+    def communication_key(self) -> tuple[object, ...]:
+        """Values of the layout that determine which ranks communicate with each other."""
         return self.gpus, self.tp, self.pp, self.order, self.cp, self.ep, self.etp
 
     @property
-    def unordered(self) -> Layout:
-        """The layout without its order of ranks: two orders can be one program on other nodes."""
+    def without_rank_order(self) -> Layout:
+        """The layout without its order of ranks, so that layouts that differ only in this order are equal."""
         return self._replace(order=())
 
 
@@ -85,19 +85,19 @@ def layout_of_scenario(base: Scenario) -> Layout | None:
     return Layout(**{name: attrgetter(path)(base) for name, path in _PATHS.items()})._replace(dp=base.dp)
 
 
-def same_program(one: Layout | None, other: Layout) -> bool:
-    """Return whether two layouts differ at most in the order of axes that have one rank."""
-    if one is None or one.unordered != other.unordered:
+def is_same_program(one: Layout | None, other: Layout) -> bool:
+    """Return whether two layouts are equal; the order of axes with a single rank does not matter."""
+    if one is None or one.without_rank_order != other.without_rank_order:
         return False
     first, second = ([axis for axis in each.order if getattr(each, axis) > 1] for each in (one, other))
     return first == second
 
 
 def layout_changes(base: Scenario, layout: Layout) -> dict[str, Any]:
-    """Return the changes that give a scenario this layout: values that differ, and always tp, pp and dp."""
+    """Return the scenario values that this layout changes, by dotted path; tp, pp and dp are always included."""
     document = base.document()
     found = {}
-    for path, value in layout.values().items():
+    for path, value in layout.scenario_changes().items():
         section, _, key = path.partition(".")
         now = document.get(section, {}).get(key) if key else document.get(section)
         if value != now or key in ("tp", "pp", "dp"):
@@ -105,7 +105,7 @@ def layout_changes(base: Scenario, layout: Layout) -> dict[str, Any]:
     return found
 
 
-def value_text(value: object) -> str:
+def format_value(value: object) -> str:
     """Return a layout's value as text for the command line."""
     if isinstance(value, list):
         return f"[{','.join(map(str, value))}]"

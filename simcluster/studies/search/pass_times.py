@@ -1,4 +1,4 @@
-"""Least times of a microbatch's passes: planned compute, and communication alone on free links.
+"""Lower bounds of a microbatch's pass times: planned compute, and communication on uncontended links.
 
 A pass is cut into its parts: layers, embedding, LM head. Ops that overlap with the main lane of a part are joined
 before its last op, so a pass takes at least the sum of its parts, and a part its longest path, with computation
@@ -16,29 +16,29 @@ from itertools import accumulate
 from typing import NamedTuple
 
 from simcluster.base.errors import InputError
-from simcluster.faults.ranks import mean_attention
+from simcluster.faults.rank_effects import mean_attention_load
 from simcluster.model.layers import RankShape
 from simcluster.model.transformer import Model
 from simcluster.planning.job import Job
 from simcluster.planning.ops import Op, Segment
-from simcluster.planning.parallel import Plan
-from simcluster.planning.segments import Pass
-from simcluster.planning.works import Collective, Compute, HostWork
-from simcluster.scenario.job import batch_of, collective_methods, job_of
+from simcluster.planning.pass_segments import PassLayers
+from simcluster.planning.rank_grid import ParallelPlan
+from simcluster.planning.work_kinds import Collective, Compute, HostWork
+from simcluster.scenario.job_conversion import batch_sizes_of, collective_methods, job_of
 from simcluster.scenario.memory_plan import shape_of
 from simcluster.scenario.scenario import Scenario
 from simcluster.schedules.actions import Kind
-from simcluster.studies.search.free_links import least_seconds
+from simcluster.studies.search.free_link_times import least_call_seconds
 from simcluster.studies.search.layout import Layout
-from simcluster.studies.search.pipelines import PipelineRoute, Stage
+from simcluster.studies.search.stage_outlines import PipelineRoute, StageOutline
 
 KINDS: tuple[Kind, ...] = ("F", "B", "I", "W")
 HOST_LANE = "host"
 Sums = Mapping[Kind, float]
 
 
-class LayerShape(NamedTuple):
-    """Values of a layout that determine the passes of a layer."""
+class LayerPassSettings(NamedTuple):
+    """Values of a layout that determine the ops in a layer's forward and backward passes."""
 
     micro_batch: int
     sequence_parallel: bool
@@ -50,108 +50,108 @@ class LayerShape(NamedTuple):
 
 
 class PassPart(NamedTuple):
-    """Part of a pass: embedding, LM head or a layer, which may recompute (``again``) and have experts."""
+    """Part of a pass: the embedding, the LM head, or one layer (with or without recompute and experts)."""
 
     name: str
-    again: bool = False
-    mixture: bool = False
+    recomputes: bool = False
+    has_experts: bool = False
 
 
 EMBEDDING, LM_HEAD, BOUNDARY = PassPart("embedding"), PassPart("lm_head"), PassPart("boundary")
 
 
 @dataclass(frozen=True)
-class PassParts:
-    """Op segments that make up a forward or backward pass, keyed by (part of the model, kind of pass).
+class PassSegments:
+    """Ops of forward and backward passes, in segments by part of the model and kind of pass.
 
-    Each rank sends ``send_bytes`` across a stage boundary. ``gathered``: they are split over tp, so that a pass begins
-    with gathering them.
+    Each rank sends ``send_bytes`` across a stage boundary. ``needs_gather``: they are split over tp, so that a pass
+    begins with gathering them.
     """
 
     model: Model
     shape: RankShape
     segments: Mapping[tuple[PassPart, Kind], Segment]
     send_bytes: float
-    gathered: bool
+    needs_gather: bool
 
     @cached_property
-    def calls(self) -> list[Collective]:
-        """Distinct collectives of all op segments."""
+    def collectives(self) -> list[Collective]:
+        """Distinct collectives that occur in these op segments."""
         ops = (op.work for segment in self.segments.values() for op in segment.ops)
         return list(dict.fromkeys(work for work in ops if isinstance(work, Collective)))
 
 
 @dataclass(frozen=True)
 class LeastPassTimes:
-    """Least time (s) of each part of the model in each kind of pass."""
+    """Least time (s) of each part of the model (a layer, embedding, LM head) in each kind of pass."""
 
-    made_of: PassParts
+    pass_segments: PassSegments
     parts: Mapping[PassPart, Sums]
     _known: dict[object, Sums] = field(default_factory=dict, repr=False, compare=False)
 
     @property
-    def boundary(self) -> Sums:
-        """Time (s) to gather an input that is split over tp, by kind of pass."""
+    def gather_times(self) -> Sums:
+        """Least time (s), by kind of pass, of gathering an input that is sent in tp shards."""
         return self.parts[BOUNDARY]
 
-    def of(self, layers: range, *, embedding: bool, lm_head: bool) -> Sums:
-        """Return the least time (s) of a model slice with these layers, by kind of pass."""
+    def slice_times(self, layers: range, *, embedding: bool, lm_head: bool) -> Sums:
+        """Return the least pass times (s), by kind of pass, of a model slice with these layers."""
         name = layers.start, layers.stop, embedding, lm_head
         if name not in self._known:
-            shape, model = self.made_of.shape, self.made_of.model
-            counts = Counter(PassPart("layer", shape.recomputes(each), model.has_experts(each)) for each in layers)
+            shape, model = self.pass_segments.shape, self.pass_segments.model
+            counts = Counter(PassPart("layer", shape.recomputes_layer(one), model.has_experts(one)) for one in layers)
             times = {**dict(sorted(counts.items())), EMBEDDING: int(embedding), LM_HEAD: int(lm_head)}
             own = [(self.parts[part], count) for part, count in times.items() if count]
             self._known[name] = {kind: sum(sums[kind] * count for sums, count in own) for kind in KINDS}
         return self._known[name]
 
-    def of_slices(self, pipeline: PipelineRoute) -> list[Sums]:
-        """Return the least time (s) of each slice of a pipeline, by kind of pass."""
-        last = len(pipeline.counts) - 1
-        each = enumerate(pipeline.layers)
-        return [self.of(layers, embedding=not number, lm_head=number == last) for number, layers in each]
+    def times_by_slice(self, pipeline: PipelineRoute) -> list[Sums]:
+        """Return the least pass times (s), by kind of pass, of every slice of a pipeline."""
+        last = len(pipeline.layers_per_slice) - 1
+        each = enumerate(pipeline.layer_ranges)
+        return [self.slice_times(layers, embedding=not number, lm_head=number == last) for number, layers in each]
 
-    def stages(self, pipeline: PipelineRoute, many: int, *, split: bool) -> list[Stage]:
-        """Return each stage's outline of a step of ``many`` microbatches; ``split``: backwards are split in I and W."""
-        slices = self.of_slices(pipeline)
+    def outline_stages(self, pipeline: PipelineRoute, microbatches: int, *, split: bool) -> list[StageOutline]:
+        """Return each stage's outline of a step, for whole or ``split`` backward passes."""
+        slices = self.times_by_slice(pipeline)
         forward = [each["F"] for each in slices]
         backward = [min(each["B"], each["I"] + each["W"]) if split else each["B"] for each in slices]
         forwards, backwards = [0.0, *accumulate(forward)], [0.0, *accumulate(backward)]
         found = []
-        for own, held in zip(pipeline.slices, pipeline.held, strict=True):
-            work = many * sum(forward[number] + backward[number] for number in own)
-            found.append(Stage(forwards[own[0]], work, 0.0 if split else backwards[own[0]], held))
+        for own, held in zip(pipeline.slices_by_stage, pipeline.contents_by_stage, strict=True):
+            work = microbatches * sum(forward[number] + backward[number] for number in own)
+            found.append(StageOutline(forwards[own[0]], work, 0.0 if split else backwards[own[0]], held))
         return found
 
 
-def layer_shape_of(layout: Layout) -> LayerShape:
-    """Return the values of a layout that determine the passes of its layers."""
-    return LayerShape(layout.micro_batch, layout.sequence_parallel, layout.recompute, *layout[11:])
+def layer_pass_settings(layout: Layout) -> LayerPassSettings:
+    """Return the values of a layout that determine the ops in the passes of its layers."""
+    return LayerPassSettings(layout.micro_batch, layout.sequence_parallel, layout.recompute, *layout[11:])
 
 
-def make_pass_parts(base: Scenario, layout: Layout) -> PassParts:
-    """Return the op segments of passes, equal for all layouts with the same GPUs, tp ranks and layer shape."""
+def make_pass_segments(base: Scenario, layout: Layout) -> PassSegments:
+    """Return the op segments of a layout's passes; they depend only on GPUs, tp and layer settings."""
     replicas = layout.gpus // (layout.tp * layout.cp)
-    probe = layout._replace(pp=1, dp=replicas, schedule="1f1b", chunks=1).on(base)  # one stage, one microbatch
+    probe = layout._replace(pp=1, dp=replicas, schedule="1f1b", chunks=1).apply_to(base)  # one stage, one microbatch
     training = probe.training.model_copy(update={"global_batch": replicas * layout.micro_batch})
     pipeline = probe.pipeline.model_copy(update={"layers_per_stage": "even"})
     software = base.software and base.software.model_copy(update={"kernel": 0.0, "collective": 0.0, "microbatch": 0.0})
     probe = probe.model_copy(update={"training": training, "pipeline": pipeline, "software": software})
     job, shape = job_of(probe, base.cluster.device), shape_of(probe)
     gathered = layout.tp > 1 and not layout.sequence_parallel and base.pipeline.scatter_gather
-    return PassParts(base.model, shape, _part_segments(job, shape), job.send_bytes, gathered)
+    return PassSegments(base.model, shape, _make_part_segments(job, shape), job.send_bytes, gathered)
 
 
-def least_times(base: Scenario, parts: PassParts, least: Mapping[Collective, float]) -> LeastPassTimes:
-    """Return the least times of passes, given the ``least`` times (s) of their collectives."""
-    attention = mean_attention(base.faults, base.seed, batch_of(base), base.dp)
+def least_pass_times(base: Scenario, parts: PassSegments, least: Mapping[Collective, float]) -> LeastPassTimes:
+    """Return the least times (s) of passes, given the least times (s) of their collectives."""
+    attention = mean_attention_load(base.faults, base.seed, batch_sizes_of(base), base.dp)
     found = {name: least_segment_seconds(segment, least, attention) for name, segment in parts.segments.items()}
     names = dict.fromkeys((*(part for part, _ in found), BOUNDARY))
     return LeastPassTimes(parts, {part: {kind: found.get((part, kind), 0.0) for kind in KINDS} for part in names})
 
 
 def least_segment_seconds(segment: Segment, least: Mapping[Collective, float], attention: float) -> float:
-    """Return the longest path (s) through a segment, given the ``least`` seconds of its collectives.
+    """Return the longest path (s) through an op segment, given the least times (s) of its collectives.
 
     ``attention`` is the fraction of whole sequences' core attention that packed documents leave. Raises InputError for
     kinds of ops that the search does not know.
@@ -163,8 +163,8 @@ def least_segment_seconds(segment: Segment, least: Mapping[Collective, float], a
         if isinstance(work, Collective):
             seconds = least[work]
         elif type(work) not in (Compute, HostWork):
-            what = f"{type(work).__name__} ({op.name}); compare some, as in simcluster compare SCENARIO --vary tp=1,2"
-            raise InputError(f"plan: layouts are searched without {what}")
+            what = f"{type(work).__name__} ({op.name}); compare layouts by simcluster compare SCENARIO --vary tp=1,2"
+            raise InputError(f"plan: the layout search does not support {what}")
         else:
             packed = (1.0 - attention) * work.attention if isinstance(work, Compute) else 0.0
             seconds = 0.0 if op.lane == HOST_LANE else work.seconds - packed
@@ -174,36 +174,37 @@ def least_segment_seconds(segment: Segment, least: Mapping[Collective, float], a
 
 
 def least_tp_seconds(base: Scenario, layout: Layout, calls: Sequence[Collective]) -> dict[Collective, float]:
-    """Return the least times (s) of collectives over tp, in the fastest tp group of the job."""
+    """Return the least times (s) of tp collectives, in the fastest tp group of the job."""
     wanted = [call for call in dict.fromkeys(calls) if call.axis == "tp"]
     if not wanted:
         return {}
-    fastest = _tp_is_fastest(layout)  # then its groups do not depend on the other axes
-    plan = Plan(tp=layout.tp, dp=layout.gpus // layout.tp) if fastest else layout.plan
-    of_stages = least_seconds([wanted] * plan.pp, plan, base.cluster.built, collective_methods(base))
+    fastest = _are_tp_ranks_adjacent(layout)  # then its groups do not depend on the other axes
+    plan = ParallelPlan(tp=layout.tp, dp=layout.gpus // layout.tp) if fastest else layout.rank_grid
+    of_stages = least_call_seconds([wanted] * plan.pp, plan, base.cluster.built, collective_methods(base))
     return {call: min(least[call] for least in of_stages) for call in wanted}
 
 
 def tp_groups_key(layout: Layout) -> object:
-    """Return a key of a layout that is equal for layouts with the same tp groups and the same ranks per layer."""
-    order = () if _tp_is_fastest(layout) else (layout.pp, layout.order)
+    """Return a key; layouts with equal keys have the same tp groups and the same work per layer and rank."""
+    order = () if _are_tp_ranks_adjacent(layout) else (layout.pp, layout.order)
     return layout.gpus, layout.tp, order, layout[11:]
 
 
-def _tp_is_fastest(layout: Layout) -> bool:
-    """Return whether the ranks of a tp group are neighbours."""
+def _are_tp_ranks_adjacent(layout: Layout) -> bool:
+    """Return whether each tp group has consecutive ranks, that is, whether tp is the innermost axis."""
     slower = [layout.order.index(axis) for axis in ("cp", "dp", "pp") if axis != "cp" or layout.cp > 1]
     return layout.order.index("tp") < min(slower)
 
 
-def _part_segments(job: Job, shape: RankShape) -> dict[tuple[PassPart, Kind], Segment]:
-    """Return the op segments of passes, keyed by (part of the model, kind of pass)."""
-    parts = {EMBEDDING: Pass((), embedding=True, begins=False), LM_HEAD: Pass((), lm_head=True, begins=False)}
+def _make_part_segments(job: Job, shape: RankShape) -> dict[tuple[PassPart, Kind], Segment]:
+    """Return the op segment of each part of the model in each kind of pass."""
+    parts = {EMBEDDING: PassLayers((), embedding=True, starts_action=False)}
+    parts[LM_HEAD] = PassLayers((), lm_head=True, starts_action=False)
     for layer in range(job.model.layers):
-        kind_of = PassPart("layer", shape.recomputes(layer), job.model.has_experts(layer))
-        parts.setdefault(kind_of, Pass((layer,), begins=False))
+        kind_of = PassPart("layer", shape.recomputes_layer(layer), job.model.has_experts(layer))
+        parts.setdefault(kind_of, PassLayers((layer,), starts_action=False))
     if shape.tp > 1:
-        parts[BOUNDARY] = Pass((), boundary=True, begins=False)
+        parts[BOUNDARY] = PassLayers((), gathers_input=True, starts_action=False)
     found: dict[tuple[PassPart, Kind], Segment] = {}
     for kind in KINDS:
         for name, part in parts.items():
@@ -211,12 +212,12 @@ def _part_segments(job: Job, shape: RankShape) -> dict[tuple[PassPart, Kind], Se
                 continue
             if (name, kind) == (EMBEDDING, "I") and not (shape.sequence_parallel and shape.tp > 1):
                 continue  # nothing is before it
-            found[name, kind] = _prepend_op(job.passes.segment(kind, part))
+            found[name, kind] = _prepend_empty_op(job.pass_maker.segment(kind, part))
     return found
 
 
-def _prepend_op(segment: Segment) -> Segment:
-    """Return the segment of a model part with an op of zero time before it, which represents the previous part.
+def _prepend_empty_op(segment: Segment) -> Segment:
+    """Prepend an op of zero duration to a segment, in place of the part of the model that comes before.
 
     A ring's first copy overlaps with the first piece of its matmul, and the second piece waits for the copy.
     """

@@ -1,1 +1,1 @@
-"""Sweeps: many variants of a scenario, each row stored as soon as it is finished."""
+"""Sweeps: simulation of many variants of a scenario; each variant's result is stored as soon as it is finished."""

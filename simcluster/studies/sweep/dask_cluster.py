@@ -1,4 +1,4 @@
-"""Workers of a Dask cluster: a check that all run this simulator, and one message when the cluster is lost."""
+"""Executor on a Dask cluster; checks that all workers run the same simulator version, and reports a lost cluster."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from simcluster.base.errors import InputError
 from simcluster.base.version import sources_digest
-from simcluster.studies.sweep.playing import ExecutorMonitor, Finished, Measure, Numbered, simulate_chunk
+from simcluster.studies.sweep.variant_simulation import ExecutorMonitor, Finished, Measure, Numbered, simulate_chunk
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -27,46 +27,46 @@ _CHECK_SECONDS = 30  # for workers to report their simulator; silent ones are ch
 _ANSWER_SECONDS = 15  # without an answer the scheduler or its connection is lost
 _GRACE_SECONDS = 2.0  # of grace for Dask's timeout
 _EMPTY_SECONDS = 30  # an autoscaling cluster may be without workers for a while
-_OTHER = "has another simcluster, numpy, scipy, networkx or SimPy than this process; results of versions must not mix"
+_OTHER = "has other versions of simcluster, numpy, scipy, networkx or SimPy than this process; results must not mix"
 _REASONS = {
-    "CancelledError": "the connection to its scheduler broke",
-    "TimeoutError": "its scheduler does not answer",
+    "CancelledError": "the connection to the Dask scheduler broke",
+    "TimeoutError": "the Dask scheduler does not answer",
 }
 _LOOPS = ("asyncio", "tornado.application")
 _REMEDY = "restart the workers in the environment of this command"
 
 
-def worker_digest() -> str:
-    """Return the digest of the simulator's sources in the Dask worker that runs this function."""
+def compute_worker_digest() -> str:
+    """Return the digest of the simulator's source files on the Dask worker that calls this function."""
     return sources_digest()
 
 
-def simulate_checked(digest: str, measure: Measure, chunk: Sequence[Numbered]) -> tuple[list[Finished], float]:
-    """Simulate a chunk of tasks if the worker's simulator has this source digest; else raise InputError."""
+def simulate_if_same_version(digest: str, measure: Measure, chunk: Sequence[Numbered]) -> tuple[list[Finished], float]:
+    """Simulate a chunk of tasks; raise InputError if this worker's source files have another digest."""
     if sources_digest() != digest:
-        raise InputError(f"a worker of the Dask cluster {_OTHER}: {_REMEDY}")
+        raise InputError(f"a worker of the Dask cluster {_OTHER}; {_REMEDY}")
     return simulate_chunk(measure, chunk)
 
 
-def call_within(seconds: float, call: Callable[[], Answer]) -> Answer:
-    """Return the result of a call that may never return; TimeoutError if it takes longer than ``seconds``.
+def call_with_timeout(seconds: float, call: Callable[[], Answer]) -> Answer:
+    """Return the result of a call that might hang; raise TimeoutError after ``seconds``.
 
     Dask's own limits do not cover a scheduler that accepts a connection and never answers, as across a network that
     drops packets.
     """
     answers: SimpleQueue[tuple[Answer | None, BaseException | None]] = SimpleQueue()
 
-    def asked() -> None:
+    def run_call() -> None:
         try:
             answers.put((call(), None))
         except BaseException as problem:
             answers.put((None, problem))
 
-    Thread(target=asked, name="asks Dask", daemon=True).start()
+    Thread(target=run_call, name="call to Dask", daemon=True).start()
     try:
         answer, problem = answers.get(timeout=seconds)
     except Empty:
-        raise TimeoutError(f"nothing came in {seconds:g} s") from None
+        raise TimeoutError(f"no answer within {seconds:g} s") from None
     if problem is not None:
         raise problem
     return cast("Answer", answer)
@@ -80,48 +80,48 @@ def connect_to_dask(address: str) -> Iterator[tuple[Executor, int, ExecutorMonit
     """
     if not address.startswith(DASK_PREFIX) or address == DASK_PREFIX:
         quotes = f"{address}, without quotes" if address.isdecimal() else "a number of processes"
-        raise InputError(f"executor {address!r}: write {quotes}, or dask://HOST:PORT of a Dask scheduler")
+        raise InputError(f"executor {address!r} is invalid; write {quotes}, or dask://HOST:PORT of a Dask scheduler")
     try:
         from distributed import Client
     except ImportError:
         raise InputError(f"executor {address!r} needs Dask; pip install 'simcluster[dask]'") from None
     with _silence_dask():
         try:
-            where = "tcp://" + address.removeprefix(DASK_PREFIX)
-            client = call_within(_CONNECT_SECONDS + _GRACE_SECONDS, lambda: Client(where, timeout=_CONNECT_SECONDS))
+            url = "tcp://" + address.removeprefix(DASK_PREFIX)
+            client = call_with_timeout(_CONNECT_SECONDS + _GRACE_SECONDS, lambda: Client(url, timeout=_CONNECT_SECONDS))
         except (OSError, ValueError) as problem:
             raise InputError(
-                f"executor {address!r}: no Dask scheduler answers there ({problem}); start one with dask scheduler, or "
-                "give a number of processes"
+                f"executor {address!r}: no Dask scheduler answers there ({problem}); start one "
+                "by the command dask scheduler, or give a number of processes"
             ) from None
         cluster = _DaskCluster(address, client)
         try:
-            workers = cluster.workers()
+            workers = cluster.list_workers()
             if not workers:
-                raise InputError(f"executor {address!r}: the scheduler has no workers; start some with dask worker")
-            cluster.check(workers)
+                raise InputError(f"executor {address!r}: the scheduler has no workers; start workers by: dask worker")
+            cluster.check_workers(workers)
             yield client.get_executor(pure=False), len(workers), cluster
         finally:
             with suppress(Exception):  # a lost cluster cannot be closed
                 seconds = 2 if cluster.lost else _CONNECT_SECONDS
-                call_within(seconds + _GRACE_SECONDS, lambda: client.close(timeout=seconds))
+                call_with_timeout(seconds + _GRACE_SECONDS, lambda: client.close(timeout=seconds))
 
 
 @dataclass
 class _DaskCluster(ExecutorMonitor):
-    """A Dask cluster at an address, with checks of its workers and of the connection."""
+    """Monitor of a Dask cluster: checks the workers, and the connection to the scheduler."""
 
     address: str
     client: Client
     lost: bool = field(default=False, init=False)
     _empty_since: float | None = field(default=None, init=False)
 
-    def workers(self) -> list[str]:
-        """Return the addresses of the workers; InputError if the scheduler does not answer."""
+    def list_workers(self) -> list[str]:
+        """Return the addresses of the workers; raise InputError if the scheduler does not answer."""
         try:
             if self.client.status != "running":
                 raise ConnectionError(_REASONS["CancelledError"])  # Dask tries to reconnect without a message
-            about: dict[str, Any] = call_within(
+            about: dict[str, Any] = call_with_timeout(
                 _ANSWER_SECONDS + _GRACE_SECONDS,
                 lambda: self.client.sync(self.client.scheduler.identity, callback_timeout=_ANSWER_SECONDS),
             )
@@ -129,12 +129,12 @@ class _DaskCluster(ExecutorMonitor):
             raise self._lost_cluster_error(problem) from None
         return list(about["workers"])
 
-    def check(self, workers: Sequence[str]) -> None:
-        """Raise InputError if a worker has another simulator or none; silent workers are checked later."""
+    def check_workers(self, workers: Sequence[str]) -> None:
+        """Raise InputError if a worker lacks the simulator or has another version; skip workers that do not answer."""
         from distributed import wait
 
         mine = sources_digest()
-        asked = {worker: self.client.submit(worker_digest, workers=[worker], pure=False) for worker in workers}
+        asked = {worker: self.client.submit(compute_worker_digest, workers=[worker], pure=False) for worker in workers}
         with suppress(Exception):  # some may be on their way down
             wait(list(asked.values()), timeout=_CHECK_SECONDS)
         for worker, future in asked.items():
@@ -151,18 +151,18 @@ class _DaskCluster(ExecutorMonitor):
             if not same:
                 raise InputError(f"executor {self.address!r}: worker {worker} {_OTHER}: {_REMEDY}")
 
-    def task(self) -> Callable[..., tuple[list[Finished], float]]:
-        return partial(simulate_checked, sources_digest())
+    def chunk_function(self) -> Callable[..., tuple[list[Finished], float]]:
+        return partial(simulate_if_same_version, sources_digest())
 
-    def look(self) -> None:
-        if self.workers():
+    def check_alive(self) -> None:
+        if self.list_workers():
             self._empty_since = None
             return
         self._empty_since = self._empty_since or time.monotonic()
         if time.monotonic() - self._empty_since > _EMPTY_SECONDS:
-            raise self._lost_cluster_error("all of its workers are gone")
+            raise self._lost_cluster_error("the Dask cluster has no workers left")
 
-    def killed(self, problem: Exception) -> bool:
+    def has_killed_process(self, problem: Exception) -> bool:
         from distributed import KilledWorker
 
         if isinstance(problem, KilledWorker):
@@ -175,14 +175,14 @@ class _DaskCluster(ExecutorMonitor):
         self.lost = True
         why = str(problem) or _REASONS.get(type(problem).__name__, type(problem).__name__)
         return InputError(
-            f"executor {self.address!r}: the Dask cluster is lost ({why}); finished rows are stored if there is a "
-            "file: run the same command again when a scheduler and workers are there"
+            f"executor {self.address!r}: the Dask cluster is lost ({why}); finished rows are stored, if a "
+            "file was given: run the same command again when the scheduler and workers are back"
         )
 
 
 @contextmanager
 def _silence_dask() -> Iterator[None]:
-    """Silence Dask's logs and tracebacks, which this module's messages replace.
+    """Silence Dask's logs and tracebacks; this module's messages replace them.
 
     The event loop of a lost cluster continues to complain afterwards, so then all stays silent.
     """
@@ -191,16 +191,16 @@ def _silence_dask() -> Iterator[None]:
     for log in before:  # some have separate levels
         log.setLevel(logging.CRITICAL + 1)
     for name in _LOOPS:
-        logging.getLogger(name).addFilter(_is_not_from_dask)  # the same filter is added once
+        logging.getLogger(name).addFilter(_is_foreign_record)  # the same filter is added once
     yield
     for log, level in before.items():
         log.setLevel(level)
     for name in _LOOPS:
-        logging.getLogger(name).removeFilter(_is_not_from_dask)
+        logging.getLogger(name).removeFilter(_is_foreign_record)
 
 
-def _is_not_from_dask(record: logging.LogRecord) -> bool:
-    """Return whether a log record of an event loop does not come from Dask."""
+def _is_foreign_record(record: logging.LogRecord) -> bool:
+    """Return whether a log record of an event loop comes from code other than Dask."""
     trace = record.exc_info[2] if record.exc_info else None
     while trace is not None:
         if "distributed" in trace.tb_frame.f_globals.get("__name__", ""):
@@ -209,4 +209,4 @@ def _is_not_from_dask(record: logging.LogRecord) -> bool:
     return "distributed" not in record.getMessage()
 
 
-__all__ = ["DASK_PREFIX", "connect_to_dask", "simulate_checked"]
+__all__ = ["DASK_PREFIX", "connect_to_dask", "simulate_if_same_version"]

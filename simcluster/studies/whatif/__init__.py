@@ -1,1 +1,1 @@
-"""What-if studies of a step: stragglers and mitigations, random durations, free ops, sensitivities."""
+"""What-if studies of a training step: stragglers, mitigations, random durations, free ops, sensitivities."""

@@ -1,8 +1,8 @@
-"""Candidate changes that may shorten a step or save memory, and their simulated results.
+"""Scenario changes that may shorten a step or save memory, each with its simulated result.
 
 Candidates are guesses by the causes of a long step, most promising first; only simulation decides
-(``studies.whatif.preflight``), and rules of a scenario may reject them. Each lists all values that it changes, so that
-a command with them gives the same.
+(``studies.whatif.check_launch``), and rules of a scenario may reject them. Each lists all values that it changes, so
+that a command with them gives the same.
 """
 
 from __future__ import annotations
@@ -17,50 +17,50 @@ from typing import Any, Literal, get_args
 from simcluster.base.errors import InputError
 from simcluster.documents.suggestions import divisors
 from simcluster.results.result import Result
-from simcluster.scenario.effort import affordable_steps
-from simcluster.scenario.fits import apply_changes
+from simcluster.scenario.effort_estimate import count_affordable_steps
+from simcluster.scenario.memory_remedies import try_changes
 from simcluster.scenario.scenario import Scenario
 from simcluster.step.simulate import simulate_scenario
 
 Verdict = Literal["pass", "warn", "fail"]
 VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
-"""From good to bad."""
+"""All verdicts, from best to worst."""
 
 Values = Mapping[str, Any]
 """Values at dotted paths of a scenario."""
 
 MakeScenario = Callable[[Values], Scenario]
-"""Function that returns the scenario changed to these values; InputError where they are invalid."""
+"""Function that returns the scenario with these values; raises InputError if they are invalid."""
 
 _WORTH_TRYING = 0.03  # of the step: nothing is tried for an axis that exposes less
 
 
 def grade_number(value: float, warn: float, fail: float) -> Verdict:
-    """Return the verdict on a number: fail above one threshold, warn above another, else pass."""
+    """Return the verdict on a number: "fail" above ``fail``, "warn" above ``warn``, else "pass"."""
     return "fail" if value > fail else "warn" if value > warn else "pass"
 
 
 @dataclass(frozen=True, slots=True)
 class Remedy:
-    """A simulated change of the scenario: all values that differ, step time (s) and memory (bytes).
+    """A scenario change, with the simulated step time (s) and memory (bytes of the fullest GPU) that result.
 
     ``values`` include dp. ``before`` is the step time of the unchanged scenario; ``memory`` is on the fullest GPU.
-    ``then`` is verdict and number of the point that it is for; None where it is for the whole job.
+    ``point_result`` is verdict and number of the point that it is for; None where it is for the whole job.
     """
 
     values: Values
     step_time: float
     before: float
     memory: float
-    then: tuple[Verdict, str] | None = None
+    point_result: tuple[Verdict, str] | None = None
 
     @property
     def change(self) -> float:
-        """Relative change of the step time: -0.1 is 10 % less."""
+        """Relative change of the step time by the remedy; -0.1 means 10 % less."""
         return self.step_time / self.before - 1
 
-    def options(self) -> str:
-        """Return the change as shell options, to append to ``simcluster run SCENARIO``."""
+    def shell_options(self) -> str:
+        """Return the remedy as options to append to the command ``simcluster run SCENARIO``."""
         return " ".join(f"--set {shlex.quote(text)}" for text in format_changes(self.values))
 
     def to_dict(self) -> dict[str, Any]:
@@ -70,12 +70,12 @@ class Remedy:
             "step_time_s": self.step_time,
             "change": self.change,
             "peak_memory_bytes": self.memory,
-            "then": self.then and {"verdict": self.then[0], "found": self.then[1]},
+            "then": self.point_result and {"verdict": self.point_result[0], "found": self.point_result[1]},
         }
 
 
-class Trials:
-    """Cache of simulated changes of one scenario; simulates at most ``most``, each once.
+class ChangeTrials:
+    """Simulator of changes to one scenario; simulates each distinct change once, and at most ``most`` changes in all.
 
     Fewer where a step takes minutes. ``again`` makes the changed scenarios, by default from the scenario itself.
     """
@@ -84,35 +84,35 @@ class Trials:
         self._base, self._again, self._left = (
             result,
             again,
-            affordable_steps(result.scenario, most, ops=result.simulated_ops),
+            count_affordable_steps(result.scenario, most, ops=result.simulated_ops),
         )
         self._known: dict[tuple[tuple[str, str], ...], tuple[Values, Result] | None] = {}
 
     def simulate(self, values: Values) -> tuple[Values, Result] | None:
-        """Simulate a change; return all changed values and the result.
+        """Simulate a scenario change; return all values that differ from the scenario, and the result.
 
         None if a rule forbids it, it does not fit, or no tries are left.
         """
         base = self._base.scenario
-        changed = apply_changes(base, values)
+        changed = try_changes(base, values)
         if changed is None:
             return None
 
-        def value_now(path: str) -> object:
+        def current_value(path: str) -> object:
             section, key = path.split(".")
             return getattr(getattr(base, section), key)
 
-        whole = {path: value for path, value in values.items() if path != "parallel.dp" and value != value_now(path)}
+        full = {path: value for path, value in values.items() if path != "parallel.dp" and value != current_value(path)}
         if changed.dp != base.dp:
-            whole["parallel.dp"] = changed.dp
-        key = tuple(sorted((path, str(value)) for path, value in whole.items()))
+            full["parallel.dp"] = changed.dp
+        key = tuple(sorted((path, str(value)) for path, value in full.items()))
         if key not in self._known:
             if not self._left:
                 return None
-            self._known[key] = self._simulate_change(whole, changed)
+            self._known[key] = self._simulate_uncached(full, changed)
         return self._known[key]
 
-    def _simulate_change(self, whole: Values, changed: Scenario) -> tuple[Values, Result] | None:
+    def _simulate_uncached(self, whole: Values, changed: Scenario) -> tuple[Values, Result] | None:
         try:
             if self._again is not None:
                 changed = self._again(whole)
@@ -138,8 +138,8 @@ def format_changes(values: Values) -> Iterator[str]:
 # --- candidates -------------------------------------------------------------------------------------------------------
 
 
-def exposure_remedies(result: Result) -> tuple[Values, ...]:
-    """Return changes that may hide communication, alternating between axes, the most exposed axis first."""
+def list_exposure_remedies(result: Result) -> tuple[Values, ...]:
+    """Return changes that may hide exposed communication, axis by axis in turn, the most exposed axis first."""
     exposed = {axis: result.times.breakdown[f"exposed_{axis}"] / result.step_time for axis in _AXIS_REMEDIES}
     axes = sorted((axis for axis in exposed if exposed[axis] > _WORTH_TRYING), key=lambda axis: -exposed[axis])
     lists = [list(_AXIS_REMEDIES[axis](result.scenario)) for axis in axes]
@@ -147,20 +147,20 @@ def exposure_remedies(result: Result) -> tuple[Values, ...]:
     return tuple(values[place] for place in range(longest) for values in lists if place < len(values))
 
 
-def bubble_remedies(result: Result, *, uneven: bool) -> tuple[Values, ...]:
-    """Return changes that may shrink the pipeline bubble; if stages are ``uneven``, balance them first.
+def list_bubble_remedies(result: Result, *, uneven_stages: bool) -> tuple[Values, ...]:
+    """Return changes that may shrink the pipeline bubble; for ``uneven_stages`` stages, balanced stages come first.
 
     Then more chunks and smaller microbatches. Fewer stages and a schedule that splits the backward come last.
     """
     scenario = result.scenario
-    cut = [scenario.pipeline.layers_changes("auto")] if uneven else []
+    cut = [scenario.pipeline.stage_layer_changes("auto")] if uneven_stages else []
     smaller = [{"training.micro_batch": size} for size in divisors(scenario.training.micro_batch)[-2:-1]]
     split = [{"pipeline.schedule": "zb-h1"}] if scenario.pipeline.schedule == "1f1b" else []
-    return (*cut, *_interleaved_schedules(scenario)[-1:], *smaller, *_fewer_stages(scenario), *split)
+    return (*cut, *_list_interleaved_schedules(scenario)[-1:], *smaller, *_list_fewer_stages(scenario), *split)
 
 
-def sharding_remedies(scenario: Scenario) -> tuple[Values, ...]:
-    """Return changes that avoid reducing gradients and gathering parameters in every microbatch."""
+def list_sharding_remedies(scenario: Scenario) -> tuple[Values, ...]:
+    """Return changes that stop gradient reductions or parameter gathers in every microbatch."""
     if scenario.parallel.zero < 2:
         return ()
     found: list[Values] = [{"parallel.zero": 1}]
@@ -172,8 +172,8 @@ def sharding_remedies(scenario: Scenario) -> tuple[Values, ...]:
     return tuple(found)
 
 
-def memory_remedies(scenario: Scenario) -> tuple[Values, ...]:
-    """Return changes that save memory on a GPU that is nearly full, cheapest in time first."""
+def list_memory_remedies(scenario: Scenario) -> tuple[Values, ...]:
+    """Return changes that save memory on a nearly full GPU, the cheapest in time first."""
     parallel, training = scenario.parallel, scenario.training
     found: list[Values] = []
     if parallel.tp > 1 and not parallel.sequence_parallel:
@@ -188,17 +188,17 @@ def memory_remedies(scenario: Scenario) -> tuple[Values, ...]:
     return tuple(found)
 
 
-def tensor_domain_remedies(scenario: Scenario, domain: int) -> tuple[Values, ...]:
-    """Return changes that limit tensor parallelism to ``domain`` ranks, with more replicas or more stages."""
+def list_tp_domain_remedies(scenario: Scenario, domain: int) -> tuple[Values, ...]:
+    """Return changes that keep tp within an NVLink domain of ``domain`` GPUs, with more replicas or stages."""
     tp, pp = scenario.parallel.tp, scenario.parallel.pp
     sizes = [size for size in reversed(divisors(tp)) if size <= domain][:2]
     return tuple(
-        values for size in sizes for values in (_with_tp(size), {**_with_tp(size), "parallel.pp": pp * (tp // size)})
+        each for size in sizes for each in (_tp_change(size), {**_tp_change(size), "parallel.pp": pp * (tp // size)})
     )
 
 
-def expert_remedies(scenario: Scenario) -> tuple[Values, ...]:
-    """Return changes that shard the experts: over the most ranks of a node that divide them, then fewer."""
+def list_expert_remedies(scenario: Scenario) -> tuple[Values, ...]:
+    """Return changes that shard the experts over ep ranks; the largest valid ep within a node comes first."""
     moe, plan, hosts = scenario.model.moe, scenario.parallel, scenario.cluster.built.host_of
     ranks = math.gcd(moe.experts if moe else 1, scenario.dp * plan.tp)
     sizes = [size for size in reversed(divisors(ranks)) if 1 < size <= hosts.count(hosts[0])]
@@ -206,11 +206,11 @@ def expert_remedies(scenario: Scenario) -> tuple[Values, ...]:
     return tuple({"parallel.ep": size, **whole} for size in sizes)
 
 
-def _with_tp(tp: int) -> Values:
+def _tp_change(tp: int) -> Values:
     return {"parallel.tp": tp, **({"parallel.sequence_parallel": False, "overlap.tensor": False} if tp == 1 else {})}
 
 
-def _interleaved_schedules(scenario: Scenario) -> list[Values]:
+def _list_interleaved_schedules(scenario: Scenario) -> list[Values]:
     pp, now = scenario.parallel.pp, (scenario.pipeline.schedule, scenario.pipeline.chunks)
     if scenario.microbatches % pp or pp == 1:
         return []
@@ -221,7 +221,7 @@ def _interleaved_schedules(scenario: Scenario) -> list[Values]:
     ]
 
 
-def _fewer_stages(scenario: Scenario) -> list[Values]:
+def _list_fewer_stages(scenario: Scenario) -> list[Values]:
     plain = {"pipeline.schedule": "1f1b", "pipeline.chunks": 1} if scenario.pipeline.chunks > 1 else {}
     sizes = divisors(scenario.parallel.pp)[-2:-1]
     return [{"parallel.pp": size, **(plain if size == 1 else {})} for size in sizes]
@@ -229,7 +229,7 @@ def _fewer_stages(scenario: Scenario) -> list[Values]:
 
 def _dp_remedies(scenario: Scenario) -> Iterator[Values]:
     zero, overlap = scenario.parallel.zero, scenario.overlap
-    yield from sharding_remedies(scenario)[:2]
+    yield from list_sharding_remedies(scenario)[:2]
     hidden: dict[str, Any] = {} if overlap.grad_reduce else {"overlap.grad_reduce": True}
     if zero and not overlap.param_gather:
         hidden["overlap.param_gather"] = True
@@ -239,7 +239,7 @@ def _dp_remedies(scenario: Scenario) -> Iterator[Values]:
         yield hidden
     if not zero:
         yield {"parallel.zero": 1, "overlap.grad_reduce": True, "overlap.param_gather": True}
-    yield from sharding_remedies(scenario)[2:]
+    yield from list_sharding_remedies(scenario)[2:]
     if zero == 3 and not scenario.fsdp.shard_group:
         hosts = scenario.cluster.built.host_of
         machine = sum(hosts[rank] == hosts[0] for rank in range(scenario.gpus))
@@ -256,8 +256,8 @@ def _tp_remedies(scenario: Scenario) -> Iterator[Values]:
     whole = hidden if parallel.sequence_parallel else {**hidden, "parallel.sequence_parallel": True}
     yield from (values for values in (whole, hidden) if values)
     if parallel.tp % 2 == 0:
-        yield _with_tp(parallel.tp // 2)
-        yield {**_with_tp(parallel.tp // 2), "parallel.pp": 2 * parallel.pp}
+        yield _tp_change(parallel.tp // 2)
+        yield {**_tp_change(parallel.tp // 2), "parallel.pp": 2 * parallel.pp}
 
 
 def _cp_remedies(scenario: Scenario) -> Iterator[Values]:
@@ -277,7 +277,7 @@ def _pp_remedies(scenario: Scenario) -> Iterator[Values]:
         yield {"overlap.pipeline": True}
     if scenario.pipeline.chunks > 1:
         yield {"pipeline.schedule": "1f1b", "pipeline.chunks": 1}
-    yield from _fewer_stages(scenario)
+    yield from _list_fewer_stages(scenario)
 
 
 _AXIS_REMEDIES: Mapping[str, Callable[[Scenario], Iterator[Values]]] = {

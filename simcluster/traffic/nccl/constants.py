@@ -33,7 +33,7 @@ _ByNodes = tuple[float, float, float]  # GB/s: 1 node, 2 nodes, more
 
 @dataclass(frozen=True, slots=True)
 class TuningTables:
-    """Constants of one version of NCCL's tuner, in the units of its source: microseconds and GB/s.
+    """Constants of one version of NCCL's tuner, in microseconds and GB/s as in NCCL's source code.
 
     ``base``: per algorithm; ``hop``: per link and algorithm (what one step over that link takes); the others by GPU
     generation. ``nvls_share``, of versions that count NVLink SHARP so: what an all-reduce gets of its channels.
@@ -51,7 +51,7 @@ class TuningTables:
 
 
 def _read_tables() -> dict[str, dict[str, dict[Any, Any]]]:
-    """Return the tuner's constants from ``tables.csv`` by version, table and row."""
+    """Read the tuner's constants from ``tables.csv``: {version: {table: {row: values}}}."""
     found: dict[str, dict[str, dict[Any, Any]]] = {}
     with Path(__file__).with_name("tables.csv").open(encoding="utf-8", newline="") as file:
         for version, table, row, *written in list(csv.reader(line for line in file if line[0] != "#"))[1:]:

@@ -16,10 +16,10 @@ from pathlib import Path
 
 from simcluster.base.errors import InputError
 from simcluster.base.units import format_bytes
-from simcluster.traffic.nccl.case import bus_factor
 from simcluster.traffic.nccl.constants import ALGORITHMS, COLLECTIVES, GB, US, Collective
 from simcluster.traffic.nccl.platforms import Platform
 from simcluster.traffic.nccl.predictor import Choice, choose
+from simcluster.traffic.nccl.tuner_query import bus_factor
 
 _TAG = re.compile(r"\[(?:[\w.-]+@)?\d+(?:,\d+)*\](?:\[[\w.-]+:\d+\])?(?:<std(?:out|err|diag)>)?:?")
 """[1,0]<stdout>: of mpirun --tag-output, [0] of MPICH and PSM; inside a row, too, from another rank's empty output."""
@@ -36,7 +36,7 @@ _NUMBERS = 8  # time, algbw, busbw, wrong: out of place, then in place
 
 @dataclass(frozen=True, slots=True)
 class LogRow:
-    """Measured time of one size in a log: ``size`` in bytes as nccl-tests counts it, ``seconds``, bandwidths in B/s.
+    """Measured time of one size in an nccl-tests log, with its bandwidths in B/s.
 
     ``wrong`` is the number of wrong results, -1 if the log has no count (N/A, or old versions' largest error). ``line``
     counts from 1.
@@ -52,7 +52,7 @@ class LogRow:
 
 
 @dataclass(frozen=True, slots=True)
-class Log:
+class NcclTestsLog:
     """Contents of one nccl-tests log.
 
     ``collective`` is the name of the program if the log has it, else what the columns leave no doubt about, else "".
@@ -80,8 +80,8 @@ class Log:
         return counts.pop() if len(counts) == 1 else None
 
 
-def read_log(path: str | Path) -> Log:
-    """Read the nccl-tests log in a file; raise InputError with the line if it is not one."""
+def read_log(path: str | Path) -> NcclTestsLog:
+    """Read an nccl-tests log file; raise InputError, with the line, if it is not such a log."""
     try:
         text = Path(path).read_text(encoding="utf-8", errors="replace")
     except OSError as error:
@@ -89,8 +89,8 @@ def read_log(path: str | Path) -> Log:
     return parse_log(text, source=str(path))
 
 
-def parse_log(text: str, *, source: str = "the log") -> Log:
-    """Parse the text of an nccl-tests log; raise InputError with the line for a truncated or inconsistent row."""
+def parse_log(text: str, *, source: str = "the log") -> NcclTestsLog:
+    """Parse the text of an nccl-tests log; raise InputError, with the line, for an invalid row."""
     program, version, average = "", "", None
     rows: list[LogRow] = []
     ranks: dict[int, tuple[str, str]] = {}
@@ -111,17 +111,17 @@ def parse_log(text: str, *, source: str = "the log") -> Log:
             average = GB * _parse_number(found[1], where, "the average bus bandwidth")
     if not rows:
         raise InputError(
-            f"{source}: no measured size in it; an nccl-tests log must have rows like "
-            "'1048576 262144 float sum -1 74.78 14.02 24.54 0 74.50 14.07 24.63 0': give what all_reduce_perf printed"
+            f"{source}: contains no measured size; an nccl-tests log must have rows like "
+            "'1048576 262144 float sum -1 74.78 14.02 24.54 0 74.50 14.07 24.63 0': give the output of all_reduce_perf"
         )
     hosts, gpus = zip(*(ranks[rank] for rank in sorted(ranks)), strict=True) if ranks else ((), ())
-    return Log(
+    return NcclTestsLog(
         source, program or _guess_collective(rows, len(ranks), operations), tuple(rows), hosts, gpus, average, version
     )
 
 
 def _read_row(words: list[str], number: int, where: str, operations: set[bool]) -> Iterator[LogRow]:
-    """Yield the out-of-place and in-place times of a row: size, count, type [redop [root]], then four numbers each."""
+    """Yield the out-of-place and the in-place time of a log row: size, count, type, [redop, [root]], 2 x 4 numbers."""
     if len(words) - _NUMBERS not in (3, 4, 5):
         raise InputError(
             f"{where}: {len(words)} columns; a row of nccl-tests has size, count, type, perhaps redop "
@@ -146,7 +146,7 @@ def _read_row(words: list[str], number: int, where: str, operations: set[bool]) 
         if abs(rate - size / seconds) > 0.0051 * GB + 0.01 * rate:
             raise InputError(
                 f"{where}: {size} B in {time} us {what} are {size / seconds / GB:.2f} GB/s, but algbw says "
-                f"{algorithm}: not the columns of nccl-tests, or not one line"
+                f"{algorithm}; give the rows exactly as nccl-tests printed them"
             )
         checked = int(wrong) if _COUNT.fullmatch(wrong) else -1
         yield LogRow(size, seconds, rate, bus_rate, in_place, checked, number)
@@ -160,7 +160,7 @@ def _parse_number(word: str, where: str, what: str) -> float:
 
 
 def _guess_collective(rows: Sequence[LogRow], ranks: int, operations: Collection[bool]) -> str:
-    """Return the collective that busbw / algbw and the redop column imply; "" if several would fit.
+    """Return the collective implied by busbw / algbw and the redop column; "" if several are possible.
 
     All-gather and all-to-all look the same, so they are unknown.
     """
@@ -183,8 +183,8 @@ SMALL = 2.0**20  # B; below, the host's speed decides
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
-    """Comparison of one size of a log with the model: seconds, ``ratio`` measured / expected, ``verdict``.
+class SizeComparison:
+    """Comparison of one size of a log with the model: measured and expected seconds, ratio and verdict.
 
     ``expected_by`` is what NCCL should have picked; ``looks_like`` another algorithm whose expected time is the
     measured one within 10 %, empty if there is none or nothing is wrong.
@@ -199,51 +199,50 @@ class Reading:
     looks_like: str = ""
 
 
-def health(
-    log: Log | Iterable[LogRow],
+def compare_log(
+    log: NcclTestsLog | Iterable[LogRow],
     platform: Platform,
     nodes: int | None = None,
     gpus_per_node: int | None = None,
     collective: str | None = None,
-) -> tuple[Reading, ...]:
-    """Compare each size of a log with the model: out-of-place times, or in-place if the log has no others.
+) -> tuple[SizeComparison, ...]:
+    """Compare each size of a log with the model, using out-of-place times if the log has them.
 
     Arguments that are None are taken from the log. Verdicts: "as expected", "slower", "much slower than it should be",
     "faster than the model", and for sizes below 1 MiB, where the host decides, only "small: ..." with the ratio.
 
     Raises InputError if the log lacks what is needed, and for a collective that NCCL's tuner does not know.
     """
-    if isinstance(log, Log):
+    if isinstance(log, NcclTestsLog):
         collective = collective or log.collective
         nodes = nodes or log.nodes
         gpus_per_node = gpus_per_node or log.gpus_per_node
-    rows = {
-        row.size: row for row in sorted(log.rows if isinstance(log, Log) else log, key=lambda row: not row.in_place)
-    }
+    listed = log.rows if isinstance(log, NcclTestsLog) else log
+    rows = {row.size: row for row in sorted(listed, key=lambda row: not row.in_place)}
     for what, value, how in (
-        ("collective", collective, "NAME, as in all_reduce"),
+        ("collective", collective, "its name, such as all_reduce"),
         ("number of nodes", nodes, "--machines M"),
         ("number of GPUs per node", gpus_per_node, "--per-machine G"),
     ):
         if not value:
-            raise InputError(f"the log does not say its {what}, and the model needs it; give it: {how}")
+            raise InputError(f"the log does not state the {what}, which the model needs; add {how}")
     known = next((name for name in COLLECTIVES if name == collective), None)
     if known is None:
-        raise InputError(f"NCCL's tuner has no estimate for {collective!r}; it has for {', '.join(COLLECTIVES)}")
+        raise InputError(f"NCCL's tuner has no estimate for {collective!r}; supported: {', '.join(COLLECTIVES)}")
     ask = partial(choose, known, nodes=nodes or 0, gpus_per_node=gpus_per_node or 0, platform=platform)
     return tuple(_compare_row(rows[size], partial(ask, size=size)) for size in sorted(rows))
 
 
-def overall(readings: Iterable[Reading]) -> tuple[float, str]:
-    """Return the geometric mean of measured / expected over sizes from 1 MiB, and its verdict.
+def overall_verdict(readings: Iterable[SizeComparison]) -> tuple[float, str]:
+    """Return the geometric mean of measured / expected time over sizes from 1 MiB, and its verdict.
 
     Raises InputError if there is no such size.
     """
     logs = [math.log(reading.ratio) for reading in readings if reading.size >= SMALL]
     if not logs:
         raise InputError(
-            f"no size from {format_bytes(SMALL)} up: smaller ones tell of the host, not of the network; run it "
-            f"with -e 1G"
+            f"no size of at least {format_bytes(SMALL)}: smaller sizes measure the host, not the network; run "
+            f"nccl-tests with -e 1G"
         )
     ratio = math.exp(math.fsum(logs) / len(logs))
     return ratio, _verdict(ratio, SLOWER_OVERALL, MUCH_SLOWER_OVERALL)
@@ -255,14 +254,14 @@ def _verdict(ratio: float, slower: float, much_slower: float) -> str:
     return "faster than the model" if ratio < FASTER else "as expected"
 
 
-def _compare_row(row: LogRow, ask: Callable[..., Choice]) -> Reading:
-    """Compare one size with the model; NCCL may have been kept from the algorithm that it should pick."""
+def _compare_row(row: LogRow, ask: Callable[..., Choice]) -> SizeComparison:
+    """Compare one size with the model; if slow, name another algorithm that NCCL may have used instead."""
     choice, likeness = ask(), dict[str, float]()
     expected = choice.prediction.seconds
     ratio = row.seconds / expected
     verdict = _verdict(ratio, SLOWER, MUCH_SLOWER)
     if row.size < SMALL:
-        verdict = f"small: {ratio:.2f} x, the host decides below {format_bytes(SMALL)}"
+        verdict = f"small: {ratio:.2f} x, the host limits the time below {format_bytes(SMALL)}"
     for algorithm in ALGORITHMS if row.size >= SMALL and ratio > SLOWER else ():
         if algorithm != choice.algorithm:
             with suppress(InputError):  # does not run there
@@ -272,4 +271,4 @@ def _compare_row(row: LogRow, ask: Callable[..., Choice]) -> Reading:
                     likeness[f"{algorithm} {other.protocol}"] = distance
     by = f"{choice.algorithm} {choice.protocol}"
     nearest = min(likeness, key=likeness.__getitem__, default="")
-    return Reading(row.size, row.seconds, expected, ratio, verdict, by, nearest)
+    return SizeComparison(row.size, row.seconds, expected, ratio, verdict, by, nearest)

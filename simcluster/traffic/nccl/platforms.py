@@ -1,4 +1,4 @@
-"""NCCL's view of nodes: GPU generation, CPU, and the channels that its graph search finds.
+"""Platforms (node types) as NCCL's tuner sees them: GPU generation, CPU, and channels of rings and trees.
 
 The search itself is not repeated: every preset states how many channels there are and what each is counted for.
 """
@@ -13,13 +13,13 @@ from typing import Literal, NamedTuple
 
 from simcluster.base.errors import InputError
 from simcluster.documents.diagnostics import did_you_mean
-from simcluster.documents.reading import read_document
+from simcluster.documents.yaml_documents import read_document
 from simcluster.traffic.nccl.constants import GB, LATEST, TABLES, US, Architecture, TuningTables
 
 
 @dataclass(frozen=True, slots=True)
 class ChannelGraph:
-    """Channels of one pattern (ring, tree or NVLS) that NCCL's graph search finds.
+    """Channels of one communication pattern (ring, tree or NVLS) that NCCL's graph search finds.
 
     ``intra`` and ``inter`` are what the search counts for one channel inside a node and between nodes, B/s.
     ``plain_tree``: the search fell back to the plain tree (all traffic of a channel through one GPU of the node).
@@ -33,8 +33,8 @@ class ChannelGraph:
     plain_tree: bool = False
     wire: float = 0.0
 
-    def of_part(self, gpus: int, all_gpus: int) -> ChannelGraph:
-        """Return the channels between nodes when only ``gpus`` of a node's ``all_gpus`` take part.
+    def for_gpus(self, gpus: int, all_gpus: int) -> ChannelGraph:
+        """Return the channels between nodes if only ``gpus`` of a node's ``all_gpus`` take part.
 
         These are the channels of their NICs. The data-parallel group of a job with tp = 8 has one GPU per node, so one
         NIC per node. NVLink then has room for what the NICs bring, and with one GPU there is no NVLink hop: the wire
@@ -48,8 +48,8 @@ class ChannelGraph:
 
 
 @dataclass(frozen=True, slots=True)
-class Graphs:
-    """Channel graphs that NCCL's search found for one number of nodes; ``nvls`` None: no multicast in the switches."""
+class ChannelGraphs:
+    """Channels of rings, trees and NVLS for one node or several nodes; ``nvls`` is None without multicast."""
 
     ring: ChannelGraph
     tree: ChannelGraph
@@ -57,8 +57,8 @@ class Graphs:
 
 
 @dataclass(frozen=True, slots=True)
-class Effective:
-    """Corrections of the tuner's estimate, fitted on measured runs: at most four numbers per platform.
+class FittedCorrections:
+    """Fitted corrections of the tuner's estimate: at most four numbers per platform.
 
     ``launch`` (s) is added to every call: issuing the kernels and NCCL's start on that host. ``start`` (s) is what
     every channel that a call engages takes to start in one node (between nodes the network's start is the longer one
@@ -77,7 +77,7 @@ class Effective:
 
 @dataclass(frozen=True, slots=True)
 class Platform:
-    """Kind of node and its network, as NCCL's tuner sees it.
+    """Node type and its network, as NCCL's tuner sees them.
 
     ``cpu`` matters between nodes only. ``several`` is None for a node without a network. ``ll128_inter``: NIC and GPU
     meet below the host bridge (PXB, or PXN on Hopper), which LL128 needs between nodes.
@@ -86,23 +86,23 @@ class Platform:
     name: str
     architecture: Architecture
     cpu: Literal["intel", "amd", "other"]
-    one: Graphs
-    several: Graphs | None
+    one: ChannelGraphs
+    several: ChannelGraphs | None
     gpus_per_node: int = 8
     link: Literal["nvlink", "pci"] = "nvlink"
     version: str = LATEST
     ll128_inter: bool = True
     collnet: bool = False
-    effective: Effective = Effective()
+    effective: FittedCorrections = FittedCorrections()
     source: str = ""
 
     def __post_init__(self) -> None:
         if self.version not in TABLES:
-            raise InputError(f"there are no tables of NCCL {self.version!r}; there are those of {', '.join(TABLES)}")
+            raise InputError(f"no tuner tables for NCCL {self.version!r}; available: {', '.join(TABLES)}")
         if self.architecture not in self.tables.ll_cap:
             raise InputError(
-                f"NCCL {self.version} knows {', '.join(self.tables.ll_cap)}, not {self.architecture}; "
-                f"{self.name} needs version {LATEST}"
+                f"NCCL {self.version} supports {', '.join(self.tables.ll_cap)}, not {self.architecture}; "
+                f"platform {self.name} needs version {LATEST}"
             )
 
     @property
@@ -111,17 +111,17 @@ class Platform:
         return TABLES[self.version]
 
     @property
-    def newest(self) -> Platform:
-        """The platform with the newest version of NCCL's tables."""
+    def with_newest_tables(self) -> Platform:
+        """Same platform with the newest version of NCCL's tuner tables."""
         return self if self.version == LATEST else replace(self, version=LATEST)
 
-    def graphs(self, nodes: int) -> Graphs:
-        """Return the graphs for that many nodes; raise InputError if this platform has no network."""
+    def channel_graphs(self, nodes: int) -> ChannelGraphs:
+        """Return the channels for this number of nodes; raise InputError if the platform has no network."""
         if nodes == 1:
             return self.one
         if self.several is None:
             raise InputError(
-                f"NCCL platform {self.name} is one node without a network; {nodes} nodes were asked for; ask for one"
+                f"NCCL platform {self.name} is one node without a network; nodes is {nodes}, but must be 1"
             )
         return self.several
 
@@ -138,18 +138,18 @@ def _read_platforms() -> dict[str, Platform]:
         scaled = {
             key: value * US if key in ("launch", "start", "fill", "loop") else value for key, value in fitted.items()
         }
-        entry |= {"one": graphs[0], "several": graphs[1], "effective": Effective(**scaled)}
+        entry |= {"one": graphs[0], "several": graphs[1], "effective": FittedCorrections(**scaled)}
         found[name] = Platform(name=name, **{**entry, "source": f"{entry['source']}; {known['derived']}"})
     return found
 
 
-def _parse_graphs(written: Mapping[str, Sequence[float]]) -> Graphs:
-    """Return channel graphs from a row of the file: channels, then GB/s inside a node, between nodes, of the wire."""
+def _parse_graphs(written: Mapping[str, Sequence[float]]) -> ChannelGraphs:
+    """Parse the file's channel lists: [channels, GB/s inside a node, between nodes, optionally of the wire]."""
     found = {
         name: ChannelGraph(int(channels), intra * GB, inter * GB, wire=wire[0] * GB if wire else 0.0)
         for name, (channels, intra, inter, *wire) in written.items()
     }
-    return Graphs(found["ring"], found.get("tree", found["ring"]), found.get("nvls"))
+    return ChannelGraphs(found["ring"], found.get("tree", found["ring"]), found.get("nvls"))
 
 
 def platform_names() -> tuple[str, ...]:
@@ -165,12 +165,12 @@ def load_platform(name: str) -> Platform:
     return known[name]
 
 
-class PaceFactors(NamedTuple):
-    """Factors on NCCL's pace between similar platforms: on latency, and on the rates in and between nodes."""
+class NcclTimingFactors(NamedTuple):
+    """Factors that scale a platform's NCCL latency, and its bandwidth inside and between nodes."""
 
     latency: float = 1.0
     in_node: float = 1.0
     between: float = 1.0
 
 
-AS_MEASURED = PaceFactors()
+AS_MEASURED = NcclTimingFactors()

@@ -1,4 +1,4 @@
-"""Predictor of NCCL's time, algorithm and protocol: its tuner's estimate, with fitted corrections.
+"""Predictor of NCCL's algorithm, protocol and time: its tuner's estimate with fitted corrections.
 
 Two models. ``"tuner"`` is NCCL's own optimistic estimate; NCCL chooses by it, so ``choose`` always does.
 ``"effective"`` is what a stopwatch shows, at most four fitted numbers a platform (``Platform.effective``) on top:
@@ -11,7 +11,7 @@ chunks takes to fill, fitted for rings and derived for trees and NVLink SHARP; `
 makes beyond those of its largest chunk (``traffic.nccl.tuner``). NVLink SHARP on few GPUs keeps the wire rate of eight,
 S (1 + 1/n) bytes a port (NVIDIA/nccl issue 1455: 370, 420, 440, 460, 480 GB/s busbw on 4 .. 8 H100 are one wire rate,
 309 GB/s). A ring between nodes runs at the rate of its wires, which the tuner rounds down to its list of speeds
-(``Graph.wire``).
+(``ChannelGraph.wire``).
 
 Both split into a latency that nothing else on the links changes and the rate of the transfer at that size, so the flow
 network can take the first as a delay, the second as a bound on every flow, and add contention and slow links. Pure.
@@ -24,30 +24,30 @@ from dataclasses import dataclass, replace
 from typing import Literal, TypeVar, cast
 
 from simcluster.base.errors import InputError
-from simcluster.traffic.nccl.case import (
-    Case,
-    Prediction,
-    check_group,
-    check_known,
-    check_size,
-    ll128_unavailable,
-    unavailable,
-)
 from simcluster.traffic.nccl.constants import ALGORITHMS, COLLECTIVES, PROTOCOLS, Algorithm, Collective, Protocol
 from simcluster.traffic.nccl.platforms import Platform
 from simcluster.traffic.nccl.tuner import (
-    bandwidth,
     count_engaged_channels,
-    count_short_loops,
+    count_extra_loops,
     pipeline_fill_seconds,
+    tuner_bandwidth,
     tuner_prediction,
+)
+from simcluster.traffic.nccl.tuner_query import (
+    Prediction,
+    TunerQuery,
+    check_group,
+    check_known_word,
+    check_size,
+    explain_ll128_unavailable,
+    explain_unavailable,
 )
 
 Model = Literal["tuner", "effective"]
 MODELS: tuple[Model, ...] = ("tuner", "effective")
 
 _NVLS_MEASURED = 8
-"""GPUs of the switch whose rate by NVLink SHARP was measured, and by fewer."""
+"""Number of GPUs on the NVSwitch whose NVLink SHARP rate was measured (also with fewer GPUs)."""
 
 Word = TypeVar("Word", bound=str)
 
@@ -63,40 +63,40 @@ def predict(
     platform: Platform,
     model: Model = "tuner",
 ) -> Prediction:
-    """Predict one collective of ``size`` bytes (as nccl-tests counts it) on nodes x gpus_per_node ranks.
+    """Predict the time of one collective of ``size`` bytes (as nccl-tests counts) for this algorithm and protocol.
 
     Raises InputError for an unknown word, a size or group that cannot be, and for an algorithm that NCCL does not run
     there (NVLS without such switches, a tree that should broadcast).
     """
-    check_known("model", model, MODELS)
-    case = Case(collective, algorithm, protocol, nodes, gpus_per_node, platform)
+    check_known_word("model", model, MODELS)
+    case = TunerQuery(collective, algorithm, protocol, nodes, gpus_per_node, platform)
     estimate = tuner_prediction(case, size)
     return estimate if model == "tuner" else _predict_effective(case, size)
 
 
-def _predict_effective(asked: Case, size: float) -> Prediction:
-    """Predict the time on a stopwatch: the tuner's estimate with the platform's fitted corrections."""
-    case = replace(asked, platform=asked.platform.newest)
+def _predict_effective(asked: TunerQuery, size: float) -> Prediction:
+    """Predict the measurable time: the tuner's estimate with the platform's fitted corrections."""
+    case = replace(asked, platform=asked.platform.with_newest_tables)
     estimate = tuner_prediction(case, size)
-    fitted, graph = case.platform.effective, case.graph
+    fitted, graph = case.platform.effective, case.channel_graph
     rate = fitted.achieved * (_nvls_bandwidth(case) if case.algorithm == "nvls" else estimate.bandwidth)
     if graph.wire and case.nodes > 1 and case.algorithm == "ring" and case.protocol == "Simple":
         rate *= graph.wire / graph.inter
     if case.algorithm == "nvls_tree":  # sum and copies cross the NICs, all but the node's own part: 2 (m - 1) / m S
         rate = min(rate, graph.channels * graph.inter * case.nodes / (2 * (case.nodes - 1)))
-    fill = pipeline_fill_seconds(case, size, rate) + fitted.loop * count_short_loops(case, size)
+    fill = pipeline_fill_seconds(case, size, rate) + fitted.loop * count_extra_loops(case, size)
     issue, start = fitted.launch, fitted.start * count_engaged_channels(case, size) if case.nodes == 1 else 0.0
     return replace(
         estimate, latency=issue + start + estimate.latency, bandwidth=1.0 / (1.0 / rate + fill / size), issue=issue
     )
 
 
-def _nvls_bandwidth(case: Case) -> float:
-    """Return NVLS bandwidth (B/s): the wire rate of eight GPUs, at the bytes per port of fewer GPUs."""
+def _nvls_bandwidth(case: TunerQuery) -> float:
+    """Return the NVLS bandwidth (B/s), derived for few GPUs from the measured wire rate of eight GPUs."""
     if case.nodes > 1 or case.collective != "all_reduce":
-        return bandwidth(case)
+        return tuner_bandwidth(case)
     eight = replace(case, gpus_per_node=min(_NVLS_MEASURED, case.platform.gpus_per_node))
-    return min(bandwidth(case), bandwidth(eight) * (1 + 1 / eight.ranks) / (1 + 1 / case.ranks))
+    return min(tuner_bandwidth(case), tuner_bandwidth(eight) * (1 + 1 / eight.ranks) / (1 + 1 / case.ranks))
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +122,7 @@ class Choice:
         return self.prediction.protocol
 
     @property
-    def why(self) -> str:
+    def reason(self) -> str:
         """Reason for the choice, as one sentence."""
         best, *others = self.candidates
         text = f"{best.algorithm} {best.protocol}: the shortest by NCCL's tuner, {best.seconds * 1e6:.1f} us"
@@ -131,8 +131,8 @@ class Choice:
         next_best = others[0]
         return f"{text}; next {next_best.algorithm} {next_best.protocol}, {next_best.seconds * 1e6:.1f} us"
 
-    def table(self) -> list[dict[str, str | float]]:
-        """Return all candidates for this size, fastest first: algorithm, protocol, seconds, latency, bandwidth."""
+    def candidate_rows(self) -> list[dict[str, str | float]]:
+        """Return all candidates, fastest first: algorithm, protocol, seconds, latency and bandwidth of each."""
         names = ("algorithm", "protocol", "seconds", "latency", "bandwidth")
         return [{name: getattr(one, name) for name in names} for one in self.candidates]
 
@@ -148,30 +148,30 @@ def choose(
     protocols: Collection[Protocol] | None = None,
     model: Model = "effective",
 ) -> Choice:
-    """Choose NCCL's algorithm and protocol for a call of ``size`` bytes: the least tuner time of all enabled ones.
+    """Return NCCL's algorithm and protocol for a call of ``size`` bytes: those with the lowest time by its tuner.
 
     ``algorithms`` and ``protocols`` narrow the choice as NCCL_ALGO and NCCL_PROTO do; naming LL128 enables it also
     where NCCL would not use it otherwise. Equal times go to the first in the order of ``ALGORITHMS``, ``PROTOCOLS``.
 
     Raises InputError for an unknown word, a size or group that cannot be, and if nothing is left to choose from.
     """
-    check_known("model", model, MODELS)
-    check_known("collective", collective, COLLECTIVES)
+    check_known_word("model", model, MODELS)
+    check_known_word("collective", collective, COLLECTIVES)
     check_group(nodes, gpus_per_node, platform)
     check_size(size)
-    cases: list[tuple[Prediction, Case]] = []
+    cases: list[tuple[Prediction, TunerQuery]] = []
     excluded: list[tuple[Algorithm, Protocol, str]] = []
     for algorithm in _narrow_choices("algorithm", algorithms, ALGORITHMS):
         for protocol in _narrow_choices("protocol", protocols, PROTOCOLS):
-            case = Case(collective, algorithm, protocol, nodes, gpus_per_node, platform)
-            why = unavailable(case) or (ll128_unavailable(case) if protocols is None else "")
+            case = TunerQuery(collective, algorithm, protocol, nodes, gpus_per_node, platform)
+            why = explain_unavailable(case) or (explain_ll128_unavailable(case) if protocols is None else "")
             if why:
                 excluded.append((algorithm, protocol, why))
             else:
                 cases.append((tuner_prediction(case, size), case))
     if not cases:
         reasons = "; ".join(dict.fromkeys(f"{algorithm}: {why}" for algorithm, _, why in excluded))
-        raise InputError(f"nothing is left for NCCL to run {collective} with on {platform.name}: {reasons}")
+        raise InputError(f"NCCL has no enabled algorithm for {collective} on {platform.name}; enable one: {reasons}")
     cases.sort(key=lambda pair: pair[0].seconds)
     best, case = cases[0]
     return Choice(
@@ -185,7 +185,7 @@ def _narrow_choices(what: str, wanted: Collection[Word] | None, known: tuple[Wor
     if wanted is None:
         return known
     for word in wanted:
-        check_known(what, word, known)
+        check_known_word(what, word, known)
     if not wanted:
-        raise InputError(f"no {what} is named; leave the list out for all of them: {', '.join(known)}")
+        raise InputError(f"the list of {what}s is empty; name at least one, or omit the list: {', '.join(known)}")
     return tuple(word for word in known if word in wanted)

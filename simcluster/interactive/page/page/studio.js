@@ -295,7 +295,7 @@ class Studio {
       return found;
     };
     const select = part("base");
-    select.replaceChildren(new Option("choose one", ""), group("of this folder", files), group("that ship", first.shipped));
+    select.replaceChildren(new Option("choose one", ""), group("in this folder", files), group("built-in", first.shipped));
     if (this.live) select.value = this.live.base;
     part("choices").replaceChildren(...[...files, ...first.shipped].map((name) => {
       const item = document.createElement("li");

@@ -266,7 +266,7 @@ class Controls {
     const bus = timeline.what.bus ? timeline.number("bus", span) : 0;
     if (group) found.push(["group", group]);
     if (peer >= 0) found.push([timeline.word("kind", span) === "send" ? "to" : "from", `rank ${peer}`]);
-    if (timeline.what.way && timeline.word("way", span)) found.push(["done as", timeline.word("way", span)]);
+    if (timeline.what.way && timeline.word("way", span)) found.push(["algorithm", timeline.word("way", span)]);
     if (size > 0) {
       found.push(["size", formatBytes(size)]);
       if (length > 0) found.push([bus ? "size / time" : "rate", `${formatBytes(size / length)}/s`]);

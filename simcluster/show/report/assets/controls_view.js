@@ -12,8 +12,8 @@ Object.assign(Controls.prototype, {
     ranks.addEventListener("change", () => this.chooseRanks(ranks.value));
     const order = this.part("order");
     if (gantt.runs.length > 1) {
-      order.add(new Option("rank beside rank", "beside"));
-      order.add(new Option("one below the other", "below"));
+      order.add(new Option("grouped by rank", "beside"));
+      order.add(new Option("grouped by run", "below"));
       gantt.runs.forEach((run, number) => order.add(new Option(`only ${run.name}`, String(number))));
       order.parentElement.hidden = false;
       this.root.classList.add("several");

@@ -109,7 +109,7 @@ class Moving {
     link.type = "button";
     link.textContent = this.told.states[nearest].name;
     link.addEventListener("click", () => { this.choose(nearest); this.show(); this.inputs[0][0].focus(); });
-    note.replaceChildren(`${this.told.states[at].name} cannot be. ${why}. The nearest that can: `, link);
+    note.replaceChildren(`${this.told.states[at].name} is invalid: ${why}. Nearest valid variant: `, link);
   }
 
   // What is pinned, and how far the others are from it.
@@ -129,7 +129,7 @@ class Moving {
     name.className = "unseen"; // the controls show it to those who see
     name.textContent = `${state.name}: `;
     const differs = at === this.pinned ? "" : ` (${part(state)} against A)`;
-    $("#now").replaceChildren(name, `${state.step} a step${differs}; ${state.told}`);
+    $("#now").replaceChildren(name, `${state.step} per step${differs}; ${state.told}`);
   }
 
   pin(at) {

@@ -1,1 +1,0 @@
-"""HTML reports with controls that switch between simulated variants of a scenario."""

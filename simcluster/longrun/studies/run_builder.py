@@ -1,0 +1,248 @@
+"""Builder of a long run's numerical description from a scenario's ``run:`` section."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+
+import numpy as np
+
+from simcluster.base.errors import InputError
+from simcluster.longrun.checkpoint_pattern import MEMORY, STORAGE, CheckpointPattern, SnapshotCost
+from simcluster.longrun.defaults import DETECTION, build_spare_nodes, ineffective_key_notes, restart_phases
+from simcluster.longrun.failure_catalogue import resolve_failure_causes
+from simcluster.longrun.long_run import DefectiveBatch, FailureMode, LongRun, Maintenance, RestartPhase
+from simcluster.longrun.part_lifetimes import PartLifetimes
+from simcluster.longrun.scaling.request import tokens_to_loss
+from simcluster.longrun.studies.cluster_states import ClusterStateSimulator, DevicesByClass
+from simcluster.longrun.studies.run_closed_forms import CheckpointCosts, parse_interval
+from simcluster.scenario.checkpoint_plan import CheckpointCost, describe_host_memory
+from simcluster.scenario.job_conversion import unpadded_tokens_per_step
+from simcluster.scenario.run_failures import DefectiveNodesSpec, FailureSpec, WeibullLifetimes
+from simcluster.scenario.run_section import RestartPhaseSpec, RunSpec
+from simcluster.scenario.run_times import DurationSpec, FixedTime, WeibullTime
+from simcluster.scenario.scenario import Scenario
+from simcluster.studies.whatif.mitigations import remove_nodes
+
+
+def require_run_section(scenario: Scenario) -> RunSpec:
+    """Return the scenario's ``run:`` section; raise InputError if the section is missing."""
+    if scenario.run is None:
+        raise InputError(
+            f"{scenario.name}: has no run: section (length of training, failures); "
+            "add one, as in --run.days '54 d' --run.failures llama3 --run.checkpoint.to '100 GB/s', or in Python "
+            "with_({'run.days': '54 d', 'run.failures': 'llama3', 'run.checkpoint.to': '100 GB/s'})"
+        )
+    return scenario.run
+
+
+LEAST = 2
+"""Least number of runs for a confidence interval."""
+
+
+def resolve_run_count(scenario: Scenario, played: int | None, least: int = 1) -> int:
+    """Return the number of runs to simulate: the requested number, or the scenario's; InputError if too few."""
+    count = require_run_section(scenario).played if played is None else played
+    if isinstance(count, bool) or not isinstance(count, int) or count < least:
+        why = "" if least == 1 else " (fewer give no confidence interval; 100 or more are better)"
+        raise InputError(f"played: {count!r} must be a whole number of at least {least}{why}")
+    return count
+
+
+def build_long_run(scenario: Scenario, states: ClusterStateSimulator) -> LongRun:
+    """Build a scenario's long run from simulated cluster states; collect notes in ``states.notes``."""
+    section, gpus = require_run_section(scenario), scenario.gpus
+    planned = section.maintenance
+    if section.stages:
+        raise InputError(f"{scenario.name}: this command does not support run.stages; add --set run.stages=null")
+    states.reset_for_next_run()
+    causes = tuple(_build_failure_modes(scenario, section, states, resolve_failure_causes(section.failures)))
+    weight, goal = _UNSAVED, goal_steps(scenario, section)
+    if (
+        section.checkpoint.every != "auto"
+        or section.maintenance is not None
+        or any(cause.effect != "slow" or section.straggler != "leave" for cause in causes)
+    ):
+        weight = _find_checkpoint_cost(section, states)
+    pattern = _build_checkpoint_pattern(section, states, weight, causes, goal)
+    hosts = len(set(scenario.cluster.built.host_of[:gpus]))
+    short, running = _simulate_shrunk_paces(section, states, states.healthy_step_time)
+    run = LongRun(
+        pattern=pattern,
+        causes=causes,
+        machines=hosts,
+        gpus=gpus,
+        goal=goal,
+        until=section.days if section.days is not None else math.inf,
+        restart=tuple(_build_restart_phase(part, weight, gpus) for part in restart_phases(section)),
+        spares=build_spare_nodes(section.spares, hosts, causes),
+        shrunk_paces=short,
+        shrunk_shares=running,
+        straggler=section.straggler,
+        notice_time=section.noticed.for_gpu_count(gpus),
+        misdiagnosis_share=section.wrong_diagnosis,
+        timeout=section.timeout,
+        maintenance=Maintenance(planned.every, planned.lasts) if planned else None,
+    )
+    states.notes += ineffective_key_notes(section, run)
+    return run
+
+
+def goal_steps(scenario: Scenario, section: RunSpec) -> float:
+    """Return the number of steps after which the run ends; infinity if the run ends by time alone."""
+    if section.steps is not None:
+        return section.steps
+    tokens = section.tokens
+    if tokens is None and section.loss is not None:
+        tokens = tokens_to_loss(scenario, section.loss, section.law)
+    return math.inf if tokens is None else math.ceil(tokens / unpadded_tokens_per_step(scenario))
+
+
+def _build_restart_phase(part: RestartPhaseSpec, weight: CheckpointCost, gpus: int) -> RestartPhase:
+    if part.takes == "auto":
+        memory, storage = (FixedTime(seconds=f"{each!r} s") for each in (weight.load_memory, weight.load_storage))
+        return RestartPhase(part.part, memory, storage, part.exposed)
+    law: DurationSpec = part.takes.for_gpu_count(gpus)
+    return RestartPhase(part.part, law, law, part.exposed)
+
+
+def _simulate_shrunk_paces(
+    section: RunSpec, states: ClusterStateSimulator, step: float
+) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Return, for 1, 2, ... missing nodes, the job's step time factor and the share of its GPUs that run.
+
+    A pace is seconds for the samples of a whole step, over a whole job's. At most ``shrink_to`` replicas may be
+    missing; the nodes of a replica that has left replace those that fail next.
+    """
+    if section.short == "wait" or section.spares.unlimited:
+        return (), ()
+    most = min(section.shrink_to, states.scenario.dp - 1)
+    if not most:
+        raise InputError("run.short: shrink needs two or more replicas, but the job has one (dp 1); use 'wait'")
+    paces: list[float] = []
+    running: list[float] = []
+    while (job := remove_nodes(states.scenario, len(paces) + 1)) is not None:
+        if paces and states.scenario.dp - job.scenario.dp > most:
+            break
+        seconds, share = states.step_time_with_missing_nodes(len(paces) + 1)
+        paces.append(seconds / share / step)
+        running.append(job.scenario.gpus / states.scenario.gpus)
+    return tuple(paces), tuple(running)
+
+
+def _build_failure_modes(
+    scenario: Scenario, section: RunSpec, states: ClusterStateSimulator, specs: Iterable[FailureSpec]
+) -> Iterator[FailureMode]:
+    for spec in specs:
+        devices = states.devices.devices_of_kind(spec.of, spec.machines)
+        if devices.count:
+            yield _build_failure_mode(spec, devices, section, scenario, states)
+        else:
+            states.notes.append(f"{spec.name} does not occur: the job's nodes have no {spec.of}")
+
+
+def build_rollback_causes(
+    scenario: Scenario, section: RunSpec, states: ClusterStateSimulator
+) -> tuple[FailureMode, ...]:
+    """Return the failure causes that undo training back to a checkpoint, without simulating cluster states."""
+    specs = [spec for spec in resolve_failure_causes(section.failures) if spec.effect in ("stop", "silent")]
+    return tuple(_build_failure_modes(scenario, section, states, specs))
+
+
+def _build_failure_mode(
+    spec: FailureSpec, devices: DevicesByClass, section: RunSpec, scenario: Scenario, states: ClusterStateSimulator
+) -> FailureMode:
+    rate = spec.job_failure_rate(devices.count, devices.machines, scenario.gpus) * section.failures.times
+    lives = None
+    if isinstance(spec.law, WeibullLifetimes):
+        law = WeibullTime(kind="weibull", mean=f"{(devices.count / rate)!r} s", shape=spec.law.shape)
+        lives = PartLifetimes(devices.count, law, spec.law.youngest, spec.law.oldest)
+    bad = None if spec.bad is None else build_defective_batch(spec.bad, devices.machines)
+    shares, paces = _simulate_slow_device_paces(spec, devices, states)
+    return FailureMode(
+        name=spec.name,
+        effect=spec.effect,
+        rate=rate,
+        devices=devices.count,
+        part_lifetimes=lives,
+        defective_batch=bad,
+        detect=(spec.detect or section.detection or DETECTION).for_gpu_count(scenario.gpus),
+        repair=spec.repair and spec.repair.for_gpu_count(scenario.gpus),
+        machines=spec.machines,
+        survives=STORAGE if spec.survives == "storage" or section.checkpoint.memory is None else MEMORY,
+        lasts=(spec.lasts or FixedTime(seconds="0 s")).for_gpu_count(scenario.gpus),
+        shares=shares,
+        paces=paces,
+        device_class=devices.device_class,
+        label=devices.device_label,
+    )
+
+
+def build_defective_batch(batch: DefectiveNodesSpec, machines: int) -> DefectiveBatch:
+    """Return the batch of defective nodes that a scenario specifies, among ``machines`` nodes."""
+    window = math.inf if batch.within is None else batch.within
+    count = round(batch.share * machines)
+    return DefectiveBatch(count, batch.times, batch.cured, batch.retire, window, batch.rule, batch.replaced)
+
+
+def _simulate_slow_device_paces(
+    spec: FailureSpec, devices: DevicesByClass, states: ClusterStateSimulator
+) -> tuple[tuple[float, ...], np.ndarray | None]:
+    """Return each slowdown level's probability, and simulated step time factors by level and device class."""
+    if spec.effect != "slow":
+        return (1.0,), None
+    levels, known = spec.by or spec.left, devices.representatives
+    weights = np.array(spec.shares or [1.0] * len(levels))
+    rows = [
+        [max(1.0, states.step_time_with_slow_device(device, level) / states.healthy_step_time) for device in known]
+        for level in levels
+    ]
+    if len(known) < devices.count:
+        named = ", ".join(device.name for device in known)
+        states.notes.append(f"{spec.name}: simulated on {named}, which represent {devices.count:,} devices")
+    return tuple((weights / weights.sum()).tolist()), np.array(rows)
+
+
+# --- checkpoints ------------------------------------------------------------------------------------------------------
+
+_UNSAVED = CheckpointCost(0.0, 0.0, 0.0, 0.0, 0.0, 0.0, load_memory=0.0, load_storage=0.0)
+"""Checkpoint cost of a run that writes none."""
+
+
+def _find_checkpoint_cost(section: RunSpec, states: ClusterStateSimulator) -> CheckpointCost:
+    spec = section.checkpoint
+    weight = states.checkpoint_cost(spec)
+    states.notes += weight.notes
+    told, _ = describe_host_memory(states.scenario, states.result.host_memory, spec)
+    states.notes += [told] if told else []
+    if spec.slowed is not None:
+        return weight
+    slowed = memory_slowed = 0.0
+    if spec.mode == "snapshot" and weight.write:
+        healthy = states.healthy_step_time
+        slowed = 1 - healthy / max(healthy, states.step_time_during_write("write", dict(weight.shares)))
+    if spec.memory is not None and weight.memory_write:
+        copying = states.step_time_during_write("copies to peers", dict(weight.memory_shares))
+        memory_slowed = 1 - states.healthy_step_time / max(states.healthy_step_time, copying)
+    return replace(weight, slowed=slowed, memory_slowed=memory_slowed)
+
+
+def _build_checkpoint_pattern(
+    section: RunSpec, states: ClusterStateSimulator, cost: CheckpointCost, causes: tuple[FailureMode, ...], goal: float
+) -> CheckpointPattern:
+    spec = section.checkpoint
+    storage = SnapshotCost(cost.stall, cost.write, cost.slowed)
+    memory = None if spec.memory is None else SnapshotCost(cost.memory_stall, cost.memory_write, cost.memory_slowed)
+    cycles = 1 if spec.memory is None else spec.memory.storage_every
+    validation = states.validation_seconds_per_step(section.validation) if section.validation else 0.0
+    step = states.healthy_step_time
+    if cost is _UNSAVED:
+        whole = goal if math.isfinite(goal) else (section.days or 0.0) / step + 1
+        return CheckpointPattern(step, math.ceil(whole), SnapshotCost(0.0), keep=0, validation=validation)
+    found = parse_interval(spec.every, step + validation, CheckpointCosts(storage, memory, spec.verify, cycles), causes)
+    states.notes += found.notes
+    if spec.every.strip() == "auto" and any(cause.defective_batch is not None for cause in causes):
+        states.notes.append("the automatic checkpoint interval does not account for defective batches")
+    cycles = found.snapshots_per_stored
+    return CheckpointPattern(step, found.steps, storage, memory, cycles, spec.verify, spec.keep, validation)

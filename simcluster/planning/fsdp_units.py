@@ -1,0 +1,205 @@
+"""FSDP units (groups of layers that ZeRO 3 gathers together), and the uses of each unit in a step.
+
+A unit is some layers, the embedding, or the LM head. Every F and B (or I) of a microbatch uses its units one after the
+other. After a use its unit is freed, but where backward follows forward the last ones stay, as they come next. Tied
+embeddings on one stage: embedding and LM head (with the final norm) are one unit, the root, there from its first to its
+last use in a step. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from simcluster.model.layers import (
+    embedding_parameters_per_tp_rank,
+    layer_matrices_per_tp_rank,
+    lm_head_parameters_per_tp_rank,
+)
+from simcluster.planning.job import Job
+from simcluster.planning.owned_parameters import OwnedParameters, parameters_of_layers
+from simcluster.planning.pass_segments import PassLayers
+from simcluster.planning.replicas import split_into_grad_buckets
+from simcluster.schedules import Action
+
+
+@dataclass(frozen=True, slots=True)
+class FsdpUnitPart:
+    """Consecutive layers of a chunk in the same FSDP unit, and the number of that unit."""
+
+    work: PassLayers
+    unit: int
+
+
+@dataclass(frozen=True, slots=True)
+class FsdpUnits:
+    """FSDP units of a stage: parameters per rank in each unit, and the units of each chunk.
+
+    ``chunks`` are the stretches of each chunk, ``root`` is the root unit's number or -1. ``sizes`` are the parameters
+    of each that come and go: all but experts that no other rank has; ``matrices`` what is gathered of the common ones
+    in separate calls.
+    """
+
+    held: tuple[OwnedParameters, ...]
+    sizes: tuple[float, ...]
+    chunks: tuple[tuple[FsdpUnitPart, ...], ...]
+    root: int
+    matrices: tuple[tuple[float, ...], ...]
+
+    @property
+    def total(self) -> OwnedParameters:
+        """Number of parameters of all FSDP units on a rank."""
+        return sum(self.held, OwnedParameters())
+
+
+@dataclass(frozen=True, slots=True)
+class FsdpUnitUse:
+    """Use of an FSDP unit in a pass: whether the unit is gathered before the pass and freed after the pass."""
+
+    unit: int
+    gathered: bool
+    freed: bool
+    backward: bool = False
+
+
+def find_fsdp_units(job: Job, stage: int) -> FsdpUnits:
+    """Return the FSDP units of a stage."""
+    model, tp, most = job.model, job.plan.tp, job.data_parallel.fsdp.unit_layers
+    wholes = [job.pass_over_chunk(stage, chunk) for chunk in range(job.schedule.num_chunks)]
+    tied = (
+        model.tied_embeddings
+        and any(whole.embedding for whole in wholes)
+        and any(whole.lm_head for whole in wholes)
+    )  # fmt: skip
+    held: list[OwnedParameters] = []
+    if tied:
+        held.append(OwnedParameters(embedding_parameters_per_tp_rank(model, tp) + model.norm_parameters))
+    chunks = []
+    for whole in wholes:
+        stretches: list[FsdpUnitPart] = []
+
+        def add(work: PassLayers, own: OwnedParameters, found: list[FsdpUnitPart] = stretches) -> None:
+            found.append(FsdpUnitPart(work, len(held)))
+            held.append(own)
+
+        if whole.embedding and tied:
+            stretches.append(FsdpUnitPart(PassLayers((), embedding=True), 0))
+        elif whole.embedding:
+            add(PassLayers((), embedding=True), OwnedParameters(embedding_parameters_per_tp_rank(model, tp)))
+        for begin in range(0, len(whole.layers), most):
+            layers = whole.layers[begin : begin + most]
+            add(PassLayers(layers), parameters_of_layers(model, job.plan, layers))
+        if whole.lm_head and tied:
+            stretches.append(FsdpUnitPart(PassLayers((), lm_head=True), 0))
+        elif whole.lm_head:
+            add(
+                PassLayers((), lm_head=True),
+                OwnedParameters(lm_head_parameters_per_tp_rank(model, tp) + model.norm_parameters),
+            )
+        if not stretches:  # a slice without layers
+            add(PassLayers(()), OwnedParameters())
+        chunks.append(tuple(stretches))
+    shared = job.plan.expert_replicas > 1
+    sizes = tuple(own.total if shared else own.common for own in held)
+    matrices = _parameters_per_gather(job, held, chunks)
+    return FsdpUnits(tuple(held), sizes, tuple(chunks), 0 if tied else -1, matrices)
+
+
+def _parameters_per_gather(
+    job: Job, held: Sequence[OwnedParameters], chunks: Sequence[Sequence[FsdpUnitPart]]
+) -> tuple[tuple[float, ...], ...]:
+    """Return, for each unit, the number of parameters per gather: one gather per unit, or one per matrix.
+
+    Norms and biases are then whole on every rank, too small to be sharded; the sum of their gradients, a thousandth of
+    all, is neglected.
+    """
+    found: list[tuple[float, ...]] = [(own.common,) for own in held]
+    if job.data_parallel.fsdp.gather_by_matrix:
+        for stretch in (stretch for chunk in chunks for stretch in chunk if stretch.work.layers):
+            each = layer_matrices_per_tp_rank(job.model, job.plan.tp)
+            found[stretch.unit] = tuple(map(float, each)) * len(stretch.work.layers)
+    return tuple(found)
+
+
+def action_unit_parts(units: FsdpUnits, action: Action) -> tuple[FsdpUnitPart, ...]:
+    """Return the parts of an action (one pass over a chunk), one part per FSDP unit, in execution order."""
+    forward = units.chunks[action.chunk]
+    if action.kind == "F":
+        return forward
+    if action.kind == "I" and len(forward) > 1 and forward[0].work.embedding:  # nothing of it is in I (segments)
+        forward = (replace(forward[1], work=replace(forward[1].work, embedding=True)), *forward[2:])
+    return tuple(reversed(forward))
+
+
+def list_unit_uses(job: Job, stage: int, units: FsdpUnits) -> list[FsdpUnitUse]:
+    """Return every use of an FSDP unit in one step of a stage, in execution order."""
+    row = [action for action in job.schedule.rows[stage] if action.kind != "W"]
+    window, reshard = count_unsharded_units(job), job.data_parallel.fsdp.reshard_after_forward
+    found: list[FsdpUnitUse] = []
+    there = [False] * len(units.sizes)
+    for action, following in zip(row, [*row[1:], None], strict=True):
+        turn = following is not None and following.kind != "F" and following.chunk == action.chunk
+        order = action_unit_parts(units, action)
+        for index, stretch in enumerate(order):
+            stays = action.kind == "F" and (not reshard or (turn and index >= len(order) - window))
+            stays = stays or stretch.unit == units.root
+            absent = not there[stretch.unit] and units.sizes[stretch.unit] > 0
+            found.append(FsdpUnitUse(stretch.unit, absent, not stays, action.kind != "F"))
+            there[stretch.unit] = stays
+    for last in {use.unit: index for index, use in enumerate(found)}.values():
+        found[last] = replace(found[last], freed=True)
+    return found
+
+
+def count_unsharded_units(job: Job) -> int:
+    """Return the largest number of FSDP units that are unsharded (gathered) at once."""
+    data = job.data_parallel
+    return (data.fsdp.prefetch if data.overlap_gather else 0) + 1
+
+
+def peak_unsharded_bytes(job: Job, stage: int) -> float:
+    """Return the peak bytes of temporarily unsharded parameters and gradients on a rank under ZeRO 2 or 3.
+
+    Under ZeRO 3 parameters in use or prefetched: of ``prefetch + 1`` consecutive uses, or of all units, if they stay
+    after forward. Gradients that are made and, where reductions overlap with the backward, those on their way; all of
+    the stage, where they are summed up unsharded over microbatches. Reached where communication keeps up.
+    """
+    data, ranks = job.data_parallel, job.plan.shard_size
+    if ranks == 1:
+        return 0.0
+    row = job.schedule.rows[stage]
+    makers = [action for action in row if action.kind in ("B", "W")]
+    root, units = 0.0, None
+    if data.zero == 2:
+        buckets = {chunk: [held.total for _, held in cut] for chunk, cut in split_into_grad_buckets(job, stage).items()}
+        total = sum(map(sum, buckets.values()))
+        made = [
+            size
+            for action in makers
+            for size in (buckets[action.chunk] if data.overlap_reduce else [sum(buckets[action.chunk])])
+        ]
+    else:
+        units = find_fsdp_units(job, stage)
+        total = sum(units.sizes)
+        stretches = [stretch for action in makers for stretch in action_unit_parts(units, action)]
+        made = [units.sizes[stretch.unit] for stretch in stretches if stretch.unit != units.root]
+        root = units.sizes[units.root] if units.root >= 0 else 0.0
+    together = 2 if data.overlap_reduce else 1
+    if job.schedule.num_microbatches > 1 and not data.fsdp.reduce_every_microbatch:
+        gradients = total
+    else:
+        gradients = max((sum(made[at : at + together]) for at in range(len(made))), default=0.0)
+        gradients += root * min(together, job.schedule.num_microbatches)
+    return gradients * data.gradient_bytes + (_peak_parameter_bytes(job, stage, units) if units else 0.0)
+
+
+def _peak_parameter_bytes(job: Job, stage: int, units: FsdpUnits) -> float:
+    uses, window = list_unit_uses(job, stage, units), count_unsharded_units(job)
+    peak = held = 0.0
+    for index, use in enumerate(uses):
+        held += units.sizes[use.unit] if use.gathered else 0.0
+        peak = max(peak, held)
+        past = index - window + 1  # its use is over before the next gather begins
+        if past >= 0 and uses[past].freed:
+            held -= units.sizes[uses[past].unit]
+    return peak * job.data_parallel.parameter_bytes

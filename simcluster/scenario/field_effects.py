@@ -1,0 +1,343 @@
+"""Conditions under which scenario fields have an effect, and detection of fields set without effect.
+
+A field whose feature is disabled by another choice is rejected; one without effect because of a degree, a precision or
+a varied value is noted. Pure functions of a scenario.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from typing import TYPE_CHECKING, Any
+
+from simcluster.documents.diagnostics import KeyProblem, RuleError, quote_value
+from simcluster.model.kernel_choices import CONTEXT_METHODS
+from simcluster.planning.expert_dispatch import ExpertDispatch
+from simcluster.scenario.schedule_plan import plan_of, schedule_of
+from simcluster.scenario.sections import Collectives, Fsdp, HostOffload
+from simcluster.scenario.training_section import MuonSpec
+
+if TYPE_CHECKING:
+    from simcluster.documents.base_spec import Spec
+    from simcluster.faults import FaultSpec
+    from simcluster.scenario.scenario_fields import ScenarioFields
+
+Test = Callable[["ScenarioFields"], object]
+
+
+@dataclass(frozen=True)
+class EffectCondition:
+    """Condition that a scenario must meet for certain fields to have an effect.
+
+    ``depends_on`` are the fields that it depends on. ``explanation`` is of a missing effect; by default their values.
+    With a ``remedy`` the field is rejected, and ``purpose`` says what it is for. Without one it is noted. ``values``
+    limits the condition to these values.
+    """
+
+    fields: tuple[str, ...]
+    is_met: Test
+    depends_on: tuple[str, ...]
+    explanation: str = ""
+    purpose: str = ""
+    remedy: str = ""
+    values: tuple[object, ...] = ()
+
+    def describe_reason(self, scenario: ScenarioFields) -> str:
+        """Return why these fields have no effect in the scenario."""
+        values = (f"{path} is {_format_value(_field_value(scenario, path))}" for path in self.depends_on)
+        return self.explanation or " and ".join(values)
+
+
+@dataclass(frozen=True)
+class IdleField:
+    """A scenario field that is set but has no effect, and the unmet condition that would give it one."""
+
+    path: str
+    condition: EffectCondition
+    reason: str
+
+    @property
+    def key_problem(self) -> KeyProblem:
+        """Key path of the field without effect, and an error message with the remedy."""
+        what = f"{self.condition.purpose}, but {self.reason}"
+        return tuple(self.path.split(".")), f"{what}; {self.condition.remedy}, or remove {self.path.split('.')[-1]}"
+
+
+def _format_value(value: object) -> str:
+    return value if isinstance(value, str) else quote_value(value)
+
+
+def _section_fields(section: str, spec: type[Spec], *but: str) -> tuple[str, ...]:
+    return tuple(f"{section}.{name}" for name in spec.model_fields if name not in but)
+
+
+def _split_words(text: str) -> tuple[str, ...]:
+    return tuple(text.split())
+
+
+# --- what conditions ask --------------------------------------------------------------------------------------------
+
+
+def _has_replicas(scenario: ScenarioFields) -> bool:
+    plan = plan_of(scenario, schedule_of(scenario))
+    return plan.replicas > 1 or plan.expert_replicas > 1 or bool(plan.copies)
+
+
+def _has_several_slices(scenario: ScenarioFields) -> bool:
+    return len(schedule_of(scenario).routes[0]) > 1
+
+
+def _schedule_has_effect(scenario: ScenarioFields) -> bool:
+    if scenario.parallel.pp > 1:
+        return True
+    plain = scenario.pipeline.model_copy(update={"schedule": "1f1b"})
+    return schedule_of(scenario).rows != schedule_of(scenario.model_copy(update={"pipeline": plain})).rows
+
+
+def _has_custom_axis_order(scenario: ScenarioFields) -> bool:
+    parallel = scenario.parallel
+    given, usual = (
+        [axis for axis in order if getattr(parallel, axis) > 1]
+        for order in (parallel.order, type(parallel).model_fields["order"].default)
+    )
+    return given != usual
+
+
+def _has_random_draws(scenario: ScenarioFields) -> bool:
+    data = scenario.data
+    drawn = data is not None and (data.documents is not None or (data.loader is not None and data.loader.is_random))
+    return drawn or scenario.run is not None or any(fault.is_random for fault in scenario.faults)
+
+
+def _has_traffic(scenario: ScenarioFields) -> bool:
+    return scenario.gpus > 1 or scenario.memory.offload != HostOffload() or scenario.checkpoint is not None
+
+
+def _recomputes_attention_core(scenario: ScenarioFields) -> bool:
+    training, software = scenario.training, scenario.software
+    only_core = training.recompute == "selective" and training.recompute_modules == ("core_attn",)
+    spared = software is not None and software.selective == "unfused-core" and training.attention == "fused"
+    return not (only_core and spared)
+
+
+def _has_overlap(scenario: ScenarioFields) -> bool:
+    parallel, overlap, outer = scenario.parallel, scenario.overlap, scenario.training.outer
+    in_layers = (
+        (parallel.tp > 1 and (parallel.sequence_parallel or overlap.tensor or overlap.tensor_pieces > 1))
+        or (parallel.cp > 1 and _overlaps_cp_traffic(scenario))
+        or (parallel.ep > 1 and overlap.experts)
+        or (overlap.pairs and max(parallel.tp, parallel.cp, parallel.ep) > 1)
+    )
+    of_parameters = overlap.grad_reduce or overlap.param_gather or parallel.zero == 3
+    return in_layers or parallel.pp > 1 or bool(outer and outer.beside) or (of_parameters and _has_replicas(scenario))
+
+
+def _overlaps_cp_traffic(scenario: ScenarioFields) -> bool:
+    parallel, model, software = scenario.parallel, scenario.model, scenario.software
+    tp, method = parallel.tp, CONTEXT_METHODS[parallel.cp_comm]
+    if method.head_trading_ranks(model.heads // tp, max(model.kv_heads // tp, 1), parallel.cp) == parallel.cp:
+        return False  # whole sequences of fewer heads
+    if software is not None and software.ring == "torch":
+        return software.kernels != "compiled"
+    return method.keys == "ring"
+
+
+_DISPATCH = "parallel.expert_dispatch"
+_SHARDED = (
+    "overlap.grad_reduce",
+    "overlap.param_gather",
+    "overlap.bucket_size",
+    "parallel.zero",
+    *_section_fields("fsdp", Fsdp),
+)
+
+CONDITIONS: tuple[EffectCondition, ...] = (
+    # features that are absent by another choice
+    EffectCondition(
+        (*_split_words("parallel.ep parallel.etp overlap.experts"), *_section_fields(_DISPATCH, ExpertDispatch)),
+        lambda s: s.model.moe, ("model.moe",), "the model is dense",
+        "applies only to experts (model.moe)", "set model.moe",
+    ),
+    EffectCondition(
+        ("training.recompute_modules",), lambda s: s.training.recompute == "selective", ("training.recompute",),
+        purpose="applies only to selective recomputation", remedy="set recompute to selective",
+    ),
+    EffectCondition(
+        _split_words("training.recompute_every"), lambda s: s.training.recompute != "none", ("training.recompute",),
+        purpose="applies only to recomputation", remedy="set recompute to selective or full",
+    ),
+    EffectCondition(
+        _split_words("memory.offload.ahead memory.offload.modules"),
+        lambda s: s.memory.offload.activations, ("memory.offload.activations",),
+        purpose="applies only to offloaded activations", remedy="set activations above 0",
+    ),
+    EffectCondition(
+        ("memory.offload.bucket",), lambda s: s.memory.offload.optimizer != "none", ("memory.offload.optimizer",),
+        purpose="applies only to an offloaded optimizer", remedy="set optimizer to stream or host",
+    ),
+    EffectCondition(
+        _split_words("memory.offload.buffers"), lambda s: s.memory.offload.optimizer == "stream",
+        ("memory.offload.optimizer",), purpose="applies only to a streamed optimizer", remedy="set optimizer to stream",
+    ),
+    EffectCondition(
+        _split_words("memory.offload.host_update"), lambda s: s.memory.offload.optimizer == "host",
+        ("memory.offload.optimizer",), purpose="applies only to updates on the host", remedy="set optimizer to host",
+    ),
+    EffectCondition(
+        _section_fields("training.muon", MuonSpec), lambda s: s.training.optimizer == "muon", ("training.optimizer",),
+        purpose="applies only to Muon", remedy="set optimizer to muon",
+    ),
+    EffectCondition(
+        _section_fields("fsdp", Fsdp, "sync_every_microbatch"), lambda s: s.parallel.zero == 3, ("parallel.zero",),
+        purpose="applies only to FSDP (ZeRO 3)", remedy="set zero to 3",
+    ),
+    EffectCondition(
+        _split_words("fsdp.sync_every_microbatch"), lambda s: s.parallel.zero > 1, ("parallel.zero",),
+        purpose="applies only to sharded gradients (ZeRO 2 or 3)", remedy="set zero to 2 or 3",
+    ),
+    EffectCondition(
+        _split_words("overlap.param_gather"), lambda s: s.parallel.zero, ("parallel.zero",),
+        purpose="applies only under ZeRO 1 to 3", remedy="set zero to 1",
+    ),
+    # degrees
+    EffectCondition(
+        _split_words("pipeline.p2p pipeline.scatter_gather overlap.pipeline"),
+        lambda s: s.parallel.pp > 1, ("parallel.pp",),
+    ),
+    EffectCondition(_split_words("pipeline.schedule"), _schedule_has_effect, ("parallel.pp",)),
+    EffectCondition(_split_words("pipeline.layers_per_stage"), _has_several_slices, ("parallel.pp",)),
+    EffectCondition(
+        _split_words("pipeline.scatter_gather overlap.tensor overlap.tensor_pieces training.muon.tp_mode"),
+        lambda s: s.parallel.tp > 1, ("parallel.tp",),
+    ),
+    EffectCondition(_split_words("memory.logits"), lambda s: s.parallel.tp > 1, ("parallel.tp",), values=("gathered",)),
+    EffectCondition(_split_words("parallel.cp_comm parallel.cp_shares"), lambda s: s.parallel.cp > 1, ("parallel.cp",)),
+    EffectCondition(
+        ("overlap.experts", *_section_fields(_DISPATCH, ExpertDispatch, "kind")),
+        lambda s: s.parallel.ep > 1, ("parallel.ep",),
+    ),
+    EffectCondition(
+        (f"{_DISPATCH}.kind",), lambda s: s.parallel.ep > 1, ("parallel.ep",), values=("allgather", "deepep"),
+    ),
+    EffectCondition(_SHARDED, _has_replicas, ("parallel.dp", "parallel.cp")),
+    EffectCondition(_split_words("training.muon.distribute"), _has_replicas, ("parallel.dp", "parallel.cp")),
+    EffectCondition(
+        (
+            *_section_fields("collectives", Collectives), *_split_words("overlap.interference"),
+            *(f"cluster.scale.{name}" for name in ("nvlink", "network", "pcie", "between_machines", "latency")),
+        ),
+        _has_traffic, ("gpus",),
+    ),
+    EffectCondition(_split_words("memory.communication_buffers"), lambda s: s.gpus > 1, ("gpus",), values=("auto",)),
+    EffectCondition(("parallel.order",), _has_custom_axis_order, (), "the axes that it reorders have size 1"),
+    # other values of the scenario
+    EffectCondition(
+        _split_words("model.position"), lambda s: not s.model.mla, ("model.mla",), "model.mla always has a rotary part",
+        values=("none",),
+    ),
+    EffectCondition(_split_words("training.muon.distribute"), lambda s: s.parallel.zero, ("parallel.zero",)),
+    EffectCondition(
+        ("pipeline.scatter_gather",), lambda s: not s.parallel.sequence_parallel, ("parallel.sequence_parallel",),
+    ),
+    EffectCondition(_split_words("overlap.pipeline"), lambda s: s.pipeline.p2p == "async", ("pipeline.p2p",)),
+    EffectCondition(_split_words("overlap.bucket_size"), lambda s: s.overlap.grad_reduce, ("overlap.grad_reduce",)),
+    EffectCondition(_split_words("overlap.bucket_size"), lambda s: s.parallel.zero != 3, ("parallel.zero",)),
+    EffectCondition(
+        ("overlap.interference",), lambda s: s.collectives.detail != "steps", ("collectives.detail",), values=("none",),
+    ),
+    EffectCondition(_split_words("overlap.interference"), _has_overlap, (), "no communication overlaps with compute"),
+    EffectCondition(
+        _split_words("training.recompute training.recompute_every"), _recomputes_attention_core, (),
+        "the software does not recompute a fused attention",
+    ),
+    EffectCondition(("model.clamped_activation",), lambda s: s.model.moe, ("model.moe",), "the model is dense"),
+    EffectCondition(_split_words("data.unique"), lambda s: s.run, ("run",), "there is no run section"),
+    EffectCondition(("data",), lambda s: s.data and (s.data.documents or s.data.unique or s.data.loader), ("data",),
+         "data sets no documents, unique or loader"),
+    EffectCondition(_split_words("seed replicas"), _has_random_draws, ("faults", "data"), "nothing is random"),
+)  # fmt: skip
+"""All conditions; the first unmet one of a field gives the reason."""
+_REJECTING = tuple(condition for condition in CONDITIONS if condition.remedy)
+assert CONDITIONS[: len(_REJECTING)] == _REJECTING, "conditions with a remedy must come before the others"
+
+
+_DEFAULTS: dict[tuple[type, str], Any] = {}  # of fields, by the section's class
+
+
+def find_idle_fields(
+    scenario: ScenarioFields, conditions: Sequence[EffectCondition] = CONDITIONS
+) -> list[IdleField]:  # fmt: skip
+    """Return the scenario fields with non-default values that have no effect."""
+    found: dict[str, IdleField] = {}
+    for condition in conditions:
+        paths = [path for path in condition.fields if path not in found and _is_set(scenario, path, condition.values)]
+        if paths and not condition.is_met(scenario):
+            found |= {path: IdleField(path, condition, condition.describe_reason(scenario)) for path in paths}
+    return list(found.values())
+
+
+def describe_idle_fields(scenario: ScenarioFields) -> Iterator[str]:
+    """Yield one sentence per reason for missing effects, naming the fields without effect."""
+    reasons: dict[str, list[str]] = {}
+    for each in find_idle_fields(scenario):
+        reasons.setdefault(each.reason, []).append(each.path)
+    idle = [place for place, each in enumerate(scenario.faults) if not each.is_random and _has_custom_seed(each, place)]
+    if idle:
+        reasons["nothing in these faults is random"] = [f"faults.{place}.seed" for place in idle]
+    for why, paths in reasons.items():
+        yield f"without effect: {', '.join(paths)}, since {why}"
+
+
+def _has_custom_seed(fault: FaultSpec, place: int) -> bool:
+    return getattr(fault, "seed", None) not in (None, place)
+
+
+def reject_idle_fields(scenario: ScenarioFields, changes: Sequence[tuple[str, Any]]) -> None:
+    """Raise RuleError if the scenario sets fields of a feature that is switched off.
+
+    Where a later change, as of a sweep, disabled the feature, the field is only noted.
+    """
+    found = find_idle_fields(scenario, _REJECTING)
+    told = [each.key_problem for each in found if not _was_disabled_later(each, changes)]
+    if told:
+        raise RuleError(told)
+
+
+def _was_disabled_later(each: IdleField, changes: Sequence[tuple[str, Any]]) -> bool:
+    own = _last_change_number(each.path, changes)
+    return max(_last_change_number(path, changes) for path in each.condition.depends_on) > own
+
+
+def _last_change_number(path: str, changes: Sequence[tuple[str, Any]]) -> int:
+    touched = (f"{path}.".startswith(f"{changed}.") or changed.startswith(f"{path}.") for changed, _ in changes)
+    return max((number for number, found in enumerate(touched, 1) if found), default=0)
+
+
+def effective_document(scenario: ScenarioFields) -> dict[str, Any]:
+    """Return a scenario's document without fields that would be rejected for having no effect."""
+    document: dict[str, Any] = scenario.model_dump(mode="json", exclude_none=True)
+    for each in find_idle_fields(scenario, _REJECTING):
+        *sections, name = each.path.split(".")
+        inner: Mapping[str, Any] = document
+        for section in sections:
+            inner = inner.get(section, {})
+        if isinstance(inner, dict):
+            inner.pop(name, None)
+    return document
+
+
+def _field_value(owner: Any, path: str) -> Any:
+    return reduce(lambda value, name: getattr(value, name, None), path.split("."), owner)
+
+
+def _is_set(scenario: ScenarioFields, path: str, values: tuple[object, ...]) -> bool:
+    section, _, name = path.rpartition(".")
+    owner = _field_value(scenario, section) if section else scenario
+    if owner is None:
+        return False
+    value = getattr(owner, name)
+    known = type(owner), name
+    if known not in _DEFAULTS:
+        _DEFAULTS[known] = type(owner).model_fields[name].get_default(call_default_factory=True)
+    return value != _DEFAULTS[known] and (not values or value in values)
