@@ -309,6 +309,18 @@ def test_auto_is_no_slower_than_even(tiny: Tiny) -> None:
     assert simulate(auto).step_time < simulate(even).step_time
 
 
+def test_auto_knows_which_layers_recompute(tiny: Tiny) -> None:
+    """Layers 0 and 7 of 14 recompute: 3, 4, 3, 4 layers take at most 12 thirds, where 4, 4, 3, 3 would take 13."""
+    model = {"layers": 14, "vocab_size": 64, "hidden_size": 4096, "heads": 32}
+    training = {"global_batch": 16, "recompute": "full", "recompute_every": 7}
+    auto = pipe(tiny, model=model, training=training, pipeline={"layers_per_stage": "auto"})
+    first, second, third, last = counts(auto)
+    assert (first, second) == (3, 4)
+    assert third + last == 7
+    blind = auto.with_({"pipeline.layers_per_stage": [4, 4, 3, 3]})
+    assert simulate(auto).step_time < simulate(blind).step_time
+
+
 def test_parameters_go_with_the_layers(tiny: Tiny) -> None:
     """All stages together hold the model once, however it is cut."""
     scenarios = [pipe(tiny, pipeline={"layers_per_stage": cut}) for cut in ("even", [0, 4, 4, 0], [5, 1, 1, 1])]

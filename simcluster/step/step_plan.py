@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
@@ -79,15 +80,18 @@ class SimulatedJobTimes:
 
     def balance_slices(self) -> ModelSlices:
         """Divide the layers into slices whose slowest forward plus backward is as short as possible."""
-        model, schedule, passes = self.job.model, self.job.schedule, self.job.pass_maker
-        sorts = {model.has_experts(layer): layer for layer in range(model.layers)}
-        layers_of_sorts = (PassLayers((layer,)) for layer in sorts.values())
-        parts = (PassLayers((), embedding=True), PassLayers((), lm_head=True), *layers_of_sorts)
-        segments = [passes.segment(kind, part) for part in parts for kind in "FB"]
+        schedule, passes = self.job.schedule, self.job.pass_maker
+        parts = (PassLayers((), embedding=True), PassLayers((), lm_head=True))
+        ends = [passes.segment(kind, part) for part in parts for kind in "FB"]
+        layers = (PassLayers((layer,)) for layer in range(self.job.model.layers))
+        pairs = [[passes.segment(kind, layer) for kind in "FB"] for layer in layers]
+        works = [tuple(op.work for segment in pair for op in segment.ops) for pair in pairs]
+        distinct = dict(zip(works, pairs, strict=True))  # experts or not, recomputed or not
+        segments = [*ends, *chain.from_iterable(distinct.values())]
         longest = [max(times) for times in zip(*self._simulate_segments([segments] * self.job.plan.pp), strict=True)]
-        first, last, *layers = (sum(longest[place : place + 2]) for place in range(0, len(longest), 2))
-        seconds = dict(zip(sorts, layers, strict=True))
-        each = [seconds[model.has_experts(layer)] for layer in range(model.layers)]
+        first, last, *each_kind = (sum(longest[place : place + 2]) for place in range(0, len(longest), 2))
+        seconds = dict(zip(distinct, each_kind, strict=True))
+        each = [seconds[work] for work in works]
         return balance_layers(each, first, last, len(schedule.routes[0]),
                         empty_ends=schedule.allows_empty_end_slices)  # fmt: skip
 
