@@ -28,6 +28,7 @@ from simcluster.engine.explicit_program import ExplicitProgram
 from simcluster.engine.run import EngineRun, simulate_tables
 from simcluster.engine.tables import CommunicationKind
 from simcluster.reference.fluid_network import FluidNetwork, FluidTransfer, run_events
+from simcluster.step.simulate import simulate
 from simcluster.traffic.traffic import Traffic
 
 CAPACITY = [16.0, 8.0]
@@ -320,10 +321,16 @@ def test_links_are_shared_as_in_the_reference(seed: int) -> None:
     )
 
 
+def small_steps() -> list[float]:
+    """A step of one GPU, which has no rendezvous, and one of eight."""
+    document = {"model": "llama3-8b", "training": {"global_batch": 8, "recompute": "full"}, "engine": "compiled"}
+    return [simulate({**document, "cluster": {"topology": "flat", "gpus": gpus}}).step_time for gpus in (1, 8)]
+
+
 def test_plain_python_gives_the_same_bits() -> None:
-    code = "import uncompiled, test_events as t; print([t.by_tables(*t.draw(seed)) for seed in range(40)])"
+    code = "import uncompiled, test_events as t; print([t.by_tables(*t.draw(s)) for s in range(40)], t.small_steps())"
     root = Path(__file__).parents[1]
     environment = {**os.environ, "PYTHONPATH": f"{root / 'tests'}{os.pathsep}{root}"}
     command = [sys.executable, "-P", "-W", "ignore", "-c", code]
     found = subprocess.run(command, env=environment, text=True, check=True, capture_output=True).stdout
-    assert found == f"{[by_tables(*draw(seed)) for seed in range(40)]}\n"
+    assert found == f"{[by_tables(*draw(seed)) for seed in range(40)]} {small_steps()}\n"

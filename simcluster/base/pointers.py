@@ -106,7 +106,7 @@ class Buffers:
         """Return one field (``number`` is its name) of every struct in a named array."""
         if cython.compiled:
             return self.arrays[name][number]
-        return np.array([getattr(record, number) for record in self.arrays[name]])
+        return np.array([getattr(record, number) for record in self.arrays[name]] or np.zeros(0, np.int64))
 
     def contents(self, name: str) -> Any:
         """Return the named array as last returned, with its contents."""
