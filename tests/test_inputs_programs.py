@@ -225,7 +225,7 @@ if __name__ == "__main__":
     )[0]
     found = scenario_from_bridge(text + main, cluster=CLUSTER, source="r.py", gpus=4)
     assert not found.unknown
-    assert not any("is given no way" in each for each in found.assumed)
+    assert not any("way" in each for each in found.assumed)
 
 
 @pytest.mark.parametrize(
