@@ -236,11 +236,6 @@ class CommandParser(argparse.ArgumentParser):
         """Whether one of the command's arguments is a scenario."""
         return any("scenarios" in kinds for kinds in self.values.values())
 
-    @property
-    def reads_files(self) -> bool:
-        """Whether one of the command's arguments is a user's file."""
-        return self.accepts_overrides or any("files" in kinds for kinds in self.values.values())
-
     def _expects_value(self, argument: str) -> bool:
         action = self.options.get(argument)
         return action is not None and action.nargs != 0

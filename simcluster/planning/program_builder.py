@@ -46,13 +46,6 @@ class ProgramBuilder:
             known = self._segments[name] = make()
         return known
 
-    def collective_segment(
-        self, kind: str, axis: str, name: str, size: float, lane: str = MAIN,
-        *, layer: int = -1, memory: tuple[MemoryChange, ...] = (),
-    ) -> Segment:  # fmt: skip
-        """Return the segment of one collective of ``size`` bytes over the rank's group on ``axis``."""
-        return self.collectives_segment(kind, name, [(axis, size)], lane, layer=layer, memory=memory)
-
     def collectives_segment(
         self, kind: str, name: str, calls: Sequence[tuple[str, float]], lane: str = MAIN,
         *, layer: int = -1, memory: tuple[MemoryChange, ...] = (), issue: float = 0.0,
