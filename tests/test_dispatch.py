@@ -226,7 +226,7 @@ def test_a_dispatcher_that_cannot_be_is_one_clear_message(
     [
         ({"groups": 3}, "experts 8 is not divisible by groups 3"),
         ({"groups": 4, "top_groups": 5}, "top_groups 5 is more than groups 4"),
-        ({"groups": 8, "top_groups": 1}, "top_k 2 is more than the 1 experts of allowed groups; raise top_groups"),
+        ({"groups": 8, "top_groups": 1}, "top_k 2 is more than the experts of 1 of 8 groups; raise top_groups"),
     ],
 )
 def test_a_limit_that_cannot_be_is_one_clear_message(tiny: Tiny, moe: dict[str, Any], words: str) -> None:

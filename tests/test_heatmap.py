@@ -103,7 +103,7 @@ def test_what_cannot_be_drawn_is_refused(arguments: tuple[str, ...], told: str) 
 
 def test_too_many_cells_are_refused() -> None:
     many = pd.DataFrame({"a": range(41), "b": 1, "step_time_s": 1.0})
-    with pytest.raises(InputError, match="an axis has 41 values; filter to at most 40"):
+    with pytest.raises(InputError, match="an axis has 41 values; a heatmap has at most 40"):
         plots.heatmap(many, "a", "b")
 
 

@@ -146,7 +146,7 @@ def test_a_state_is_played_once_and_told(monkeypatch: pytest.MonkeyPatch) -> Non
     assert len(states.step_times) == 5
     build_long_run(scenario, states)
     assert len(played) == 1 + 4
-    assert any("represent 8 devices" in note for note in states.notes)
+    assert any("each for the nearest of 8 devices" in note for note in states.notes)
 
 
 def test_more_than_fifty_states_are_refused() -> None:

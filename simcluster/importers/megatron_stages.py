@@ -92,7 +92,8 @@ def _layers_per_stage(run: MegatronOptions, layers: int, pp: int, chunks: int) -
     if first or last:
         rest, stages = layers - sum(first + last), pp - len(first + last)
         if rest < 0 or (rest % stages if stages else rest):
-            what = f"leaves {rest} of {layers} layers for {stages} stages; the rest must be a multiple of the stages"
+            what = f"leaves {rest} of {layers} layers for {stages} stages"
+            what += "; the rest must be a multiple of the stages, at least 0"
             raise run.error(ends[not first], what)
         return [*first, *[rest // max(stages, 1)] * stages, *last]
     counted = "embedding" in (run.get("pp-partition-method") or "")  # DeepSpeed's type:transformer|embedding
@@ -100,10 +101,12 @@ def _layers_per_stage(run: MegatronOptions, layers: int, pp: int, chunks: int) -
     slices, more = pp * chunks, begin + end
     each, left = divmod(layers + more, slices)
     if left and more:
-        what = f"{layers} layers + {more} for embedding and LM head must be divisible by {slices} model slices"
-        raise run.error("account-for-embedding-in-pipeline-split", what)
+        parts = " and ".join(["embedding"] * begin + ["LM head"] * end)
+        what = f"{layers} layers + {more} for {parts} must be divisible by {slices} model slices"
+        raise run.error(f"account-for-{'embedding' if begin else 'loss'}-in-pipeline-split", what)
     if left:
-        run.assumed.append(f"{layers} layers are not divisible by {slices} slices (Megatron-LM: error): split by times")
+        uneven = f"{layers} layers are not divisible by {slices} slices"
+        run.assumed.append(f"{uneven} (Megatron-LM: error): split by layer times")
         return "auto"
     return [each - begin * (part == 0) - end * (part == slices - 1) for part in range(slices)] if more else []
 

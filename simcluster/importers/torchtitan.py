@@ -271,8 +271,8 @@ class _TorchtitanJob(TorchtitanSettings):
         if option == "op" and plain:  # every second matmul
             return {"recompute": "operators"}
         if option == "op":
-            what = "with MoE or latent attention, mode op is not modelled"
-            self.assumed.append(f"every second layer is recomputed: {what}")
+            what = "selective_ac_option op is not modelled with MoE or latent attention"
+            self.assumed.append(f"every second layer is recomputed, the nearest: {what}")
             option = "2"
         if not option.isdecimal() or len(option) > 9 or int(option) < 1:
             what = f"{quote_value(option)} is neither op nor a number"

@@ -58,16 +58,16 @@ class Moe(Spec):
         if self.top_k > self.experts:
             raise InputError(f"top_k {self.top_k} is more than the {self.experts} experts; use {self.experts} or fewer")
         if self.experts % self.groups:
-            raise InputError(f"experts {self.experts} is not divisible by groups {self.groups}; change groups")
+            raise InputError(f"experts {self.experts} is not divisible by groups {self.groups}; use a divisor")
         if (self.top_groups or 1) > self.groups:
             raise InputError(
                 f"top_groups {self.top_groups} is more than groups {self.groups}; use {self.groups} or fewer"
             )
         if self.top_k > self.allowed_groups * self.experts // self.groups:
-            most = self.allowed_groups * self.experts // self.groups
-            raise InputError(f"top_k {self.top_k} is more than the {most} experts of allowed groups; raise top_groups")
+            what = f"top_k {self.top_k} is more than the experts of {self.allowed_groups} of {self.groups} groups"
+            raise InputError(f"{what}; raise top_groups")
         if self.offset >= self.every:
-            raise InputError(f"offset ({self.offset}) must be less than 'every' ({self.every}); lower the offset")
+            raise InputError(f"offset ({self.offset}) must be less than 'every' ({self.every}); remove it, or lower it")
         if self.pad_to_capacity and self.capacity_factor is None:
             raise InputError("pad_to_capacity needs a capacity; also set capacity_factor, as in 1.0")
         if self.shared_gate and not self.shared_width:

@@ -59,7 +59,7 @@ SendMode = Literal["beside", "blocking", "rendezvous"]
 
 _item: Callable[[tuple[object, ...]], WorkItem] = partial(tuple.__new__, WorkItem)
 _need: Callable[[tuple[object, ...]], Dependency] = partial(tuple.__new__, Dependency)
-"""Fast constructors of Item and Need: 150 and 140 ns, not 240 and 200; deep pipelines make half a million."""
+"""Fast constructors of WorkItem and Dependency: 150 and 140 ns, not 240 and 200; deep pipelines make half a million."""
 
 _ENDS = ("F", "B", "W", "half F", "half B", "half W", "send F", "send B")
 """Kinds of ends that items wait for: of actions by output, of first halves of pairs, and of sends.  Each has a

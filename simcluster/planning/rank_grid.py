@@ -71,8 +71,8 @@ class ParallelPlan:
         workers = self.workers
         if workers < 1 or self.dp % workers or (workers > 1 and (self.copies or self.has_separate_expert_groups)):
             raise InputError(
-                f"workers (DiLoCo) must divide dp {self.dp}, without stage copies or expert parallelism; got "
-                f"{self.workers}: use a divisor of dp, or 1"
+                f"workers (DiLoCo) must divide dp {self.dp}, without stage copies or separate expert groups; "
+                f"got {workers}: use a divisor of dp, or 1"
             )
         if self.shard < 0 or (self.dp * self.cp) % (self.shard or 1):
             raise InputError(

@@ -85,9 +85,9 @@ class LoaderSpec(Spec):
         return found
 
     def describe(self) -> str:
-        """Describe the loader in one line, as in "loader 2 workers, each 0.8 s per batch, 2 batches ahead"."""
+        """Describe the loader in one line, as in "loader 2 workers, each 0.8 s per batch, 2 batch(es) ahead"."""
         pace = f"{self.rate:,.0f} tokens/s" if self.rate else f"{format_seconds(float(self.batch or 0.0))} per batch"
-        ahead = f"{self.prefetch or 'no'} batches ahead"
+        ahead = f"{self.prefetch or 'no'} batch(es) ahead"
         return f"loader {self.workers} worker{'s' * (self.workers > 1)}, each {pace}, {ahead}"
 
 

@@ -161,7 +161,8 @@ class FailureSpec(Spec):
     def _check_effect(self) -> None:
         levels, fields = self.by or self.left, type(self).model_fields
         if self.effect == "slow" and not levels:
-            raise InputError(f"failures.{self.name}: 'effect: slow' needs a factor; set by: [1.2] or left: [0.5]")
+            what = f"failures.{self.name}: 'effect: slow' needs a factor"
+            raise InputError(f"{what}; set by: [1.05, 1.2] for a GPU, or left: [0.5] for a link")
         of_device = self.of in ("gpu", "memory", "host", "rack")
         of_link = self.of in ("nic", "cable", "switch", "neighbour")
         if (self.by and not of_device) or (self.left and not of_link):

@@ -109,7 +109,7 @@ def describe_distribution(found: Distribution, sweep_errors: Sequence[float] = (
         NamedValue("simulated by", how if found.method == "sweep" else "one full simulation per replica"),
     ]  # fmt: skip
     if any(sweep_errors):
-        note = f"assumes unchanged link sharing; full simulations with the same seeds differ by {some}"
+        note = f"assumes unchanged link sharing and interference: off by {some} from full simulations, same seeds"
         facts.append(NamedValue("", note))
     title = f"{len(found):,} replicas with different random seeds (above: the step without randomness)"
     return [HeadlineValues(facts, title)]

@@ -222,7 +222,7 @@ def heatmap(
     cells = cells.drop_duplicates(["x", "y"])
     sides = _distinct_values(rows[x]), _distinct_values(rows[y])
     if max(map(len, sides)) > _MOST_CELLS:
-        raise InputError(f"an axis has {max(map(len, sides))} values; filter to at most {_MOST_CELLS}")
+        raise InputError(f"an axis has {max(map(len, sides))} values; a heatmap has at most {_MOST_CELLS}: filter rows")
     figure = Figure(figsize=(2.6 + 0.75 * max(len(sides[0]), 4), 2.0 + 0.4 * len(sides[1])), layout="constrained")
     axes = figure.subplots()
     kinds = _draw_cells(axes, cells, sides, value)

@@ -52,7 +52,7 @@ def pareto(found: PlanResult, title: str = "") -> Figure:
         axes.axvline(limit, color=QUIET_TEXT, linewidth=1.0, linestyle=(0, (4, 3)))
     axes.margins(x=_MARGIN, y=0.16)
     axes.text(
-        limit if near else 1.0, 1.0, f" memory limit {limit:.3g} GB {'' if near else '→'} ", ha="right", va="top",
+        limit if near else 1.0, 1.0, f" usable memory {limit:.3g} GB {'' if near else '→'} ", ha="right", va="top",
         fontsize=8.5, color=QUIET_TEXT, transform=axes.get_xaxis_transform() if near else axes.transAxes,
     )  # fmt: skip
     _label_pareto_front(axes, side, front, [*zip(xs, ys, strict=True)])

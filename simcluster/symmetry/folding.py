@@ -71,9 +71,11 @@ class SymmetryFinder:
     def _usable_windows(self) -> Iterator[tuple[JobQuotient, Communicators]]:
         yield from list(self._known)
         for window in self._left:
-            with suppress(NotSymmetricError):
+            try:
                 self._known.append((window, Communicators(*self._job, window)))
-                yield self._known[-1]
+            except NotSymmetricError:
+                continue
+            yield self._known[-1]
 
 
 def fold_window(communicators: Communicators, window: JobQuotient, odd: Irregularities) -> FoldedJob:

@@ -250,8 +250,10 @@ class Cluster(Displayable):
 
     def links_between(self, a: str, b: str) -> list[int]:
         """Return the links between two adjacent nodes, in both directions; raise InputError if there are none."""
-        for end in [node for node in (a, b) if not self.wiring.has_node(node)]:
-            raise InputError(f"link {a} - {b}: no node {end!r} in cluster {self.name!r}{self._suggest_node_names(end)}")
+        for end in (a, b):
+            if not self.wiring.has_node(end):
+                near = self._suggest_node_names(end)
+                raise InputError(f"link {a} - {b}: no node {end!r} in cluster {self.name!r}{near}")
         found = [self.link_index[pair] for pair in ((a, b), (b, a)) if pair in self.link_index]
         if not found:
             neighbours = ", ".join(list(self.graph.adj[a])[:4])

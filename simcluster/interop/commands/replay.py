@@ -123,7 +123,8 @@ def _replay_profiles(args: argparse.Namespace, steps: Sequence[int] | None) -> N
     if args.export:
         what = f"with {args.what_if[0]}" if args.what_if else "as replayed"
         asked = metrics.apply_profile_what_if(job, args.what_if[0]) if args.what_if else job
-        written = [f"wrote {len(write_profiles(asked, args.export))} profiles {what} to {args.export}"]
+        paths = write_profiles(asked, args.export)
+        written = [f"wrote {len(paths)} profiles {what} to {args.export}"]
     step = _step_time_lines(
         found, "mean per step, first start to last end", "", "if every op took its typical time over ranks and steps",
     )  # fmt: skip

@@ -32,7 +32,7 @@ def run(args: argparse.Namespace) -> None:
         common.write_text_atomic(args.small, small.text())
     if args.strict and found.failed:
         raise InputError(
-            f"{found.result.scenario.name}: not ready to launch: --strict requires that all points pass; these fail: "
+            f"{found.result.scenario.name}: not ready to launch: --strict requires that no point fails; these do: "
             f"{', '.join(found.failed)}; apply the remedies above"
         )
 

@@ -101,14 +101,14 @@ class PolicyComparison(Displayable):
         """Result in one sentence: the best policy, its advantage, and whether that is significant."""
         table, best = self.table, self.best
         first, (scale, unit) = str(table.index[0]), MEASURES[self.measure]
-        if len(ties := [str(name) for name in table.index if table["mean"][name] == table["mean"][best]]) > 1:
-            return f"{' and '.join(ties)} are equal, and the best of the {len(table)}."
-        if best == first:
-            return f"{first} is the best of the {len(table)}."
+        ties = [str(name) for name in table.index if table["mean"][name] == table["mean"][best]]
+        head = f"{' and '.join(ties)} {'are equal, and' if len(ties) > 1 else 'is'} the best of the {len(table)}"
+        if first in ties:
+            return f"{head}."
         gap, half = (scale * float(table[name][best]) for name in ("difference", "difference_half_width"))
         known = "" if abs(gap) > half else ": not distinguishable with this number of runs"
         text = f"{gap:+,.0f} +- {half:,.0f}" if unit == "$" else f"{gap:+.3f} +- {half:.3f}"
-        return f"{best} is the best of the {len(table)}: {text} {unit} against {first}{known}."
+        return f"{head}: {text} {unit} against {first}{known}."
 
     def combined_table(self) -> pd.DataFrame:
         """Return a table of all measures with one row per policy; a rejected policy's row has the error.

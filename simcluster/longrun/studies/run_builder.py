@@ -200,7 +200,7 @@ def _simulate_slow_device_paces(
     ]
     if len(known) < devices.count:
         named = ", ".join(device.name for device in known)
-        states.notes.append(f"{spec.name}: simulated on {named}, which represent {devices.count:,} devices")
+        states.notes.append(f"{spec.name}: simulated on {named}, each for the nearest of {devices.count:,} devices")
     return tuple((weights / weights.sum()).tolist()), np.array(rows)
 
 

@@ -3,7 +3,7 @@
 Where ranks of a stage are equal (no faults, a regular cluster), one rank per stage is simulated, with one op for a
 chunk's pass. Kernels, collectives and links are those of a full run, kept between variants: passes by model, split and
 microbatch, the network by layout, the order of ops by schedule. The compiled engine simulates them (``step_tables``).
-It reports neither breakdown nor memory. Scenarios outside ``studies.fast_path_scopes`` are rejected (NotQuickError).
+It reports neither breakdown nor memory. Scenarios outside ``studies.fast_path_scopes`` raise NeedsFullRunError.
 
 Without interference every layer after the first two of a pass takes as long as the second one, so only passes of up to
 two layers are timed op by op.
@@ -54,7 +54,7 @@ class _TimedStep(NamedTuple):
 def quick_step_time(scenario: Scenario) -> float:
     """Return the step time (s), bit-identical to the result of ``simulate``.
 
-    Raises NotQuickError where this is not proved exact (``studies.fast_path_scopes``), or only a full run can decide.
+    Raises NeedsFullRunError where this is not proved exact (``studies.fast_path_scopes``), or a full run has to decide.
     """
     try:
         return _SHARED_STEPS.step_time(scenario)
@@ -88,7 +88,7 @@ class QuickStepCalculator:
 
     @pause_gc()
     def step_time(self, scenario: Scenario) -> float:
-        """Return the step time (s) of a scenario; raise NotQuickError if only a full run can compute it."""
+        """Return the step time (s) of a scenario; raise NeedsFullRunError if only a full run can compute it."""
         if why := QUICK.find_obstacle(scenario):
             raise NeedsFullRunError(why)
         overlap, stages, shared = scenario.overlap, scenario.parallel.pp, self._find_cluster_costs(scenario.cluster)
@@ -177,7 +177,7 @@ class _ActionOrder(NamedTuple):
 
 
 def _make_action_order(schedule: Schedule, *, overlap: bool, casts: bool) -> _ActionOrder:
-    """Return the order of a schedule's actions and sends; NotQuickError if a chunk is on two routes."""
+    """Return the order of a schedule's actions and sends; NeedsFullRunError if a chunk is on two routes."""
     stages, routes = schedule.num_stages, schedule.routes
     if len({*chain.from_iterable(routes)}) < sum(map(len, routes)):
         raise NeedsFullRunError(f"{schedule.name} has chunks that are on two routes")
@@ -216,7 +216,7 @@ class _PassCosts:
         self.collectives, self.alone = cache(self._collectives_of_passes), cache(self._stage_time_classes)
 
     def _collectives_of_passes(self, kinds: Iterable[str]) -> tuple[Collective, ...]:
-        """Return the distinct collectives in these kinds of pass; NotQuickError for unsupported ops."""
+        """Return the distinct collectives in these kinds of pass; NeedsFullRunError for unsupported ops."""
         ops = [op for kind in kinds for op in self.passes.segment(kind, self._whole_pass).ops]
         require_proved_ops(ops)
         return tuple(dict.fromkeys(op.work for op in ops if isinstance(op.work, Collective)))
@@ -304,7 +304,7 @@ class _StageLayers:
 
 
 def require_proved_ops(ops: Iterable[Op]) -> None:
-    """Raise NotQuickError if quick steps do not support an op's kind of work."""
+    """Raise NeedsFullRunError if quick steps do not support an op's kind of work."""
     for op in ops:
         if type(op.work) not in (Compute, Collective, HostWork):
             raise NeedsFullRunError(f"quick steps are not proved for {type(op.work).__name__}")

@@ -151,8 +151,8 @@ class RepresentativeNetwork:
     def route_calls(self, calls: Mapping[Hashable, Callable[[], Iterable[StageOp]]]) -> RepresentativeCalls:
         """Route the communication calls that are not routed yet; return all calls routed so far.
 
-        NotQuickError if ranks of a stage differ. Calls of a name are listed once. New ones are routed together, unless
-        equal ones have been.
+        NeedsFullRunError if ranks of a stage differ. Calls of a name are listed once. New ones are routed together,
+        unless equal ones have been.
         """
         listed = [call for what, each in calls.items() if what not in self.learnt for call in each()]
         new = {name: call for call in listed if (name := self._call_key(*call)) not in self._calls}

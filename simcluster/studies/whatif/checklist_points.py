@@ -60,7 +60,7 @@ class ChecklistPoint:
     must_shorten_step: bool = True
     """Whether a remedy must make the step shorter; if not, it must improve the verdict, at any cost."""
     remedies: tuple[Remedy, ...] = ()
-    """Changes among ``tries`` that help according to a simulation, best first."""
+    """Changes among ``changes_to_try`` that help according to a simulation, best first."""
 
     @property
     def remedy(self) -> Remedy | None:
