@@ -12,8 +12,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from simcluster.base.satellites import SATELLITES
-
+SATELLITES = ("evidence", "importers", "interactive", "interop", "longrun")
+"""Packages that the core does not import."""
 MOST_LINES, MOST_FILES = 108_844, 654
 """Limits of the package's size: lower them whenever it shrinks."""
 MOST_CORE_LINES = 69_280

@@ -14,10 +14,11 @@ from pathlib import Path
 
 import lines as budget
 import pytest
+from lines import SATELLITES
 
 import simcluster
 from simcluster.base.old_names import MOVED
-from simcluster.base.satellites import DISPLAY_TABLES, PROVIDED, SATELLITES, load_object
+from simcluster.base.satellites import DISPLAY_TABLES, PROVIDED, load_object
 from simcluster.cli import COMMANDS, command_module_name
 from simcluster.show.plot_registry import PICTURES
 

@@ -11,8 +11,8 @@ import pytest
 
 from simcluster.base.errors import InputError
 from simcluster.cli import main
-from simcluster.documents.builtin_documents import builtin_folder
-from simcluster.evidence.validation.fitting import builtin_fits_path, load_fits
+from simcluster.documents.builtin_documents import builtin_folder, builtin_path
+from simcluster.evidence.validation.fitting import load_fits
 from simcluster.evidence.validation.fitting_run import FitOutcome, run_fits
 from simcluster.evidence.validation.study import load_study
 from simcluster.scenario.scenario import load
@@ -141,7 +141,7 @@ def test_workers_find_the_same(tmp_path: Path) -> None:
 
 def test_what_ships_is_declared_with_sources_and_names_studies_that_ship() -> None:
     file = load_fits()
-    assert file.document.source == str(builtin_fits_path())
+    assert file.document.source == str(builtin_path("scenarios/fits", "constants"))
     for fit in file.fits.fits.values():
         for rows in fit.rows:
             if rows.__class__.__name__ == "FitStudyRows":
@@ -247,4 +247,4 @@ def test_bad_calls_are_refused(arguments: list[str], message: str, capsys: pytes
 
 def test_the_shipped_file_lies_where_studies_are_not_looked_for() -> None:
     """``simcluster validate scenarios/validation/*.yaml`` takes every file there for a study."""
-    assert builtin_fits_path().parent != builtin_folder("scenarios") / "validation"
+    assert Path(load_fits().document.source).parent != builtin_folder("scenarios") / "validation"

@@ -14,11 +14,12 @@ import pytest
 from simcluster import cli
 from simcluster.base.errors import InputError
 from simcluster.base.units import format_seconds, format_seconds_short
-from simcluster.cli import common, outputs, terminal
+from simcluster.cli import outputs, terminal
 from simcluster.cli.arguments import TOP_LEVEL_KEYS
 from simcluster.cli.common import read_overrides
 from simcluster.scenario.key_paths import is_section
 from simcluster.scenario.scenario import Scenario
+from simcluster.show.output_blocks import table_lines
 from simcluster.show.table_cells import format_signed_seconds
 
 
@@ -192,7 +193,7 @@ def test_overrides_of_set_and_shorter_spellings() -> None:
 
 
 def test_table_columns_are_aligned() -> None:
-    assert common.format_table(["name", "s"], [["a", "1.5"], ["long", "10"]]) == "name    s\na     1.5\nlong   10"
+    assert table_lines(["name", "s"], [["a", "1.5"], ["long", "10"]]) == ["name    s", "a     1.5", "long   10"]
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from simcluster.documents.catalogue.devices import device_names
 from simcluster.documents.catalogue.links import load_link_entry
 from simcluster.documents.yaml_documents import DocumentUnion, parse_document, read_document, validate_document
 from simcluster.scenario.document_resolution import load_cluster
-from simcluster.studies.bench.cluster_measurement import measure_bisection_bandwidth, measure_cluster
+from simcluster.studies.bench.cluster_measurement import measure_cluster
 from simcluster.topology import AnyTopology, LinkSpec, RateSpec, parse_topology
 from simcluster.topology.links import collective_network
 
@@ -97,7 +97,7 @@ def test_two_level_trees_by_formula(units, per_unit, gpus, oversubscription):
             assert len({round(rate) for rate in ups.values()}) == 1
         if units % 2 == 0:
             half = ports * B / 2 / oversubscription
-            assert measure_bisection_bandwidth(cluster) == pytest.approx(half, rel=1e-12)
+            assert measure_cluster(cluster).bisection == pytest.approx(half, rel=1e-12)
 
 
 @given(
@@ -118,7 +118,7 @@ def test_three_level_tree_by_formula(pods, units, per_unit, over):
     assert dict(measure_cluster(cluster).oversubscription) == pytest.approx({"leaf": 1.0, "spine": over}, rel=1e-12)
     if pods % 2 == 0:
         expected_bisection = pods / 2 * units * per_unit * 4 * B / over
-        assert measure_bisection_bandwidth(cluster) == pytest.approx(expected_bisection, rel=1e-12)
+        assert measure_cluster(cluster).bisection == pytest.approx(expected_bisection, rel=1e-12)
 
 
 def test_between_pods_a_route_has_two_links_more_than_inside_one():
@@ -193,10 +193,10 @@ def test_dragonfly_by_formula(groups, leaves, spines, per_leaf, each):
     if groups % 2 == 0:
         cut = (groups / 2) ** 2 * spines * each * B
         ports = groups / 2 * leaves * per_leaf * 4 * B
-        assert measure_bisection_bandwidth(cluster) <= min(cut * 2, ports) * (
+        assert measure_cluster(cluster).bisection <= min(cut * 2, ports) * (
             1 + 1e-9
         )  # a detour uses a second global link
-        assert measure_bisection_bandwidth(cluster) >= min(cut, ports) * (1 - 1e-9)
+        assert measure_cluster(cluster).bisection >= min(cut, ports) * (1 - 1e-9)
 
 
 def test_dragonfly_route_takes_one_global_link():

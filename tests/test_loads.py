@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simcluster.base.errors import InputError
-from simcluster.results.link_loads import LINK_COLUMNS, hottest_links, link_table, link_utilisation
+from simcluster.results.link_loads import LINK_COLUMNS, hottest_links, hottest_links_over_time, link_table
 from simcluster.results.result import Result
 from simcluster.scenario.document_resolution import load_cluster
 from simcluster.show.link_plots import links
@@ -73,12 +73,11 @@ def test_loads_are_those_of_the_unfolded_run_and_add_up(tiny: Tiny, document: di
     assert (table["busy_s"] <= result.step_time * (1 + 1e-9)).all()
     assert (table["bytes"] <= table["capacity"] * table["busy_s"] * (1 + 1e-9)).all()
     assert (table["utilisation"] <= table["peak_utilisation"] * (1 + 1e-9)).all()
-    links = list(zip(table["link_from"], table["link_to"], strict=True))
-    edges, matrix = link_utilisation(result, links, 7)
-    assert matrix.shape == (len(links), 7)
+    top, edges, matrix = hottest_links_over_time(result, len(table), 7)
+    assert matrix.shape == (len(top), 7)
     assert edges[-1] == result.step_time * result.steps
-    moved = (matrix * np.diff(edges)).sum(axis=1) * table["capacity"]
-    np.testing.assert_allclose(moved, table["bytes"] * result.steps, rtol=1e-9)
+    moved = (matrix * np.diff(edges)).sum(axis=1) * top["capacity"]
+    np.testing.assert_allclose(moved, top["bytes"] * result.steps, rtol=1e-9)
 
 
 @pytest.mark.parametrize("routing", POLICIES, ids=lambda policy: policy["kind"])
@@ -127,14 +126,6 @@ def test_one_gpu_loads_no_link(tiny: Tiny) -> None:
     assert list(hottest_links(result).columns) == [*LINK_COLUMNS, "links"]
     with pytest.raises(InputError, match="no link carries traffic"):
         links(result)
-
-
-def test_bad_questions(tiny: Tiny) -> None:
-    result = simulate(job(tiny, 2, 2, 2))
-    with pytest.raises(InputError, match=r"no link \('node0\.gpu0', 'spine0'\)"):
-        link_utilisation(result, [("node0.gpu0", "spine0")])
-    with pytest.raises(InputError, match="bins=0 must be at least 1"):
-        link_utilisation(result, [], 0)
 
 
 def test_the_picture_shows_the_table(tiny: Tiny, tmp_path: Path) -> None:

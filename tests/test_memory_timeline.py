@@ -28,7 +28,7 @@ from simcluster.model.layers import RankShape
 from simcluster.model.memory import activation_bytes, backward_tensors
 from simcluster.planning.ops import MemoryChange
 from simcluster.reference.step_record import OpSpanLabel, OpTimes, split_record_by_rank
-from simcluster.results.memory_timeline import COLUMNS, POOLS, MemoryTimeline, memory_timeline
+from simcluster.results.memory_timeline import COLUMNS, POOLS, MemoryTimeline, memory_peaks, memory_timeline
 from simcluster.results.result import Result
 from simcluster.schedules import SCHEDULES, make_schedule
 from simcluster.step.simulate import simulate
@@ -118,10 +118,13 @@ def test_what_comes_goes_and_the_peak_is_the_walk_of_the_schedule(
     balanced(timeline)
     for rank, stage in zip(sorted(result.weights), range(P), strict=True):
         planned = result.facts.footprints[stage]
-        alone = without_receives(timeline).peak(rank, stage)
-        assert alone.pools["activations"] == planned.activations
-        assert alone.pools["other"] == planned.other
-        assert timeline.peak(rank, stage).total >= alone.total
+        alone = peak_pools(without_receives(timeline), rank)
+        assert alone["activations"] == planned.activations
+        assert alone["other"] == planned.other
+        peak = result.memory_peak_of(rank)
+        assert peak.stage == stage
+        assert peak.pools == peak_pools(timeline, rank)
+        assert peak.total >= sum(alone.values())
     assert result.memory.total >= max(each.total for each in result.facts.footprints)
 
 
@@ -130,6 +133,13 @@ def without_receives(timeline: MemoryTimeline) -> MemoryTimeline:
     kept = np.array([kind != "recv" for kind, _, _ in timeline.rows])[timeline.row]
     names = ("time", "rank", "stage", "step", "chunk", "microbatch", "row", "pool", "delta")
     return MemoryTimeline(timeline.rows, **{name: getattr(timeline, name)[kept] for name in names})
+
+
+def peak_pools(timeline: MemoryTimeline, rank: int) -> dict[str, float]:
+    """Bytes in each pool at the first instant at which a rank holds most."""
+    _, pools = timeline.curve(rank)
+    at = int(sum(pools.values()).argmax())
+    return {name: float(held[at]) for name, held in pools.items()}
 
 
 @pytest.mark.parametrize("schedule", ["interleaved", "zb-h1", "zb-v"])
@@ -177,19 +187,19 @@ def test_slowed_by_communication_it_balances_too() -> None:
     balanced(slow.memory_timeline)
     assert slow.memory_peak == whole.memory_peak
     for rank in slow.weights:
-        assert without_receives(slow.memory_timeline).peak(rank, 0).pools == (
-            without_receives(plain.memory_timeline).peak(rank, 0).pools
-        )
+        slowed_peak, plain_peak = (peak_pools(without_receives(each.memory_timeline), rank) for each in (slow, plain))
+        assert slowed_peak == plain_peak
         ours, theirs = slow.memory_timeline.curve(rank), whole.memory_timeline.curve(rank)
         assert np.array_equal(ours[0], theirs[0])
         assert not np.array_equal(ours[0], plain.memory_timeline.curve(rank)[0])
 
 
 def test_given_times_have_no_memory() -> None:
-    timeline = simulate_costs(Costs(forward=1.0, backward=2.0, send=0.1), stages=2, microbatches=2).memory_timeline
+    result = simulate_costs(Costs(forward=1.0, backward=2.0, send=0.1), stages=2, microbatches=2)
+    timeline = result.memory_timeline
     assert len(timeline) == 0
-    assert timeline.peak(0, 0).total == 0
-    assert timeline.peak(1, 1).describe() == ""
+    assert result.memory_peak_of(0).total == 0
+    assert result.memory_peak_of(1).describe() == ""
     assert timeline.frame().empty
 
 
@@ -334,8 +344,8 @@ def test_small_timeline_by_hand() -> None:
     start = np.array([0.0, 1.0, 3.0, 6.0, 8.0, 4.0])
     end = np.array([1.0, 3.0, 4.0, 8.0, 10.0, 6.0])
     record = ops_of([(0, 0, "main"), (1, 1, "main")], labels, ops, [(2, 5)])
-    found = memory_timeline(split_record_by_rank(record, OpTimes(ready, start, end, np.arange(6))))
-    table = found.frame()
+    ranks = list(split_record_by_rank(record, OpTimes(ready, start, end, np.arange(6))))
+    table = memory_timeline(ranks).frame()
     assert table[["rank", "time", "pool", "bytes", "held"]].to_numpy().tolist() == [
         [0, 0.0, "activations", 10.0, 10.0],
         [0, 1.0, "other", 5.0, 5.0],
@@ -346,10 +356,10 @@ def test_small_timeline_by_hand() -> None:
         [1, 3.0, "other", 3.0, 3.0],
         [1, 6.0, "other", -3.0, 0.0],
     ]
-    peak = found.peak(0, 0)
+    peak, other = memory_peaks(ranks)
     assert (peak.time, peak.total, peak.kind, peak.microbatch) == (1.0, 15.0, "forward", 7)
     assert dict(peak.pools) == {"activations": 10.0, "parameters": 0.0, "gradients": 0.0, "other": 5.0}
-    assert (found.peak(1, 1).kind, found.peak(1, 1).time, found.peak(1, 1).total) == ("recv", 3.0, 3.0)
+    assert (other.kind, other.time, other.total) == ("recv", 3.0, 3.0)
 
 
 def test_what_is_freed_at_an_instant_makes_room_for_what_comes_at_it() -> None:
@@ -359,9 +369,10 @@ def test_what_is_freed_at_an_instant_makes_room_for_what_comes_at_it() -> None:
     ]
     times = np.array([0.0, 1.0])
     ops = ops_of([(0, 0, "main")], labels, [HandOp(0, 0, 1.0), HandOp(0, 1, 1.0)])
-    found = memory_timeline(split_record_by_rank(ops, OpTimes(times, times, times + 1, np.arange(2))))
-    assert found.delta.tolist() == [4.0, -4.0, 3.0, -3.0]
-    assert found.peak(0, 0).total == 4.0
+    ranks = list(split_record_by_rank(ops, OpTimes(times, times, times + 1, np.arange(2))))
+    assert memory_timeline(ranks).delta.tolist() == [4.0, -4.0, 3.0, -3.0]
+    (peak,) = memory_peaks(ranks)
+    assert peak.total == 4.0
 
 
 # --- the result -----------------------------------------------------------------------------------------------------

@@ -177,9 +177,8 @@ def test_a_scenario_from_standard_input(standard_input: Any) -> None:
     path = builtin_path("scenarios", "tiny_dp")
     standard_input(path.read_bytes())
     assert load("-") == load(path) == load("-"), "a command asks twice"
-    assert [each.scenario() for _, each in load_sweep("-", {"seed": [1]}).iterate_variants()] == [
-        load(path, {"seed": 1})
-    ]
+    made = load_sweep("-", {"seed": [1]})
+    assert [made.make_variant(number).scenario() for number in made.numbers] == [load(path, {"seed": 1})]
 
 
 def test_a_mistake_in_standard_input_has_its_line(standard_input: Any) -> None:

@@ -7,7 +7,7 @@ import json
 import re
 import sqlite3
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from nsight_exports import KERNEL, NVTX, RUNTIME, exported
@@ -17,7 +17,7 @@ import simcluster
 from simcluster import InputError, Result
 from simcluster.cli import main
 from simcluster.interop.export.trace_export import write_trace
-from simcluster.interop.kineto.communications import KERNEL_WORKS, CommCall, KernelClassifier, find_described_axis
+from simcluster.interop.kineto.communications import CommCall, KernelClassifier, KernelWork, find_described_axis
 from simcluster.interop.trace_comparison.step_accounts import CAUSES
 from simcluster.interop.trace_comparison.trace_difference import TraceDifference, diff_trace, step_timelines
 from simcluster.studies.whatif.difference import RunDifference
@@ -236,7 +236,7 @@ def test_every_kind_has_a_row_with_a_source() -> None:
     from simcluster.interop.kineto.communications import _load_builtin_table
 
     rows = _load_builtin_table().kernels
-    assert {row.kind for row in rows} == set(KERNEL_WORKS)
+    assert {row.kind for row in rows} == set(get_args(KernelWork))
     assert all(row.of for row in rows)
 
 

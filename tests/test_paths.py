@@ -14,7 +14,7 @@ from simcluster.collectives.tree import DoubleTreeHops
 from simcluster.symmetry.quotient import group_layout_numbers
 from simcluster.topology import Cluster
 from simcluster.topology.regular_wiring import PROVED, RegularWiring
-from simcluster.topology.wiring import find_link_kinds
+from simcluster.topology.wiring import Wiring
 from simcluster.traffic.link_usage import batch_link_usage, link_usage_one_by_one
 from simcluster.traffic.traffic import link_patterns, make_group
 
@@ -66,7 +66,7 @@ def test_links_are_named_without_a_graph_as_in_one(name: str, changes: dict[str,
     ends, (number, kinds) = cluster.link_names(some), cluster.link_kinds(some)
     assert ("graph" in vars(cluster.wiring)) is not isinstance(cluster.wiring, RegularWiring)
     assert ends == [cluster.links[link] for link in some.tolist()]
-    meant, kinds_meant = find_link_kinds(cluster.graph, ends)
+    meant, kinds_meant = Wiring.link_kinds(cluster.wiring, some)  # from the graph
     assert [kinds[each] for each in number.tolist()] == [kinds_meant[each] for each in meant.tolist()]
     assert len(set(kinds)) == len(kinds) == len(kinds_meant)
 

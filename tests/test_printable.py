@@ -15,9 +15,9 @@ from matplotlib.figure import Figure
 
 from simcluster import cli
 from simcluster.base.texts import escape_controls, escape_table_cell
-from simcluster.cli.common import format_table
 from simcluster.cli.terminal import EscapingStream, mark_style_code
 from simcluster.show.figure_files import save_figure
+from simcluster.show.output_blocks import table_lines
 
 EVIL = "\x1b[31m\x07\u202e\x9b2J\x7f\r\u2066"
 RAW = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]")
@@ -84,7 +84,7 @@ def test_no_control_character_of_a_name_reaches_the_terminal(
 
 
 def test_columns_stand_under_each_other_whatever_names_hold() -> None:
-    lines = format_table(["name", "n"], [["a\x1b\nb", "1"], ["plain", "22"]]).splitlines()
+    lines = table_lines(["name", "n"], [["a\x1b\nb", "1"], ["plain", "22"]])
     assert lines == ["name             n", "a\\u001b\\u000ab   1", "plain           22"]
     assert (escape_controls("a\tb\nc"), escape_table_cell("a\tb")) == ("a\tb\nc", "a\\u0009b")
 

@@ -12,7 +12,7 @@ from report_pages import other_entry, small_entry
 from simcluster.base.units import format_seconds
 from simcluster.results.result import Result
 from simcluster.show.report import ReportEntry, report_page
-from simcluster.show.report.packing import BinaryColumns, pack_timeline, select_spans
+from simcluster.show.report.packing import BinaryColumns, pack_timeline
 from simcluster.show.report.rows import describe_slow_ranks, describe_spans, make_rank_rows
 from simcluster.show.report.summary import verdict_html
 from simcluster.step.simulate import simulate
@@ -104,7 +104,7 @@ def test_spans_that_are_left_out_take_their_facts_along(entry: ReportEntry) -> N
     kept = spans.rank >= 2
     some = facts.select(kept)
     assert len(some.awaited_rank) == kept.sum()
-    own = select_spans(spans, kept)
+    own = spans.select(kept)
     path, start, end = some.critical_path
     assert len(path) < len(facts.critical_path[0])
     assert (own.start[path] <= start + 1e-12).all()

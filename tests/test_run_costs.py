@@ -326,7 +326,7 @@ def result() -> Result:
 
 
 def test_a_played_step_draws_between_idle_and_full(result: Result) -> None:
-    curve = simulated_step_power(result)
+    curve = simulated_step_power(result, H100)
     assert curve.instants[-1] == pytest.approx(result.step_time)
     node = 4 * H100.node_watts_per_gpu
     assert curve.watts.min() >= 4 * H100.idle + node
@@ -336,7 +336,7 @@ def test_a_played_step_draws_between_idle_and_full(result: Result) -> None:
 
 
 def test_power_is_by_fate(result: Result) -> None:
-    step = simulated_step_power(result).mean
+    step = simulated_step_power(result, H100).mean
     drawn = {fate: category_watts(fate, H100, step, 4) for fate in ("productive", "lost", "detection", "restart")}
     assert drawn["productive"] == drawn["lost"] == step
     assert drawn["restart"] == pytest.approx(4 * (70 + 350))

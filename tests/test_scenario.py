@@ -21,7 +21,7 @@ from simcluster.scenario import scenario_fields
 from simcluster.scenario.scenario import Scenario, from_document, load, load_text
 from simcluster.scenario.sections import LONG_NAMES
 from simcluster.step.simulate import simulate
-from simcluster.topology import DgxSpec
+from simcluster.topology.machines import DgxSpec
 from simcluster.topology.textbook_networks import FlatSpec
 
 # the scenario of the contract

@@ -11,6 +11,7 @@ import sqlite3
 import subprocess
 import sys
 from concurrent.futures import BrokenExecutor, CancelledError, Future, ThreadPoolExecutor
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -77,12 +78,13 @@ def test_a_study_file_with_a_grid_and_one_with_a_table(tmp_path: Path) -> None:
     study = tmp_path / "study.yaml"
     study.write_text("scenario: tiny_dp\nset: {steps: 2}\nvary: {seed: [1, 2], training.micro_batch: [1]}\n")
     made = load_sweep(study, {"training.global_batch": [8]})
-    assert [variant.changes for _, variant in made.iterate_variants()] == [
+    assert [made.make_variant(number).changes for number in made.numbers] == [
         (("steps", 2), ("seed", number), ("training.micro_batch", 1), ("training.global_batch", 8)) for number in (1, 2)
     ]
     (tmp_path / "rows.csv").write_text("S,MB\n1,1\n2,\n")
     study.write_text("scenario: tiny_dp\ntable: rows.csv\ncolumns: {S: seed, MB: training.micro_batch}\n")
-    assert [dict(variant.changes) for _, variant in load_sweep(study, {}).iterate_variants()] == [
+    loaded = load_sweep(study, {})
+    assert [dict(loaded.make_variant(number).changes) for number in loaded.numbers] == [
         {"seed": 1, "training.micro_batch": 1},
         {"seed": 2},
     ]
@@ -169,7 +171,7 @@ def test_a_task_that_kills_who_plays_it_is_a_row_and_its_neighbours_are_played()
 @pytest.mark.parametrize("problem", [CancelledError(), OSError("closed"), RuntimeError("gone")])
 def test_an_executor_that_is_lost_is_one_message(problem: Exception, tmp_path: Path) -> None:
     made = make_sweep(BaseScenario("tiny_dp"), seeds(6))
-    tasks = [(number, variant) for number, variant in made.iterate_variants()]
+    tasks = [(number, made.make_variant(number)) for number in made.numbers]
     with pytest.raises(InputError, match="lost"):
         list(simulate_on_executor(Unlucky(problem), 1, tasks, cheap, Watched(killed=False)))
     with pytest.raises(InputError, match="lost"):
@@ -254,8 +256,8 @@ def killed(folder: Path, count: int, *, times: int) -> None:
         os.killpg(process.pid, signal.SIGKILL)
         process.stdout.close()
         assert process.wait() == -signal.SIGKILL, "it must be killed before it is finished"
-        with RowStore(store, VERSION) as kept:
-            now = kept.row_count
+        with closing(sqlite3.connect(store)) as kept:
+            now = kept.execute("SELECT count(*) FROM rows").fetchone()[0]
         assert told is not None
         assert count > now >= told, "what was told to be done is on disk"
         before = now

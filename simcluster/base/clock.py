@@ -14,7 +14,6 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import partial
@@ -24,7 +23,7 @@ import numpy as np
 
 from simcluster.base.arrays import Floats
 from simcluster.base.errors import InputError
-from simcluster.base.progress import check_event_count
+from simcluster.base.progress import check_event_count, set_in_context
 
 ResultT = TypeVar("ResultT")
 ParamsT = ParamSpec("ParamsT")
@@ -83,7 +82,7 @@ def simulate_on_exact_grid(simulate: Callable[[], ResultT]) -> ResultT:
     ticks_per_second = _FINEST
     while ticks_per_second >= 1.0:
         try:
-            with _set_grid(ClockGrid(ticks_per_second, _EXACT_TICKS / ticks_per_second)):
+            with set_in_context(_grid, ClockGrid(ticks_per_second, _EXACT_TICKS / ticks_per_second)):
                 return simulate()
         except ClockRangeError:
             ticks_per_second /= _COARSER
@@ -101,17 +100,8 @@ def bind_to_current_grid(function: Callable[ParamsT, ResultT]) -> Callable[Param
 def _call_on_grid(
     grid: ClockGrid, function: Callable[ParamsT, ResultT], *args: ParamsT.args, **kwargs: ParamsT.kwargs
 ) -> ResultT:  # fmt: skip
-    with _set_grid(grid):
+    with set_in_context(_grid, grid):
         return function(*args, **kwargs)
-
-
-@contextmanager
-def _set_grid(grid: ClockGrid) -> Iterator[None]:
-    before = _grid.set(grid)
-    try:
-        yield
-    finally:
-        _grid.reset(before)
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,26 +160,12 @@ class Profile(Protocol):
 
     def factor_at(self, instant: float) -> float:
         """Return the factor that applies from ``instant`` (s) on."""
-        ...
 
     def next_change(self, instant: float) -> float:
         """Return the first time (s) after ``instant`` at which the factor may change; infinite for never."""
-        ...
 
 
-class SteadyProfile:
-    """Factor over time that is always 1."""
-
-    def factor_at(self, instant: float) -> float:
-        """Return 1, the factor at all times."""
-        return 1.0
-
-    def next_change(self, instant: float) -> float:
-        """Return infinity, since the factor never changes."""
-        return math.inf
-
-
-STEADY = SteadyProfile()
+STEADY = WindowProfile(1.0)
 _MAX_ALTERNATIONS = 10_000
 _SECONDS_PER_PERIOD = 4e-5  # CPU seconds per period; less, in fact, but all are kept in memory
 

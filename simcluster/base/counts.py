@@ -9,6 +9,7 @@ import math
 import re
 
 from simcluster.base.errors import InputError
+from simcluster.base.texts import short_repr
 
 _MAX_NUMBER = 1e99
 _TOO_LARGE = 2 * _MAX_NUMBER  # also for integers that no float holds
@@ -17,6 +18,14 @@ LETTERS = {"": 1.0, "k": 1e3, "K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
 _RANGE = re.compile(r"(\d{1,9})(?:\s*-\s*(\d{1,9}))?")
 _MAX_COUNT = 1_000_000
 _COUNT = re.compile(r"\s*\$?\s*((?:\d[\d,_]*\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*([kKMBT]?)\s*")
+
+
+def float_or_nan(text: str) -> float:
+    """Parse a number; return NaN for a text that is not a number."""
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan
 
 
 def parse_count(value: object, what: str, works: str = "it in full or with k, M, B or T, as in 70B") -> float:
@@ -28,9 +37,9 @@ def parse_count(value: object, what: str, works: str = "it in full or with k, M,
     else:
         number = math.nan
     if number > _MAX_NUMBER:
-        raise InputError(f"{what} {_quote_value(value)} is too large; it must be at most {_MAX_NUMBER:g}")
+        raise InputError(f"{what} {short_repr(value)} is too large; it must be at most {_MAX_NUMBER:g}")
     if not 0 < number < math.inf:
-        raise InputError(f"{what} {_quote_value(value)} is not a number above zero; write {works}")
+        raise InputError(f"{what} {short_repr(value)} is not a number above zero; write {works}")
     return number
 
 
@@ -38,7 +47,7 @@ def parse_whole_number(value: object, what: str) -> int:
     """Parse a whole number above zero, written in any way that ``parse_count`` accepts."""
     number = parse_count(value, what, "it in full, as in 8")
     if number != int(number):
-        raise InputError(f"{what} {_quote_value(value)} must be a whole number; write one, as in 8")
+        raise InputError(f"{what} {short_repr(value)} must be a whole number; write one, as in 8")
     return int(number)
 
 
@@ -49,11 +58,11 @@ def parse_number_ranges(text: str, option: str, noun: str = "rank") -> list[int]
     [0, 1, 2, 3, 32]
     """
     found: list[int] = []
-    given = f"{option} {_quote_value(text)}"
+    given = f"{option} {short_repr(text)}"
     for part in text.split(","):
         match = _RANGE.fullmatch(part.strip())
         if match is None:
-            raise InputError(f"{given}: {_quote_value(part)} is not a {noun}; write whole numbers or ranges: 0,8-15")
+            raise InputError(f"{given}: {short_repr(part)} is not a {noun}; write whole numbers or ranges: 0,8-15")
         first, last = int(match[1]), int(match[2] or match[1])
         if last < first:
             raise InputError(f"{given}: {part!r} is a descending range; write {last}-{first}")
@@ -73,7 +82,7 @@ def parse_share(value: object, what: str) -> float:
     except (TypeError, ValueError, OverflowError):
         part = math.nan
     if not 0 < part <= 1:
-        raise InputError(f'{what} {_quote_value(value)} must be a share above 0 and at most 1, as in 0.4 or "40%"')
+        raise InputError(f'{what} {short_repr(value)} must be a share above 0 and at most 1, as in 0.4 or "40%"')
     return part
 
 
@@ -109,8 +118,3 @@ def format_dollars(amount: float) -> str:
 def format_whole_dollars(amount: float) -> str:
     """Format an amount in whole dollars: $8,847,360, $94,371; with cents below a hundred: $12.34."""
     return f"${amount:,.2f}" if abs(amount) < 100 else f"${amount:,.0f}"
-
-
-def _quote_value(value: object) -> str:
-    shown = repr(value)
-    return shown if len(shown) <= 60 else f"{shown[:57]}..."

@@ -41,9 +41,8 @@ class Displayable:
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
-        for name in ("__repr__",):  # a dataclass writes one with every field, which may be millions of characters
-            if name not in vars(cls):
-                setattr(cls, name, getattr(Displayable, name))
+        if "__repr__" not in vars(cls):  # a dataclass writes one with every field, which may be millions of characters
+            cls.__repr__ = Displayable.__repr__  # type: ignore[method-assign]
 
     def __repr__(self) -> str:
         return one_line_text(self)

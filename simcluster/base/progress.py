@@ -10,8 +10,11 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
+from typing import TypeVar
 
 from simcluster.base.errors import InputError
+
+T = TypeVar("T")
 
 MIN_ANNOUNCED_SECONDS = 60.0
 """Estimated seconds from which a command announces how long it will take."""
@@ -28,13 +31,18 @@ def estimate_limit() -> float:
 
 
 @contextmanager
-def set_estimate_limit(seconds: float) -> Iterator[None]:
-    """Set the estimated duration (s) above which work in the block needs the user's confirmation."""
-    before = _most.set(seconds)
+def set_in_context(variable: ContextVar[T], value: T) -> Iterator[None]:
+    """Set a context variable while the block runs."""
+    before = variable.set(value)
     try:
         yield
     finally:
-        _most.reset(before)
+        variable.reset(before)
+
+
+def set_estimate_limit(seconds: float) -> AbstractContextManager[None]:
+    """Set the estimated duration (s) above which work in the block needs the user's confirmation."""
+    return set_in_context(_most, seconds)
 
 
 def no_time_limit(asked: bool = True) -> AbstractContextManager[None]:
@@ -95,27 +103,18 @@ def show_note(text: str) -> None:
         warnings.warn(text, RuntimeWarning, stacklevel=3)
 
 
-@contextmanager
-def listen_to_notes(listener: Callable[[str], object]) -> Iterator[None]:
+def listen_to_notes(listener: Callable[[str], object]) -> AbstractContextManager[None]:
     """Pass every note of this thread to ``listener`` while the block runs."""
-    before = _notes_to.set(listener)
-    try:
-        yield
-    finally:
-        _notes_to.reset(before)
+    return set_in_context(_notes_to, listener)
 
 
 def report_step_start(name: str) -> None:
     """Report to the progress display that the simulation of a named step begins."""
-    _report_duration(name, 0.0)
+    report_estimate(name, 0.0)
 
 
 def report_estimate(name: str, seconds: float) -> None:
     """Report to the progress display how long (s) a named scenario is estimated to take."""
-    _report_duration(name, seconds)
-
-
-def _report_duration(name: str, seconds: float) -> None:
     listener = _progress_listener.get()
     if listener is not None:
         listener(name, seconds)
@@ -127,11 +126,8 @@ def report_phase(words: str | PhaseText) -> Iterator[None]:
 
     A callable is evaluated for every line, so that it may state the share that is done.
     """
-    before = _phases.set((*_phases.get(), words))
-    try:
+    with set_in_context(_phases, (*_phases.get(), words)):
         yield
-    finally:
-        _phases.reset(before)
 
 
 def current_phases() -> Iterator[str]:
@@ -139,11 +135,6 @@ def current_phases() -> Iterator[str]:
     return (words if isinstance(words, str) else words() for words in _phases.get())
 
 
-@contextmanager
-def listen_to_progress(listener: ProgressListener) -> Iterator[None]:
+def listen_to_progress(listener: ProgressListener) -> AbstractContextManager[None]:
     """Call ``listener`` with each step that begins (name, 0) or is estimated (name, seconds) in the block."""
-    before = _progress_listener.set(listener)
-    try:
-        yield
-    finally:
-        _progress_listener.reset(before)
+    return set_in_context(_progress_listener, listener)

@@ -12,8 +12,6 @@ from collections.abc import Mapping
 from importlib import import_module
 from typing import Any, Literal
 
-SATELLITES = ("evidence", "importers", "interactive", "interop", "longrun")
-
 PROVIDED: Mapping[str, str] = {
     # what a scenario names
     "import of a topology": "importers.cluster_document:ImportSpec",

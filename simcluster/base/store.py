@@ -12,7 +12,6 @@ import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 from simcluster.base.errors import InputError
@@ -61,25 +60,18 @@ class RowStore:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
         """Close the database; all rows are on disk already."""
         self._file.close()
 
-    @property
-    def row_count(self) -> int:
-        """Number of rows in the file, over all sweeps."""
-        with self._convert_sqlite_errors():
-            found: int = self._file.execute("SELECT count(*) FROM rows").fetchone()[0]
-        return found
-
     def find_stored_keys(self, keys: Iterable[str]) -> set[str]:
         """Return which of ``keys`` have an intact stored row; show a note if rows are damaged."""
-        wanted, there, damaged = set(keys), set(), 0
+        wanted = set(keys)
+        there: set[str] = set()
+        damaged = 0
         with self._convert_sqlite_errors():
             for key, row in self._file.execute("SELECT CAST(key AS BLOB), CAST(row AS BLOB) FROM rows"):
                 if (name := bytes(key or b"").decode(errors="replace")) in wanted:

@@ -35,6 +35,12 @@ def _part_sort_key(part: str) -> tuple[int, str]:
     return (int(part), "") if part.isdecimal() else (-1, part)
 
 
+def short_repr(value: object) -> str:
+    """Return a value's ``repr`` for an error message, shortened to 60 characters."""
+    shown = repr(value)
+    return shown if len(shown) <= 60 else f"{shown[:57]}..."
+
+
 def find_similar_words(word: object, known: Iterable[str], cutoff: float, most: int = 1) -> list[str]:
     """Return up to ``most`` known words that resemble ``word``, ignoring case, the most similar first.
 

@@ -48,7 +48,9 @@ def limit_time(seconds: float | None) -> Iterator[Deadline]:
         yield deadline
         return
     raised: list[BaseException] = []
-    armed, before, every = True, signal.getsignal(signal.SIGALRM), signal.getitimer(signal.ITIMER_REAL)[1]
+    armed = True
+    before = signal.getsignal(signal.SIGALRM)
+    every = signal.getitimer(signal.ITIMER_REAL)[1]
 
     def on_alarm(number: int, frame: FrameType | None) -> None:
         if not armed:

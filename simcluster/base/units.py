@@ -15,6 +15,7 @@ from typing import Annotated, TypeGuard
 from pydantic import BeforeValidator, PlainSerializer, WithJsonSchema
 
 from simcluster.base.errors import InputError
+from simcluster.base.texts import short_repr
 
 HOUR, DAY, YEAR = 3600.0, 86400.0, 365.25 * 86400.0
 """In seconds."""
@@ -90,17 +91,12 @@ def _parse_quantity(value: object, dimension: str) -> float:
         raise _quantity_error(value, dimension)
     number, unit = float(match[1]), match[2]
     if abs(number) > _MAX_NUMBER:
-        raise InputError(f"{_quote_value(value)} is too large; write at most {_MAX_NUMBER:g} {dimension}")
+        raise InputError(f"{short_repr(value)} is too large; write at most {_MAX_NUMBER:g} {dimension}")
     if dimension == "seconds" and unit in _SUBSECONDS:
         return number / _SUBSECONDS[unit]
     if unit not in _UNITS[dimension]:
         raise _quantity_error(value, dimension)
     return number * _UNITS[dimension][unit]
-
-
-def _quote_value(value: object) -> str:
-    shown = f"{value!r}"
-    return shown if len(shown) <= 60 else shown[:57] + "..."
 
 
 def _quantity_error(value: object, dimension: str) -> InputError:
@@ -109,7 +105,7 @@ def _quantity_error(value: object, dimension: str) -> InputError:
     suggest = _suggest_duration if dimension == "seconds" else _suggest_rate
     meant = suggest(match[1], match[2], dimension) if match else ""
     works = f"; write {meant}" if meant else ""
-    return InputError(f"{_quote_value(value)}{wrong}; {dimension} are written as {_EXAMPLES[dimension]}{works}")
+    return InputError(f"{short_repr(value)}{wrong}; {dimension} are written as {_EXAMPLES[dimension]}{works}")
 
 
 def _suggest_duration(number: str, unit: str, _: str) -> str:

@@ -141,7 +141,9 @@ def make_parser(command: str, kind: str = "") -> CommandParser:
 
 
 def _select_example_lines(text: str, kind: str, kinds: Mapping[str, str]) -> str:
-    begins, kept, shown = re.compile(rf"  (?:.*simcluster import )?({'|'.join(kinds)}) "), [], True
+    begins = re.compile(rf"  (?:.*simcluster import )?({'|'.join(kinds)}) ")
+    kept = []
+    shown = True
     for line in text.splitlines():
         found = begins.match(line)
         shown = found[1] == kind if found else shown or not line.startswith("   ")

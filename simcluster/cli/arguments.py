@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import math
 import re
 import textwrap
 from argparse import Action, Namespace
@@ -11,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from simcluster.base.counts import float_or_nan
 from simcluster.base.errors import InputError
 from simcluster.base.texts import did_you_mean
 
@@ -254,10 +254,7 @@ def _parse_integer(least: int, text: str) -> int:
 def _parse_time(text: str) -> Fraction:
     from fractions import Fraction  # slow to import
 
-    try:
-        size = float(text)
-    except ValueError:
-        size = math.nan
+    size = float_or_nan(text)
     if not (size == 0 or 1e-12 <= size <= 1e12):  # also keeps Fraction("1e999999999") from being built
         raise argparse.ArgumentTypeError(
             f"{text!r} is not a time; write a number without unit, 0 or between 1e-12 and 1e12: all times of this "
@@ -268,10 +265,7 @@ def _parse_time(text: str) -> Fraction:
 
 def _parse_share(text: str) -> float:
     number, percent, rest = text.strip().partition("%")
-    try:
-        value = float(number) / (100 if percent else 1)
-    except ValueError:
-        value = math.nan
+    value = float_or_nan(number) / (100 if percent else 1)
     if rest or not 0 < value < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is not a share above 0 and below 100 %, as in 0.1% or 0.001")
     return value

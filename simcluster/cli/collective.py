@@ -17,6 +17,7 @@ from simcluster.cli.common import read_cluster_overrides
 from simcluster.cli.terminal import write_json
 from simcluster.documents.csv_tables import read_message_sizes
 from simcluster.scenario.document_resolution import load_cluster, load_topology
+from simcluster.show.output_blocks import OutputBlocks, TableBlock, TextLines
 from simcluster.studies.bench import collective as bench
 from simcluster.studies.bench.collective_loads import find_busiest_links, measure_link_loads
 from simcluster.topology import Cluster
@@ -198,7 +199,7 @@ def _compare_with_log(args: argparse.Namespace) -> None:
         readings = compare_log(log, platform, args.machines, args.per_machine, collective)
         ratio, verdict = overall_verdict(readings)
 
-    def text() -> str:
+    def blocks() -> OutputBlocks:
         rows = [
             [
                 format_bytes(reading.size),
@@ -210,8 +211,9 @@ def _compare_with_log(args: argparse.Namespace) -> None:
             ]
             for reading in readings
         ]
-        table = common.format_table(["size", "measured", "expected", "ratio", "NCCL picks", "verdict"], rows)
-        return f"{table}\n\nfrom 1 MiB up: {ratio:.2f} x the expected time (geometric mean): {verdict}"
+        overall = f"from 1 MiB up: {ratio:.2f} x the expected time (geometric mean): {verdict}"
+        header = ["size", "measured", "expected", "ratio", "NCCL picks", "verdict"]
+        return [TableBlock(header, rows), TextLines([overall])]
 
     document = {"ratio": ratio, "verdict": verdict, "rows": [asdict(reading) for reading in readings]}
-    common.print_answer(args, text, lambda: document)
+    common.print_answer(args, blocks, lambda: document)

@@ -14,7 +14,7 @@ from simcluster.base.counts import parse_number_ranges
 from simcluster.base.errors import InputError
 from simcluster.cli.outputs import TABLES
 from simcluster.cli.terminal import show_progress_text, style_text, write_json
-from simcluster.show.output_blocks import OutputBlocks, render_as_text, table_lines
+from simcluster.show.output_blocks import OutputBlocks, render_as_text
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -82,11 +82,6 @@ def parse_executor(text: str | None) -> int | str | None:
     if text.startswith("dask://"):
         return text
     raise InputError(f"--executor {text!r} must be a number of processes, or dask://HOST:PORT")
-
-
-def format_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Return a text table with aligned columns and a bold header."""
-    return "\n".join(table_lines(header, rows, bold=make_bold))
 
 
 def make_bold(line: str) -> str:

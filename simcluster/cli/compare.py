@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from simcluster.base.counts import format_whole_dollars
+from simcluster.base.counts import float_or_nan, format_whole_dollars
 from simcluster.base.errors import InputError
 from simcluster.base.units import HOUR, format_seconds
 from simcluster.cli import common
@@ -59,11 +59,8 @@ def parse_prices(text: str, scenario_of: Mapping[str, int]) -> dict[str, float]:
     ``scenario_of`` has the number of each variant's scenario. InputError unless the text has one positive price, one
     per scenario or one per variant.
     """
-    try:
-        prices = [float(each) for each in text.split(",")]
-    except ValueError:
-        prices = []
-    if not prices or not all(0 < price < math.inf for price in prices):
+    prices = [float_or_nan(each) for each in text.split(",")]
+    if not all(0 < price < math.inf for price in prices):
         raise InputError(f"--price {text!r} must be dollars per GPU-hour above 0; write 2.5, or 2.5,4.5 for two")
     scenarios = max(scenario_of.values()) + 1
     if len(prices) == 1:

@@ -16,6 +16,7 @@ from pathlib import Path
 from simcluster.base.errors import InputError
 from simcluster.cli import BUDGET, COMMANDS, make_parser
 from simcluster.cli.arguments import CommandParser
+from simcluster.documents.builtin_documents import builtin_names
 
 _BASH = r"""
 _simcluster() {
@@ -169,7 +170,7 @@ def _complete_value(parser: CommandParser, action: argparse.Action, word: str) -
         if kind == "files":
             found += _complete_file(word)
         else:
-            found += _filter_by_prefix(word, _lookup_words(kind) if kind.startswith("+") else _built_in_names(kind))
+            found += _filter_by_prefix(word, _lookup_words(kind) if kind.startswith("+") else builtin_names(kind))
     return found
 
 
@@ -217,13 +218,6 @@ def _lookup_words(name: str) -> list[str]:
 
 def _filter_by_prefix(word: str, known: Iterable[str]) -> list[str]:
     return [each for each in known if each.startswith(word)]
-
-
-def _built_in_names(kind: str) -> list[str]:
-    package = Path(__file__).parent.parent
-    inside = package / "shipped"
-    folder = (inside if inside.is_dir() else package.parent) / kind
-    return sorted(path.stem for path in folder.glob("*.yaml"))
 
 
 def _complete_file(word: str) -> list[str]:

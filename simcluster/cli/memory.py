@@ -21,7 +21,8 @@ from simcluster.studies.state_ladder import DEFAULT_RECIPE, ModelStateLadder, ze
 from simcluster.studies.whatif.job_memory import PARTS, JobMemory, job_memory, memory_by_category
 from simcluster.studies.whatif.largest_value import largest_that_fits
 
-_COUNT_OPTIONS = ("recipe", "dp", "device")
+_COUNT_OPTIONS = {"recipe": "training.memory_recipe", "dp": "parallel.dp", "device": "cluster.device"}
+"""Options of a number of parameters: the key of a scenario with that meaning."""
 _HEADER = ["weights", "gradients", "optimizer", "activations", "other", "total", "free"]
 _SMALL, _TENSORS = 0.01, 16  # a tensor has a row from this share on; most rows
 
@@ -49,9 +50,8 @@ def _print_state_memory(args: argparse.Namespace) -> None:
 
 
 def _print_job_memory(args: argparse.Namespace) -> None:
-    for name in _COUNT_OPTIONS:
+    for name, path in _COUNT_OPTIONS.items():
         if getattr(args, name) is not None:
-            path = {"recipe": "training.memory_recipe", "dp": "parallel.dp", "device": "cluster.device"}[name]
             raise InputError(f"--{name} applies only to --parameters; change a scenario with --{path} VALUE")
     overrides = read_overrides(args, args.scenario)
     scenario = load(args.scenario, overrides)

@@ -17,7 +17,7 @@ from itertools import combinations
 from pathlib import Path
 from typing import NamedTuple
 
-from simcluster.base.errors import InputError
+from simcluster.base.errors import InputError, prefix_errors
 
 _OVERRIDES = ("overrides", "set", "vary")
 
@@ -199,7 +199,5 @@ def check_picture_size(args: argparse.Namespace, files: Sequence[Path]) -> None:
 
     require_dpi(args.dpi)
     if args.picture_size is not None:
-        try:
+        with prefix_errors("--picture-size"):
             parse_picture_size(args.picture_size)
-        except InputError as problem:
-            raise InputError(f"--picture-size: {problem}") from None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import math
 
+from simcluster.base.counts import float_or_nan
 from simcluster.base.errors import InputError
 from simcluster.base.units import format_seconds
 from simcluster.cli import common
@@ -62,10 +63,7 @@ def run(args: argparse.Namespace) -> None:
 
 
 def _parse_percent(text: str) -> float:
-    try:
-        value = float(text.removesuffix("%")) / 100
-    except ValueError:
-        value = math.nan
+    value = float_or_nan(text.removesuffix("%")) / 100
     if not 0 < value <= 1:
         raise InputError(f"--by {text!r} must be a percentage above 0 and at most 100, as in 1%")
     return value
@@ -73,11 +71,8 @@ def _parse_percent(text: str) -> float:
 
 def _parse_price(text: str) -> tuple[str, float]:
     name, _, amount = text.partition("=")
-    try:
-        value = float(amount)
-    except ValueError:
-        value = math.nan
-    if not (value > 0 and math.isfinite(value)):
+    value = float_or_nan(amount)
+    if not 0 < value < math.inf:
         raise InputError(f"--price {text!r}: write RESOURCE=DOLLARS per GPU for 1 % more of it, as in network=40")
     return name, value
 
@@ -98,15 +93,8 @@ def _sensitivity_table(found: list[Sensitivity], *, priced: bool) -> TableBlock:
             per = each.gain_per_dollar
             row.append("" if per is None else f"{100 * per:.3f} %")
         rows.append(row)
-    header = [
-        "resource",
-        "change",
-        "saved per step",
-        "step, 1 % more",
-        "1 % less",
-        "1 % more by critical path",
-        *(["gain per $100 per GPU"] if priced else []),
-    ]
+    header = ["resource", "change", "saved per step", "step, 1 % more", "1 % less", "1 % more by critical path"]
+    header += ["gain per $100 per GPU"] if priced else []
     return TableBlock(header, rows, bars=[TableBar(0.0, max(each.gain, 0.0)) for each in found])
 
 

@@ -21,7 +21,7 @@ import threading
 import time
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
 from types import FrameType
 from typing import Any, Literal, TextIO, cast
@@ -124,12 +124,9 @@ class EscapingStream:
 @contextmanager
 def escape_output() -> Iterator[None]:
     """Make stdout and stderr escape control characters in all text that the block writes."""
-    streams = sys.stdout, sys.stderr
-    sys.stdout, sys.stderr = (cast(TextIO, EscapingStream(stream)) for stream in streams)
-    try:
+    stdout, stderr = (cast(TextIO, EscapingStream(stream)) for stream in (sys.stdout, sys.stderr))
+    with redirect_stdout(stdout), redirect_stderr(stderr):
         yield
-    finally:
-        sys.stdout, sys.stderr = streams
 
 
 def write_json(name: str | Path, value: object) -> None:
@@ -231,8 +228,11 @@ class _ProgressLine:
         self._stream = (
             stream.raw if isinstance(stream, EscapingStream) else stream
         )  # its own codes are for the terminal
-        self._command, self._shown, self._process = command, False, os.getpid()
-        self._text, self._played, self._now, self._noted = "", 0, "", False
+        self._command = command
+        self._process = os.getpid()
+        self._shown = self._noted = False
+        self._text = self._now = ""
+        self._played = 0
         self._begun = self._last = time.monotonic()
 
     def set_text(self, text: str) -> None:

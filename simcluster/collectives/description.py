@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import TypeVar, overload
 
 import numpy as np
@@ -17,6 +18,8 @@ from simcluster.base.arrays import Floats, Ints
 from simcluster.base.errors import InputError
 
 Item = TypeVar("Item")
+
+_SEND = attrgetter("source", "target", "share", "relay", "channel")  # equal for equal hops of a round
 
 SWITCH = -1
 """Position that represents a switch: the lowest switch above all ranks that exchange the same data with it in a phase.
@@ -103,7 +106,6 @@ class FunctionSequence(LazySequence[Item]):
         return self._length
 
     def generate_items(self, indices: range) -> Iterator[Item]:
-        """Generate the items whose indices are in ``indices``."""
         return map(self._make, indices)
 
 
@@ -141,7 +143,6 @@ class HopList(LazySequence[Hop]):
         return len(self.source)
 
     def generate_items(self, indices: range) -> Iterator[Hop]:
-        """Generate the hops whose indices are in ``indices``."""
         columns = (self.source, self.target, self.share, self.relay, self.channel, self.chunk, self.lane)
         rows = zip(*(column[np.array(indices, dtype=np.int64)].tolist() for column in columns), strict=True)
         for source, target, share, relay, channel, chunk, lane in rows:
@@ -157,7 +158,6 @@ class LazyHopList(LazySequence[Hop]):
         raise NotImplementedError
 
     def generate_items(self, indices: range) -> Iterator[Hop]:
-        """Generate the hops whose indices are in ``indices``."""
         return self.hop_list.generate_items(indices)
 
 
@@ -177,7 +177,6 @@ class BlockwiseHops(LazySequence[Hop]):
             yield self.columns(np.array(indices[first : first + block_size]))
 
     def generate_items(self, indices: range) -> Iterator[Hop]:
-        """Generate the hops whose indices are in ``indices``."""
         return itertools.chain.from_iterable(self.hop_blocks(4096, indices))
 
 
@@ -191,25 +190,13 @@ def group_repeated_rounds(phases: Sequence[Phase]) -> Iterator[tuple[Sequence[Ho
             "detail: steps simulates only algorithms with rounds, and this algorithm is a pipeline (as are tree, "
             "chain, nvls and sharp); use detail: flow, or an algorithm with rounds, such as ring or binomial"
         )
-    return _group_equal_phases(phases)
-
-
-def _group_equal_phases(phases: Sequence[Phase]) -> Iterator[tuple[Sequence[Hop], int]]:
     hops: Sequence[Hop] = ()
     rounds = 0
     for phase in phases:
-        if phase.hops and not _have_equal_hops(hops, phase.hops):
+        if phase.hops and list(map(_SEND, hops)) != list(map(_SEND, phase.hops)):
             if rounds:
                 yield hops, rounds
             hops, rounds = tuple(phase.hops), 0
         rounds += phase.rounds if phase.hops else 0
     if rounds:
         yield hops, rounds
-
-
-def _have_equal_hops(some: Sequence[Hop], others: Sequence[Hop]) -> bool:
-    return len(some) == len(others) and all(
-        (one.source, one.target, one.share, one.relay, one.channel)
-        == (other.source, other.target, other.share, other.relay, other.channel)
-        for one, other in zip(some, others, strict=True)
-    )

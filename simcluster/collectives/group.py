@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 from typing import Any, TypeVar
@@ -44,6 +44,14 @@ class Ring:
 
 
 Name = TypeVar("Name")
+
+
+def positions_of_equal_keys(keys: Iterable[Hashable]) -> tuple[tuple[int, ...], ...]:
+    """Return the positions of each key, one tuple per different key in order of first appearance."""
+    members: dict[Hashable, list[int]] = {}
+    for position, key in enumerate(keys):
+        members.setdefault(key, []).append(position)
+    return tuple(map(tuple, members.values()))
 
 
 class LazyNames(Sequence[Name]):
@@ -98,10 +106,7 @@ class Group:
     @cached_property
     def positions_by_node(self) -> tuple[tuple[int, ...], ...]:
         """Group positions on each node, one tuple per node; nodes are ordered by first appearance in the group."""
-        members: dict[int, list[int]] = {}
-        for position, host in enumerate(self.hosts):
-            members.setdefault(host, []).append(position)
-        return tuple(tuple(positions) for positions in members.values())
+        return positions_of_equal_keys(self.hosts)
 
     @cached_property
     def positions_in_node_order(self) -> Sequence[int]:
@@ -203,23 +208,16 @@ def build_node_rings(hosts: Sequence[int], nics: Sequence[Sequence[str]], *, mes
     >>> [ring.order for ring in build_node_rings([0, 0, 1, 1], [("a",), ("b",), ("c",), ("d",)])]
     [(0, 1, 2, 3), (1, 0, 3, 2)]
     """
-    members: dict[int, list[int]] = {}
-    for position, host in enumerate(hosts):
-        members.setdefault(host, []).append(position)
-    machines = list(members.values())
-    machine_by_machine = [position for positions in machines for position in positions]
+    machines = positions_of_equal_keys(hosts)
     if len(machines) == 1:
-        return (
-            tuple(_ring_without_relays(order) for order in disjoint_mesh_rings(len(hosts)))
-            if meshed
-            else (_ring_without_relays(range(len(hosts))),)
-        )
+        orders = disjoint_mesh_rings(len(hosts)) if meshed else machines
+        return tuple(map(_ring_without_relays, orders))
     known: dict[tuple[tuple[int, ...], ...], list[tuple[int, int]]] = {}
     alike = len({*map(len, machines)}) == 1
     gates = [_cached_ring_entries_and_exits(each, nics, known) for each in machines] if alike or not meshed else []
     count = min(map(len, gates), default=0)
     if count <= 1:
-        return (_ring_without_relays(machine_by_machine),)
+        return (_ring_without_relays([position for positions in machines for position in positions]),)
     if len(known) == 1 and alike:  # one layout: the walk through a machine is the same in all
         table = np.array(machines, dtype=np.int64)
         gate = next(iter(known.values()))

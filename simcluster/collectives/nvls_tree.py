@@ -13,7 +13,7 @@ from dataclasses import replace
 from functools import cached_property
 
 from simcluster.collectives.description import SWITCH, FunctionSequence, Hop, Phase
-from simcluster.collectives.group import Group
+from simcluster.collectives.group import Group, positions_of_equal_keys
 from simcluster.collectives.tree import double_tree_parents, sort_deepest_first
 
 
@@ -35,10 +35,7 @@ class _NvlsTreePhases:
 
     @cached_property
     def _node_ranks(self) -> Sequence[Sequence[int]]:
-        members: dict[int | str, list[int]] = {}
-        for position, switch in enumerate(self._group.nvswitch_of_position):
-            members.setdefault(switch, []).append(position)
-        return list(members.values())
+        return positions_of_equal_keys(self._group.nvswitch_of_position)
 
     def __call__(self, number: int) -> Phase:
         """Return the phase with this index."""

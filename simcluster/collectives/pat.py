@@ -67,7 +67,6 @@ class _PatRound(LazyHopList):
 
     @cached_property
     def hop_list(self) -> HopList:
-        """All hops as one HopList."""
         place = self._hop // 2
         ranks = len(self._places)
         source, target = self._places[place], self._places[(place + self._distance) % ranks]
@@ -80,7 +79,6 @@ class _PatRound(LazyHopList):
         return np.where(self._hop % 2, around, place - (self._counts - 1) * self._stride)
 
     def generate_items(self, indices: range) -> Iterator[Hop]:
-        """Generate the hops whose indices are in ``indices``."""
         listed, some = self.hop_list, np.array(indices, dtype=np.int64)
         columns = (listed.source, listed.target, listed.share, listed.chunk, self._counts)
         for source, target, share, chunk, count in zip(*(each[some].tolist() for each in columns), strict=True):

@@ -73,11 +73,9 @@ class RoutingDistribution:
             if far < _CLOSE:
                 break
             step = 1.0 if far < last / 2 else _DAMPED
-            groups, experts, last = (
-                _adjust_log_odds(groups, group_targets, found, step),
-                _adjust_log_odds(experts, expert_targets, there, step),
-                far,
-            )
+            groups = _adjust_log_odds(groups, group_targets, found, step)
+            experts = _adjust_log_odds(experts, expert_targets, there, step)
+            last = far
         return groups, experts
 
     def _marginal_probabilities(self) -> tuple[Floats, Floats]:

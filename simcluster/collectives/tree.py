@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simcluster.base.arrays import concat_ranges, run_starts
-from simcluster.collectives.description import HopList, LazyHopList, Phase
+from simcluster.collectives.description import Hop, HopList, LazyHopList, Phase
 from simcluster.collectives.group import EqualNodeRings, Group, Ring
 
 _LARGE = 256  # hops of a phase from which on they are made when they are looked at
@@ -29,15 +29,11 @@ def all_reduce(group: Group) -> Sequence[Phase]:
         return ()
     walks = group.equal_node_rings
     if walks and group.num_ranks * len(walks.orders) > _LARGE:
-        return (
-            Phase(rounds=1, hops=DoubleTreeHops(walks, up=True), chunks=1, reduces=True, pipelined=True),
-            Phase(rounds=1, hops=DoubleTreeHops(walks, up=False), chunks=1, reduces=False, pipelined=True),
-        )
-    up = _list_tree_hops([_node_chains(group, ring) for ring in group.rings])
-    return (
-        Phase(rounds=1, hops=up, chunks=1, reduces=True, pipelined=True),
-        Phase(rounds=1, hops=up.reversed_copy(), chunks=1, reduces=False, pipelined=True),
-    )
+        ways: list[Sequence[Hop]] = [DoubleTreeHops(walks, up=True), DoubleTreeHops(walks, up=False)]
+    else:
+        up = _list_tree_hops([_node_chains(group, ring) for ring in group.rings])
+        ways = [up, up.reversed_copy()]
+    return tuple(Phase(rounds=1, hops=way, chunks=1, reduces=way is ways[0], pipelined=True) for way in ways)
 
 
 class DoubleTreeHops(LazyHopList):
@@ -70,7 +66,6 @@ class DoubleTreeHops(LazyHopList):
 
     @cached_property
     def hop_list(self) -> HopList:
-        """All hops as one HopList."""
         machines = self.walks.positions_by_node
         up = _list_tree_hops([machines[:, order] for order in self.walks.orders])
         return up if self.up else up.reversed_copy()

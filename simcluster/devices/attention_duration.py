@@ -19,8 +19,6 @@ from simcluster.documents.base_spec import Count, Spec
 from simcluster.documents.diagnostics import did_you_mean, join_or
 from simcluster.model.kernels import Kernel
 
-__all__ = ["AttentionKernel", "AttentionModel", "AttentionResources", "Fraction"]
-
 Fraction = Annotated[float, Field(strict=True, gt=0, le=1)]
 
 _BACKWARD_PRODUCTS = 5.0  # of fused attention, against two of its forward

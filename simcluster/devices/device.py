@@ -124,7 +124,8 @@ class TiledMatmul(Spec):
             power = power if self.power_fp8 is None else self.power_fp8
             share = share if self.sustained_fp8 is None else self.sustained_fp8
         left = 1.0 if kernel.streams else 1.0 - held_sms / device.multiprocessors
-        reached, clock, fill = power * share * left ** (1.0 / self.power_exponent), self.clock, self.fill
+        reached = power * share * left ** (1.0 / self.power_exponent)
+        clock, fill = self.clock, self.fill
         product = math.inf
         for sustained, clocked, filled in _tile_shape_work(
             (kernel.m, kernel.n, kernel.k, kernel.batch, kernel.streams, kernel.concurrent_matmuls),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from simcluster.base.errors import InputError
-from simcluster.documents.diagnostics import did_you_mean
+from simcluster.base.texts import did_you_mean
 
 
 def builtin_folder(kind: str) -> Path:

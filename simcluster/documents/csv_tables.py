@@ -11,7 +11,7 @@ from itertools import dropwhile
 from pathlib import Path
 from typing import Any
 
-from simcluster.base.errors import InputError
+from simcluster.base.errors import InputError, prefix_errors
 from simcluster.base.units import parse_bytes
 from simcluster.documents.diagnostics import quote_value
 from simcluster.documents.input_files import decode_utf8, missing_file_hint, read_input_bytes
@@ -198,10 +198,8 @@ def _parse_message_size(text: str, where: str) -> float:
     try:
         size = float(text)
     except ValueError:
-        try:
+        with prefix_errors(where):
             size = parse_bytes(text)
-        except InputError as problem:
-            raise InputError(f"{where}: {problem}") from None
     if not 0 <= size <= _MOST:
         raise InputError(f"{where}: {text!r} is not the size of a message; write 0 or more bytes, up to 1 EB")
     return size

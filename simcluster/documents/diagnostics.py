@@ -9,7 +9,7 @@ from pydantic import BaseModel, ValidationError
 
 from simcluster.base.errors import InputError
 from simcluster.base.texts import did_you_mean as did_you_mean
-from simcluster.base.texts import find_similar_words
+from simcluster.base.texts import find_similar_words, short_repr
 from simcluster.documents.field_annotations import models_in_annotation
 from simcluster.documents.suggestions import expand_number_range, missing_space_hint, unquote_number
 
@@ -45,10 +45,9 @@ def quote_value(value: object) -> str:
         size = f"{len(value)} {'key' if isinstance(value, Mapping) else 'item'}{'s' * (len(value) != 1)}"
         return f"a {'mapping' if isinstance(value, Mapping) else 'list'} of {size}"
     try:
-        text = repr(value)
+        return short_repr(value)
     except ValueError:  # an integer of thousands of digits
         return "a huge number"
-    return text if len(text) <= 60 else text[:57] + "..."
 
 
 def format_value_inline(value: Any) -> str:

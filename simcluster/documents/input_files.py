@@ -86,17 +86,16 @@ def missing_file_hint(path: Path, ending: str = ".yaml") -> str:
     if not path.parent.is_dir():
         return f" (the folder {path.parent} does not exist either); name an existing file"
     near = ", ".join(find_similar_words(path.name, sorted(each.name for each in path.parent.iterdir()), 0.5, most=3))
-    return f"; near it: {near}" if near else folder_files_hint(path.parent, ending) or _searched_folder_hint(path)
+    if near:
+        return f"; near it: {near}"
+    searched = f"; it was searched in {path.parent.resolve()}: name an existing file"
+    return folder_files_hint(path.parent, ending) or searched
 
 
 def unreadable_file_error(path: Path, problem: OSError | ValueError) -> InputError:
     """Return the InputError for a file that the operating system cannot open."""
     reason = problem.strerror if isinstance(problem, OSError) and problem.strerror else problem
     return InputError(f"{str(path)!r}: cannot be read: {reason}")
-
-
-def _searched_folder_hint(path: Path) -> str:
-    return f"; it was searched in {path.parent.resolve()}: name an existing file"
 
 
 def folder_files_hint(folder: Path, ending: str = ".yaml") -> str:

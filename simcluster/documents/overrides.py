@@ -47,7 +47,9 @@ def parse_vary_option(text: str) -> tuple[str, list[Any]]:
 
 
 def _split_at_commas(text: str) -> list[str]:
-    parts, depth, quote = [""], 0, ""
+    parts = [""]
+    depth = 0
+    quote = ""
     for letter in text:
         if quote:
             quote = "" if letter == quote else quote

@@ -10,6 +10,7 @@ import json
 import re
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from io import StringIO
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -73,7 +74,9 @@ class _YamlReader:
         import yaml
 
         parser: Any = getattr(yaml, "CLoader", yaml.Loader)  # PyYAML is built without libyaml where there is no wheel
-        self._next, self._events, self._source = parser(text).get_event, yaml.events, source
+        self._next = parser(text).get_event
+        self._events = yaml.events
+        self._source = source
         self.marks: dict[KeyPath, KeyLocation] = {}
 
     def read_data(self) -> Any:
@@ -207,26 +210,14 @@ def _format_value(value: Any, *, at_top: bool = False) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
-def explain_yaml_error(message: str) -> str:
-    """Explain an error message of the YAML parser in plain words, with what to write instead."""
-    return _explain_error("yaml", message)
-
-
-def explain_json_error(message: str) -> str:
-    """Explain an error message of Python's JSON parser in plain words, with what to write instead."""
-    return _explain_error("json", message)
-
-
-def explain_toml_error(message: str) -> str:
-    """Explain an error message of Python's TOML parser in plain words, with what to write instead."""
-    return _explain_error("toml", message)
-
-
-def explain_xml_error(message: str) -> str:
-    """Explain an error message of the expat XML parser in plain words, with what to write instead."""
-    return _explain_error("xml", message)
-
-
 def _explain_error(reader: str, message: str) -> str:
     known = tomllib.loads(Path(__file__).with_name("parser_errors.toml").read_text(encoding="utf-8"))[reader]
     return str(next((meaning for part, meaning in known.items() if part in message), known["otherwise"]))
+
+
+explain_yaml_error = partial(_explain_error, "yaml")
+explain_json_error = partial(_explain_error, "json")
+explain_toml_error = partial(_explain_error, "toml")
+explain_xml_error = partial(_explain_error, "xml")
+"""Explanations of parsers' error messages (PyYAML, Python's JSON and TOML, expat) in plain words, with what to write
+instead."""

@@ -24,13 +24,9 @@ def describe_fault(fault: FaultSpec | Mapping[str, Any]) -> str:
     fields.pop("seed", None)
     if kind in _FACTOR:
         fields = {_FACTOR[kind] if name == "factor" else name: value for name, value in fields.items()}
-    parts = [f"{name.replace('_', ' ')} {_format_value(each)}" for name, each in fields.items() if is_field_shown(each)]
+    shown = {name: each for name, each in fields.items() if each is not None and each is not False}
+    parts = [f"{name.replace('_', ' ')} {_format_value(each)}" for name, each in shown.items()]
     return ", ".join([kind, *parts])
-
-
-def is_field_shown(value: object) -> bool:
-    """Return whether descriptions show a fault's field: its value is set and is not false."""
-    return value is not None and value is not False
 
 
 def describe_faults(faults: Sequence[FaultSpec | Mapping[str, Any]]) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar
 
 import numpy as np
 from pydantic import Field, model_validator
@@ -47,6 +47,10 @@ class SlowGpu(SlowDeviceFault, RankFault, TimedFault):
 
 SLOWEST = 0.01
 MOST_LINES = 1 << 21
+SpeedT = TypeVar("SpeedT")
+_Pairs = Annotated[tuple[tuple[Number, SpeedT], ...], Field(min_length=1, max_length=MOST_LINES)]
+SpeedTable = Annotated[_Pairs[SpeedT] | None, OR_TABLE]
+"""Pairs of a device's number and its speed."""
 
 
 class DeviceSpeeds(FaultSpec):
@@ -63,9 +67,7 @@ class DeviceSpeeds(FaultSpec):
     kind: str  # each kind has its own word; here, so that it stands first in a document
     law: Annotated[NormalFactors | LognormalFactors, Field(discriminator="kind")] | None = None
     """Distribution of the speeds, where 1 is full speed; NIC speeds are capped at 1."""
-    table: Annotated[
-        Annotated[tuple[tuple[Number, float], ...], Field(min_length=1, max_length=MOST_LINES)] | None, OR_TABLE
-    ] = None
+    table: SpeedTable[float] = None
     seed: Number | None = None
 
     @model_validator(mode="after")
@@ -109,13 +111,10 @@ class GpuSpeeds(DeviceSpeeds):
     NUMBER: ClassVar = "rank"
 
     kind: Literal["speeds"]
-    table: Annotated[
-        Annotated[tuple[tuple[Number, Speed], ...], Field(min_length=1, max_length=MOST_LINES)] | None, OR_TABLE
-    ] = None
+    table: SpeedTable[Speed] = None
     """Measured speeds: pairs of a rank and its speed, or a CSV file of them (rank,speed per line); others have 1."""
 
     def slowdown_per_rank(self, ranks: int, seed: int) -> Floats:
-        """Return the factor on computation times for every rank."""
         if self.law is not None:
             return 1.0 / np.maximum(self.law.draw(random_stream(seed, "speeds", self.seed), ranks), SLOWEST)
         found = np.ones(ranks)
@@ -152,9 +151,7 @@ class NicSpeeds(DeviceSpeeds):
     NUMBER: ClassVar = "node"
 
     kind: Literal["nic_speeds"]
-    table: Annotated[
-        Annotated[tuple[tuple[Number, Part], ...], Field(min_length=1, max_length=MOST_LINES)] | None, OR_TABLE
-    ] = None
+    table: SpeedTable[Part] = None
     """Measured speeds: pairs of a node and its NICs' speed, or a CSV file of them (node,speed per line); others have
     1."""
 

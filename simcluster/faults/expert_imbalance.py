@@ -127,12 +127,8 @@ class ExpertImbalance(FaultSpec):
 
         The same factors multiply the bytes that each rank receives in the dispatch and sends in the combine. They sum
         to ``ep`` as long as no token is dropped. With a capacity, the load is a multiple of the smaller of capacity and
-        even share. Expert e is on rank e // (experts / ep). The array is read-only and shared between calls.
-
-        Raises
-        ------
-        InputError
-            If ``ep`` does not divide the experts, or if there is not one fraction per expert.
+        even share. Expert e is on rank e // (experts / ep). The array is read-only and shared between calls. Raises
+        InputError if ``ep`` does not divide the experts, or if there is not one fraction per expert.
         """
         experts = tokens.routes.experts
         if ep < 1 or experts < 1 or experts % ep:

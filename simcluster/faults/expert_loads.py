@@ -47,7 +47,10 @@ class ExpertLoads:
         capacity: float = math.inf,
         setting: JobContext | None = None,
     ) -> None:
-        self._faults, self._ep, self._seed, self._routes = faults, plan.ep, seed, routes
+        self._faults = faults
+        self._ep = plan.ep
+        self._seed = seed
+        self._routes = routes
         self._capacity = capacity
         self._setting = setting if setting and setting.relays else None
         self._place = np.zeros((plan.num_ranks, 2), dtype=np.int64)  # number of the group in its stage, rank in it
@@ -107,13 +110,10 @@ class ExpertLoads:
         moment = (item.step, item.microbatch) if self.by_pass else ()
         name = (item.segment, self.symmetry_key(rank), *moment)
         if name not in self._routed:
-            self._routed[name] = self._change_segment(rank, item)
+            ops = [self._change_op(rank, item, op) for op in item.segment.ops]
+            same = all(new is old for new, old in zip(ops, item.segment.ops, strict=True))
+            self._routed[name] = item.segment if same else Segment(tuple(ops))
         return item._replace(segment=self._routed[name])
-
-    def _change_segment(self, rank: int, item: WorkItem) -> Segment:
-        ops = [self._change_op(rank, item, op) for op in item.segment.ops]
-        same = all(new is old for new, old in zip(ops, item.segment.ops, strict=True))
-        return item.segment if same else Segment(tuple(ops))
 
     def _change_op(self, rank: int, item: WorkItem, op: Op) -> Op:
         work = op.work

@@ -131,7 +131,7 @@ class FaultSpec(Spec):
     # --- where and when -------------------------------------------------------------------------------------------
 
     def affected_ranks(self, host_of: Sequence[int]) -> Sequence[int]:
-        """Return the ranks that the fault affects; ``host_of[rank]`` is the rank's node."""
+        """Return the ranks that the fault affects, by default all; ``host_of[rank]`` is the rank's node."""
         return range(len(host_of))
 
     @property

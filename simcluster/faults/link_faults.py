@@ -61,7 +61,6 @@ class LinkFlap(LinkFault):
         return self
 
     def count_starts(self, seconds: float) -> float:
-        """Return the number of times that the links go down within ``seconds``."""
         return max(0.0, seconds - (self.start or 0.0)) / self.period if self.period else 0.0
 
     @property
@@ -76,7 +75,6 @@ class LinkFlap(LinkFault):
         return 0.0
 
     def profile(self, value: float, seed: int) -> Profile:
-        """Return a factor over time that is ``value`` while the links are down, and 1 otherwise."""
         start = self.start or 0.0
         if self.period is None:
             return window_profile(value, start, start + self.down)
@@ -122,7 +120,6 @@ class BackgroundLoad(LinkFault, TimedFault):
         return self.on is not None
 
     def count_starts(self, seconds: float) -> float:
-        """Return approximately how often the load begins within ``seconds``."""
         return seconds / (self.on + self.off) if self.on and self.off else super().count_starts(seconds)
 
     @property

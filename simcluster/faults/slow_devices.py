@@ -8,6 +8,7 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
+from simcluster.base.counts import float_or_nan
 from simcluster.base.units import is_number
 from simcluster.documents.base_spec import NUMBER_OR_TEXT
 from simcluster.documents.diagnostics import RuleError, quote_value
@@ -77,7 +78,8 @@ class SlowDeviceFault(FaultSpec):
 def _read_slowdown(value: Any) -> float:
     number = 1 + _read_percent(value) if isinstance(value, str) else value
     if not is_number(number) or not 1 <= number <= 1e6:
-        near = f"; for {number:g} of the full speed, write speed: {number:g}" if _is_below_one(number) else ""
+        less = is_number(number) and 0 < number < 1
+        near = f"; for {number:g} of the full speed, write speed: {number:g}" if less else ""
         raise RuleError([(("slowdown",), "must be a factor of at least 1, as in 1.2 (takes 1.2 times as long), or "
                                          f'the extra time, as in "20 %"; got {quote_value(value)}{near}')])  # fmt: skip
     return float(number)
@@ -98,11 +100,4 @@ _READERS = {"slowdown": _read_slowdown, "speed": _read_speed}
 
 def _read_percent(text: str) -> float:
     number, percent, rest = text.strip().partition("%")
-    try:
-        return float(number) / 100 if percent and not rest else math.nan
-    except ValueError:
-        return math.nan
-
-
-def _is_below_one(value: Any) -> bool:
-    return is_number(value) and 0 < value < 1
+    return float_or_nan(number) / 100 if percent and not rest else math.nan

@@ -43,7 +43,6 @@ class RankFault(FaultSpec):
         return (self.rank,) if self.rank is not None else self.ranks
 
     def affected_ranks(self, host_of: Sequence[int]) -> list[int]:
-        """Return the ranks that the fault affects, by default all; ``host_of[rank]`` is the rank's node."""
         if self.named_ranks is not None:
             return list(dict.fromkeys(self.named_ranks))
         return [rank for rank, host in enumerate(host_of) if self.node is None or host == self.node]
@@ -94,7 +93,6 @@ class LinkFault(FaultSpec):
         return self
 
     def affected_links(self, cluster: Cluster) -> list[int]:
-        """Return the links that the fault affects, in both directions; InputError if the cluster lacks them."""
         if self.between is not None:
             return cluster.links_between(*self.between)
         if self.nic_of is not None:
@@ -191,12 +189,10 @@ class TimedFault(FaultSpec):
         return not self.start and self.end is None and self.period is None
 
     def count_starts(self, seconds: float) -> float:
-        """Return how often a periodic fault starts within ``seconds``; 0 if not periodic."""
         there = min(seconds, seconds if self.end is None else self.end) - (self.start or 0.0)
         return max(0.0, there) / self.period if self.period else 0.0
 
     def profile(self, value: float, seed: int) -> Profile:
-        """Return a factor over time that is ``value`` while the fault is present, and 1 otherwise."""
         return window_profile(value, self.start, self.end, self.period, self.duty)
 
 

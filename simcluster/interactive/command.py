@@ -26,7 +26,6 @@ def run(args: argparse.Namespace) -> None:
         raise InputError(f"{given[0][0]}: overrides need a scenario to change; name a scenario")
     if first is not None:
         first = StudioState(first.base, sort_settings({key: check_setting(key, value) for key, value in given}))
-    if first is not None:
         load_state_scenario(first, folder)
     if not 0 <= args.port < 65536:
         raise InputError(f"--port {args.port} must be from 1 to 65535; omit it for a free port")

@@ -179,7 +179,3 @@ class CheckpointPattern:
         found = self.snapshot_end(snapshot) - stalls[(snapshot - 1) % self.snapshots_per_stored]
         later = self.snapshot_end(snapshot + 1) - stalls[snapshot % self.snapshots_per_stored]
         return np.asarray(np.where(found >= times, found, later))
-
-    def latest_snapshot_end(self, times: Floats) -> Floats:
-        """Return when the latest snapshot before a nominal (failure-free) time was taken (s, nominal)."""
-        return self.snapshot_end(self.count_snapshots_taken(times))

@@ -125,13 +125,15 @@ def fit_failures(
             ended = lives.failed & np.array([each == cause for each in causes])  # others are censored
             chosen = ObservedLifetimes(lives.age[here], ended[here], lives.since[here], lives.weight[here])
             cells.append(_fit_cause_to_lifetimes(chosen, cause, batch, of.get(cause, "gpu")))
-        total, notes = _fit_cause_to_lifetimes(lives, "all", "", "gpu"), [_LIVES]
+        total = _fit_cause_to_lifetimes(lives, "all", "", "gpu")
+        notes = [_LIVES]
         if by is not None:
             notes.append(f"Each {by} has a separate law: a run takes those of the {by} of its nodes.")
     else:
         assert gpus is not None
         assert days is not None
-        counted, seconds = _read_failures_by_cause(rows, by), days * DAY
+        counted = _read_failures_by_cause(rows, by)
+        seconds = days * DAY
         cells = [_fit_cause_to_counts(each, key, gpus, seconds, of.get(key[0], "job")) for key, each in counted.items()]
         everything = [each for found in counted.values() for each in found]
         total = _fit_cause_to_counts(everything, ("all", ""), gpus, seconds, "job")
@@ -245,7 +247,9 @@ def _read_lifetimes(rows: Sequence[CsvRow], by: str | None) -> tuple[ObservedLif
 
 
 def _fit_cause_to_lifetimes(lives: ObservedLifetimes, cause: str, batch: str, device: str) -> CauseFit:
-    alive, notes, law = lives.age[~lives.failed], [], None
+    alive = lives.age[~lives.failed]
+    notes = []
+    law = None
     oldest = (float(alive.min()), float(alive.max())) if len(alive) else (0.0, 0.0)
     try:
         law = lives.fit_weibull()

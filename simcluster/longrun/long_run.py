@@ -267,11 +267,8 @@ class RunOutcomes:
             "validation": pattern.validation * pattern.total_until("steps", until),
         }
         productive = self.at - sum(own.values())
-        return (
-            {"productive": productive}
-            | own
-            | {fate: self.fates[:, number].sum(axis=1) for number, fate in enumerate(FATES)}
-        )
+        charged = {fate: self.fates[:, number].sum(axis=1) for number, fate in enumerate(FATES)}
+        return {"productive": productive, **own, **charged}
 
     def weekly_goodput(self) -> tuple[Floats, Floats]:
         """Return each week's goodput and length (s) as arrays [run, week]; the last week of a run may be partial."""

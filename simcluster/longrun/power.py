@@ -73,7 +73,8 @@ def resolve_power(device: str, own: PowerSpec) -> DevicePower | None:
 
     None if neither has any. InputError if the run states some of them, and the catalogue does not know the rest.
     """
-    names, known = ("idle", "full", "node", "communication", "waiting"), device in load_presets("power.yaml")
+    names = ("idle", "full", "node", "communication", "waiting")
+    known = device in load_presets("power.yaml")
     given = {name: value for name in names if (value := getattr(own, name)) is not None}
     if not known and not given.keys() & {"idle", "full"}:
         return None
@@ -165,16 +166,14 @@ def category_watts(category: str, draw: DevicePower, step: float, gpus: int) -> 
     return gpus * (float(draw.watts(draw.waiting if category in _WAITS else 0.0)) + draw.node_watts_per_gpu)
 
 
-def simulated_step_power(result: Result, draw: DevicePower | None = None, *, computing: bool = False) -> PowerCurve:
+def simulated_step_power(result: Result, draw: DevicePower, *, computing: bool = False) -> PowerCurve:
     """Return the power (W) of the whole job over a simulated step.
 
-    ``draw`` defaults to that of the scenario's device (InputError if it is not known). Computation of layers has as
-    utilisation its FLOP/s relative to the rate at which the chip meets its power limit (``power`` x ``sustained`` of
-    the device's peak: there it draws ``full``). A collective takes ``waiting`` until its peers are there, then
-    ``communication``, as do memory-bound ops (the optimizer); ``computing``: both as an idle GPU.
+    Computation of layers has as utilisation its FLOP/s relative to the rate at which the chip meets its power limit
+    (``power`` x ``sustained`` of the device's peak: there it draws ``full``). A collective takes ``waiting`` until its
+    peers are there, then ``communication``, as do memory-bound ops (the optimizer); ``computing``: both as an idle GPU.
     """
     spans, device = result.spans, result.scenario.cluster.device
-    draw = load_device_power(device.name) if draw is None else draw
     communication, waiting = (0.0, 0.0) if computing else (draw.communication, draw.waiting)
     matmul, fp8, share = device.matmul, device.peak.fp8 == result.facts.peak_flops, 1.0
     if isinstance(matmul, TiledMatmul):

@@ -24,7 +24,8 @@ _LAST = EventPriority(2)  # after SimPy's URGENT (0) and NORMAL (1)
 
 def run_events(env: simpy.Environment) -> int:
     """Process all SimPy events until none is left or the clock would lose exactness; return their number."""
-    until, events = exact_time_limit(), 0
+    until = exact_time_limit()
+    events = 0
     while env.peek() < until:
         env.step()
         events += 1

@@ -76,11 +76,7 @@ class SimulatedRank:
         self.flights: list[CommunicationInFlight] = []
         self.computing = 0
         self.changed = env.event()
-        self._end_of_instant = EndOfInstantAction(env, self._update_factors)
-
-    def request_factor_update(self) -> None:
-        """Request an update of this rank's slowdown factors at the end of the current instant."""
-        self._end_of_instant.run_at_end_of_instant()
+        self.request_factor_update = EndOfInstantAction(env, self._update_factors).run_at_end_of_instant
 
     def compute_slowdown(self, sensitivity: float) -> float:
         """Return the current slowdown factor of a computation with this sensitivity to communication."""

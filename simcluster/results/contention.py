@@ -35,6 +35,10 @@ class CallKey(NamedTuple):
     size: float
 
 
+SpanCalls = tuple[Ints, list[CallKey]]
+"""Position of each span in the list of distinct communication calls (-1: no call), and that list."""
+
+
 @dataclass(frozen=True, slots=True)
 class EqualCalls:
     """Identical communication calls: the total time of all calls, and the link traffic of one call.
@@ -49,11 +53,11 @@ class EqualCalls:
 
 
 def list_link_calls(
-    communicators: Communicators, span_calls: tuple[Ints, list[CallKey]], spans: Spans, weights: Mapping[int, int]
+    communicators: Communicators, span_calls: SpanCalls, spans: Spans, weights: Mapping[int, int]
 ) -> Iterator[EqualCalls]:
     """Yield each distinct communication call that uses links, with the total time of all its repetitions.
 
-    ``weights[rank]`` is how many ranks a simulated one represents; ``span_calls`` is what ``identify_calls`` returns.
+    ``weights[rank]`` is how many ranks a simulated one represents.
     """
     call, keys = span_calls
     there = np.flatnonzero(call >= 0)
@@ -66,8 +70,8 @@ def list_link_calls(
             yield EqualCalls(key.axis, seconds, communicators.traffic_of_call(key.communicator, key.kind, size, usages))
 
 
-def identify_calls(communicators: Communicators, ops: OpTable, spans: Spans, first: int) -> tuple[Ints, list[CallKey]]:
-    """Return each span's position in the list of distinct communication calls (-1: no call), and that list."""
+def identify_calls(communicators: Communicators, ops: OpTable, spans: Spans, first: int) -> SpanCalls:
+    """Return the distinct communication calls of a job whose first rank is ``first``, and the call of each span."""
     words = spans.words
     to_stage = np.full(len(ops), -1, dtype=np.int64)
     sends, receivers = ops.receives
@@ -105,7 +109,8 @@ class UncontendedDurations:
     """
 
     def __init__(self, folding: FoldedJob, capacity: Sequence[float]) -> None:
-        self._folding, self._of_class = folding, capacity
+        self._folding = folding
+        self._of_class = capacity
         self._known: dict[CallKey, float] = {}
         self._usages: tuple[int, Sequence[Usage]] = (-1, ())  # of the communicator that was asked for last
 
@@ -115,11 +120,8 @@ class UncontendedDurations:
             self._known[key] = self._seconds_alone(key)
         return self._known[key]
 
-    def span_seconds(self, spans: Spans, ops: OpTable, span_calls: tuple[Ints, list[CallKey]]) -> Floats:
-        """Return the duration (s) of each span if it had its links to itself, at most the simulated duration.
-
-        ``span_calls`` is what ``identify_calls`` returns for the spans.
-        """
+    def span_seconds(self, spans: Spans, ops: OpTable, span_calls: SpanCalls) -> Floats:
+        """Return the duration (s) of each span if it had its links to itself, at most the simulated duration."""
         call, keys = span_calls
         free = np.array([*map(self.call_seconds, keys), np.nan])[call]
         sends = np.flatnonzero((call >= 0) & (spans.kind == spans.word_code("send")))
@@ -147,7 +149,7 @@ class UncontendedDurations:
         found: list[Usage] = []
         for usage in communicators.link_usages(number):
             links, flows = zip(*usage, strict=True) if usage else ((), ())
-            found.append(tuple(zip(classes.classes_of_links(np.array(links, np.int64)).tolist(), flows, strict=True)))
+            found.append(tuple(zip(classes.links.values_at(np.array(links, np.int64)).tolist(), flows, strict=True)))
         return found
 
 

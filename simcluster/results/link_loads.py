@@ -14,7 +14,6 @@ import numpy as np
 
 from simcluster.base.arrays import Floats
 from simcluster.base.clock import TICK
-from simcluster.base.errors import InputError
 from simcluster.results.result import Result
 from simcluster.results.simulated_run import Run
 from simcluster.topology.wiring import LinkKind
@@ -22,8 +21,6 @@ from simcluster.traffic.traffic import Traffic
 
 if TYPE_CHECKING:
     import pandas as pd
-
-LinkEnds = tuple[str, str]
 
 LinkLoadRow = tuple[float, float, float, float, float]
 """Measurements of a link: capacity, bytes, busy_s, utilisation, peak_utilisation."""
@@ -52,23 +49,13 @@ def hottest_links(result: Result, n: int = 10) -> pd.DataFrame:
 
 
 def hottest_links_over_time(result: Result, n: int, bins: int) -> tuple[pd.DataFrame, Floats, Floats]:
-    """Return the busiest links, the edges (s) of time bins, and each link's utilisation in each bin."""
+    """Return the busiest links, the edges (s) of time bins, and each link's mean utilisation in each bin.
+
+    Bytes are conserved, so a bin is above 1 where mean rates of concurrent spans add up to more than the capacity.
+    """
     loads = _link_loads(result)
     table, numbers = loads.hottest_links(n)
     return table, *loads.utilisation_over_time(numbers, bins)
-
-
-def link_utilisation(result: Result, links: Sequence[LinkEnds], bins: int = 200) -> tuple[Floats, Floats]:
-    """Return the edges (s) of time bins, and the mean utilisation of each link in each bin.
-
-    ``links`` are (from, to) pairs of node names. Bytes are conserved, so a bin is above 1 where the mean rates of
-    concurrent spans add up to more than the capacity. InputError for a link that the cluster does not have, and for no
-    bins.
-    """
-    if bins < 1:
-        raise InputError(f"bins={bins!r} must be at least 1")
-    loads = _link_loads(result)
-    return loads.utilisation_over_time([loads.class_of_link(link) for link in links], bins)
 
 
 def _link_loads(result: Result) -> LinkLoads:
@@ -85,9 +72,11 @@ class LinkLoads:
     """
 
     def __init__(self, result: Result) -> None:
-        self._steps, self.capacity = result.steps, result.capacity  # B/s of every link of a class
+        self.capacity = result.capacity  # B/s of every link of a class
+        self._steps = result.steps
         self.duration = result.step_time * result.steps
-        self._cluster, classes = result.scenario.cluster.built, result.folding.classes
+        self._cluster = result.scenario.cluster.built
+        classes = result.folding.classes
         traffics, self._spans = _collect_transfers(result)
         self._bytes: dict[int, dict[int, float]] = {}  # link class -> traffic -> bytes of one span
         for traffic, own in enumerate(traffics):
@@ -132,23 +121,15 @@ class LinkLoads:
                 for (a, b), (alike, (_, many, row)) in zip(ends, top, strict=True)]  # fmt: skip
         return _make_table(rows, (*LINK_COLUMNS, "links")), self._classes[places].tolist()
 
-    def utilisation_over_time(self, link_classes: Sequence[int | None], bins: int) -> tuple[Floats, Floats]:
+    def utilisation_over_time(self, link_classes: Sequence[int], bins: int) -> tuple[Floats, Floats]:
         """Return the edges (s) of time bins, and the utilisation in each bin of links given by their class."""
         edges = np.linspace(0.0, self.duration, bins + 1)
         matrix = np.zeros((len(link_classes), bins))
         for place, number in enumerate(link_classes):
-            if number is not None:
-                matrix[place] = np.diff(self.bytes_until(number, edges)) / (np.diff(edges) * self.capacity[number])
+            times, rate = self._rate_over_time(number)
+            crossed = np.concatenate([[0.0], np.cumsum(rate[:-1] * np.diff(times))])  # bytes by each of the times
+            matrix[place] = np.diff(np.interp(edges, times, crossed)) / (np.diff(edges) * self.capacity[number])
         return edges, matrix
-
-    def class_of_link(self, link: LinkEnds) -> int | None:
-        """Return the class of equally loaded links to which a link belongs; None if the link carried nothing."""
-        number = self._cluster.link_index.get(link)
-        if number is None:
-            raise InputError(f"cluster {self._cluster.name!r} has no link {link!r}; name two joined nodes, (from, to)")
-        place = int(np.searchsorted(self._links, number))
-        there = place < len(self._links) and self._links[place] == number
-        return int(self._classes[place]) if there else None
 
     def _load_row(self, link_class: int) -> LinkLoadRow:
         capacity = self.capacity[link_class]
@@ -160,13 +141,6 @@ class LinkLoads:
             self._measured[key] = moved, busy, min(1.0, float(rate.max(initial=0.0)) / capacity)
         moved, busy, peak = self._measured[key]
         return capacity, moved / self._steps, busy / self._steps, moved / (capacity * self.duration), peak
-
-    def bytes_until(self, link_class: int, instants: Floats) -> Floats:
-        """Return how many bytes have crossed a link of this class by each of some times (s)."""
-        times, rate = self._rate_over_time(link_class)
-        until = np.concatenate([[0.0], np.cumsum(rate[:-1] * np.diff(times))])
-        crossed: Floats = np.interp(instants, times, until)
-        return crossed
 
     def _rate_over_time(self, link_class: int) -> tuple[Floats, Floats]:
         times, changes, under_way = [], [], []

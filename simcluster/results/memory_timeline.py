@@ -89,19 +89,9 @@ class MemoryChanges:
         at, *held = self._held_memory.peak(times)
         if at < 0:
             return MemoryPeak(rank, stage, 0.0, dict.fromkeys(POOLS, 0.0))
-        kind, name, layer = self.rows[self.row[at]]
-        return MemoryPeak(
-            rank=rank,
-            stage=stage,
-            time=float(times[self.source[at]]),
-            pools=dict(zip(POOLS, held, strict=True)),
-            kind=kind,
-            name=name,
-            layer=layer,
-            step=int(self.step[at]),
-            chunk=int(self.chunk[at]),
-            microbatch=int(self.microbatch[at]),
-        )
+        pools = dict(zip(POOLS, held, strict=True))
+        numbers = (int(column[at]) for column in (self.step, self.chunk, self.microbatch))
+        return MemoryPeak(rank, stage, float(times[self.source[at]]), pools, *self.rows[self.row[at]], *numbers)
 
 
 def list_memory_changes(ops: RankOpTable) -> MemoryChanges:
@@ -137,8 +127,6 @@ def list_memory_changes(ops: RankOpTable) -> MemoryChanges:
 
 COLUMNS = ("time", "step", "rank", "stage", "chunk", "microbatch", "kind", "name", "layer", "pool", "bytes", "held")
 
-_INTEGERS = ("step", "rank", "stage", "chunk", "microbatch", "layer")
-
 
 @dataclass(frozen=True)
 class MemoryTimeline(Displayable):
@@ -162,37 +150,21 @@ class MemoryTimeline(Displayable):
     def __len__(self) -> int:
         return len(self.delta)
 
-    def select_job(self, ranks: range) -> MemoryTimeline:
-        """Return one job's allocations and frees, with ranks renumbered from 0, if jobs were simulated together."""
-        own = self._slice_of_ranks(ranks.start, ranks.stop)
-        columns = {name: getattr(self, name)[own] for name in _COLUMNS}
-        columns["rank"] = columns["rank"] - ranks.start
-        if own.stop > own.start:
-            columns["stage"] = columns["stage"] - columns["stage"].min()
-        return MemoryTimeline(self.rows, **columns)
-
     def curve(self, rank: int) -> tuple[Floats, dict[str, Floats]]:
         """Return times (s), and the bytes that a rank holds in each memory pool from each time until the next."""
-        own = self._slice_of_ranks(rank, rank + 1)
+        own = self._slice_of_rank(rank)
         time, last = _group_equal_times(self.time[own])
         return time, {
             name: np.cumsum(np.where(self.pool[own] == number, self.delta[own], 0.0))[last]
             for number, name in enumerate(POOLS)
         }
 
-    def peak(self, rank: int, stage: int) -> MemoryPeak:
-        """Return the first memory peak of a simulated rank, which belongs to the pipeline stage ``stage``."""
-        own = self._slice_of_ranks(rank, rank + 1)
-        columns = {name: getattr(self, name)[own] for name in ("row", *_OF_CHANGES)}
-        changes = MemoryChanges(self.rows, source=np.arange(own.stop - own.start), **columns)
-        return changes.peak(self.time[own], rank, stage)
-
     @cached_property
     def pool_bytes(self) -> Floats:
         """Bytes in the affected memory pool right after each allocation or free."""
         found = np.zeros(len(self))
         for rank in np.unique(self.rank).tolist():
-            own = self._slice_of_ranks(rank, rank + 1)
+            own = self._slice_of_rank(rank)
             for number in range(len(POOLS)):
                 where = own.start + np.flatnonzero(self.pool[own] == number)
                 found[where] = np.cumsum(self.delta[where])
@@ -203,33 +175,30 @@ class MemoryTimeline(Displayable):
         import pandas as pd
 
         rows = np.array([*self.rows, ("", "", -1)], dtype=object)[self.row]
-        columns: dict[str, object] = {name: getattr(self, name) for name in _INTEGERS if name != "layer"}
-        columns |= {"time": self.time, "kind": rows[:, 0], "name": rows[:, 1], "layer": rows[:, 2].astype(np.int64)}
+        names = ("time", "step", "rank", "stage", "chunk", "microbatch")
+        columns: dict[str, object] = {name: getattr(self, name) for name in names}
+        columns |= {"kind": rows[:, 0], "name": rows[:, 1], "layer": rows[:, 2].astype(np.int64)}
         columns |= {"pool": np.array(POOLS, dtype=object)[self.pool], "bytes": self.delta, "held": self.pool_bytes}
         return pd.DataFrame({name: columns[name] for name in COLUMNS})
 
-    def _slice_of_ranks(self, first: int, stop: int) -> slice:
-        low, high = np.searchsorted(self.rank, [first, stop])
+    def _slice_of_rank(self, rank: int) -> slice:
+        low, high = np.searchsorted(self.rank, [rank, rank + 1])
         return slice(int(low), int(high))
-
-
-_OF_CHANGES = ("step", "chunk", "microbatch", "pool", "delta")
-_COLUMNS = ("time", "rank", "stage", "step", "chunk", "microbatch", "row", "pool", "delta")
 
 
 def memory_timeline(ranks: Iterable[RankRecord]) -> MemoryTimeline:
     """Return the allocations and frees of these ranks, with times."""
     rows: dict[OpDescription, int] = {}
-    changes_of, parts = cache(list_memory_changes), []
+    changes_of = cache(list_memory_changes)
+    parts = []
     for each in ranks:
         changes = changes_of(each.ops)
         time = np.concatenate(each.times[:3])[changes.source]
         order = np.argsort(time, kind="stable")
         row = np.array([rows.setdefault(row, len(rows)) for row in changes.rows], dtype=np.int64)
-        columns = {name: getattr(changes, name) for name in _OF_CHANGES}
-        columns |= {"time": time, "rank": np.full(len(time), each.rank), "stage": np.full(len(time), each.stage)}
-        columns["row"] = row[changes.row]
-        parts.append([columns[name][order] for name in _COLUMNS])
+        rank, stage = (np.full(len(time), number) for number in (each.rank, each.stage))
+        own = (changes.step, changes.chunk, changes.microbatch, row[changes.row], changes.pool, changes.delta)
+        parts.append([column[order] for column in (time, rank, stage, *own)])
     return MemoryTimeline(tuple(rows), *map(np.concatenate, zip(*parts, strict=True)))
 
 

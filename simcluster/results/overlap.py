@@ -77,9 +77,7 @@ def _overlap_row(key: CommunicationKey, value: OverlapSeconds) -> dict[str, str 
     return {"axis": key.axis, "kind": key.kind, "name": key.name, **numbers}
 
 
-def measure_overlaps(
-    spans: Spans, weights: Mapping[int, int], free: Floats, *, steps: int
-) -> Overlaps:  # fmt: skip
+def measure_overlaps(spans: Spans, weights: Mapping[int, int], free: Floats, *, steps: int) -> Overlaps:
     """Measure how much communication overlaps with compute, on each simulated rank and averaged over all ranks.
 
     ``weights[rank]`` is how many ranks a simulated rank represents; ``free`` has each span's seconds on free links.

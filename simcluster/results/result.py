@@ -18,7 +18,7 @@ from simcluster.results.host_copies import StepCheckpoint, measure_checkpoint, m
 from simcluster.results.link_upgrade import explain_scale_limit, explain_topology_limit
 from simcluster.results.memory_timeline import MemoryPeak
 from simcluster.results.simulated_run import Run
-from simcluster.results.step_metrics import ScenarioMetrics, all_metrics, hfu, mfu
+from simcluster.results.step_metrics import ScenarioMetrics, all_metrics
 from simcluster.results.waits import WaitMatrix, wait_matrix
 from simcluster.scenario import cost_advice
 from simcluster.scenario.checkpoint_plan import describe_host_memory, step_checkpoint_spec
@@ -198,21 +198,11 @@ class Result(Run, ScenarioMetrics):
         return predict_interval(self.scenario, self.facts.model_flops, self.step_time)
 
     @property
-    def mfu(self) -> float:
-        """Model FLOPs utilization (MFU): achieved model FLOP/s, divided by peak FLOP/s."""
-        return mfu(self)
-
-    @property
     def mfu_convention(self) -> str:
         """Sentence that states how MFU counts model FLOPs, and which peak FLOP/s it divides by."""
         within = " and within documents (the sum of squares of their lengths)" if self.facts.attention != 1 else ""
         flops = f"model FLOPs: 3 x forward, no recompute, causal attention counted as half{within}, LM head included"
         return f"{flops}; over the peak in {self.facts.precision}, {self.facts.peak_flops / 1e12:,.4g} TFLOP/s per GPU"
-
-    @property
-    def hfu(self) -> float:
-        """Hardware FLOPs utilization (HFU): achieved FLOP/s including recompute, divided by peak FLOP/s."""
-        return hfu(self)
 
     @cached_property
     def measured(self) -> MeasuredStep | None:

@@ -10,18 +10,18 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from simcluster.base.arrays import Floats, Ints
+from simcluster.base.arrays import Floats
 from simcluster.base.errors import InputError
 from simcluster.documents.argument_types import check_arguments
 from simcluster.reference.step_record import RankRecord, StepRecord
-from simcluster.results.contention import CallKey, UncontendedDurations, identify_calls, interference_seconds
+from simcluster.results.contention import SpanCalls, UncontendedDurations, identify_calls, interference_seconds
 from simcluster.results.critical_path import CriticalPath, critical_path
 from simcluster.results.memory_timeline import MemoryPeak, MemoryTimeline, memory_peaks, memory_timeline
 from simcluster.results.overlap import Overlaps, measure_overlaps
 from simcluster.results.step_account import StepAccount
 from simcluster.results.step_metrics import RunMetrics
 from simcluster.results.step_time import StepBreakdown, mean_breakdown, measure_step_time
-from simcluster.results.timeline import Spans, make_spans
+from simcluster.results.timeline import COLUMNS, Spans, make_spans
 from simcluster.results.traffic import AxisTraffic, axis_traffic
 from simcluster.results.waits import Wait, list_waits
 from simcluster.symmetry.folding import FoldedJob
@@ -59,13 +59,7 @@ class Run(RunMetrics):
     @check_arguments
     def timeline_of(self, rank: int) -> pd.DataFrame:
         """Return the timeline of any rank of the job, copied from the simulated rank that represents it."""
-        own = self.spans.of_rank(self.representative_of(rank))
-        words, group_name = list(own.words), self.folding.communicators.group_name
-        group = np.arange(len(words))
-        for code in np.flatnonzero(np.bincount(own.group)).tolist():
-            group[code] = len(words)
-            words.append(group_name(own.words[code].rstrip("0123456789"), self.ranks.start + rank))
-        return replace(own, words=tuple(words), rank=np.full(len(own), rank), group=group[own.group]).to_frame()
+        return spans_of_ranks(self, [rank]).to_frame()
 
     def representative_of(self, rank: int) -> int:
         """Return the simulated rank that represents any rank of the job."""
@@ -124,7 +118,7 @@ class Run(RunMetrics):
         )
 
     @cached_property
-    def span_calls(self) -> tuple[Ints, list[CallKey]]:
+    def span_calls(self) -> SpanCalls:
         """Each span's position in the list of distinct communication calls, and that list."""
         return identify_calls(self.folding.communicators, self.record.ops, self.spans, self.ranks.start)
 
@@ -167,7 +161,7 @@ class Run(RunMetrics):
         if rank not in self.weights:
             some = ", ".join(map(str, list(self.weights)[:8]))
             raise InputError(f"rank: {rank!r} is not simulated; use one that is ({some}), or representative_of(rank)")
-        return self.memory_timeline.peak(rank, self._stage_of_rank[rank])
+        return next(peak for peak in self.peaks if peak.rank == rank)
 
     @cached_property
     def _stage_of_rank(self) -> dict[int, int]:
@@ -183,3 +177,19 @@ class Run(RunMetrics):
         first = self.ranks.start
         found = list_waits(self._rank_records())
         return [replace(wait, culprit=wait.culprit - first) for wait in found] if first else found
+
+
+def spans_of_ranks(run: Run, ranks: Sequence[int]) -> Spans:
+    """Return the spans of any ranks of the job, copied from the simulated ranks that represent them."""
+    words = {word: code for code, word in enumerate(run.spans.words)}
+    parts = []
+    for rank in ranks:
+        spans = run.spans.of_rank(run.representative_of(rank))
+        codes = np.arange(len(run.spans.words))
+        for group in np.unique(spans.group).tolist():
+            axis = spans.words[group].rstrip("0123456789")
+            own = run.folding.communicators.group_name(axis, run.ranks.start + rank) if axis else ""
+            codes[group] = words.setdefault(own, len(words))
+        parts.append(replace(spans, rank=np.full(len(spans), rank), group=codes[spans.group]))
+    columns = {name: np.concatenate([getattr(part, name) for part in parts]) for name in ("op", *COLUMNS)}
+    return Spans(tuple(words), **columns)

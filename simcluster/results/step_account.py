@@ -39,12 +39,6 @@ class AxisCommunication:
     exposed: float = 0.0
     contention: float = 0.0
 
-    @classmethod
-    def from_overlap(cls, overlap: OverlapSeconds) -> AxisCommunication:
-        """Build the communication time of a parallel axis from its measured overlap with compute."""
-        counted = overlap.counted_contention
-        return cls(overlap.wire - overlap.contention, overlap.counted - counted, counted)
-
 
 @dataclass(frozen=True)
 class StepAccount(Displayable):
@@ -74,8 +68,11 @@ class StepAccount(Displayable):
         for state, kinds in COMPUTE_KINDS.items():
             states[state] -= sum(slowed.get(kind, 0.0) for kind in kinds)
         states["interference"] = sum(slowed.values())
-        found = {axis: overlap.get(CommunicationKey(axis), OverlapSeconds()) for axis in EXPOSED}
-        axes = {axis: AxisCommunication.from_overlap(seconds) for axis, seconds in found.items()}
+        axes = {}
+        for axis in EXPOSED:
+            found = overlap.get(CommunicationKey(axis), OverlapSeconds())
+            shared = found.counted_contention
+            axes[axis] = AxisCommunication(found.wire - found.contention, found.counted - shared, shared)
         return cls(sum(breakdown.values()), dict(breakdown), states, axes, tuple(stages))
 
     def to_dict(self) -> dict[str, Any]:

@@ -86,14 +86,13 @@ class Metric:
     timed: bool = False
 
 
-def timed_metric(unit: MetricUnit, formula: Callable[[TimedStep], float], heading: str = "",
-                 columns: frozenset[TableName] = ALL_TABLES) -> Metric:  # fmt: skip
-    """Define a metric that needs only the step time and the job, not a full simulation.
+def timed_metric(unit: MetricUnit, formula: Callable[[TimedStep], float], heading: str = "") -> Metric:
+    """Define a metric that needs only the step time and the job; with a heading it is in all tables.
 
     >>> timed_metric("s", lambda step: step.step_time, "step").timed
     True
     """
-    return Metric(unit, formula, heading, columns if heading else NO_TABLES, timed=True)
+    return Metric(unit, formula, heading, ALL_TABLES if heading else NO_TABLES, timed=True)
 
 
 def simulated_metric(unit: MetricUnit, formula: Callable[[SimulatedStep], float], heading: str = "",
@@ -285,6 +284,10 @@ class ScenarioMetrics(RunMetrics):
     """FLOP of the model per step, without recomputation."""
     model_tflops_per_gpu = MetricValue()
     """Model TFLOP/s per GPU."""
+    mfu = MetricValue()
+    """Model FLOPs utilization (MFU): achieved model FLOP/s, divided by peak FLOP/s."""
+    hfu = MetricValue()
+    """Hardware FLOPs utilization (HFU): achieved FLOP/s including recompute, divided by peak FLOP/s."""
     mfu_bf16 = MetricValue()
     """MFU over the peak in bf16, where matmuls are in fp8 or fp4."""
     mfu_without_padding = MetricValue()

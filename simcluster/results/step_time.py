@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Self
 
 import numpy as np
 
@@ -38,24 +37,6 @@ class StepBreakdown:
     pipeline_seconds: float
     of_rank: Mapping[int, RankBreakdown] = field(compare=False, repr=False)
 
-    @classmethod
-    def from_run(
-        cls, total: float, steps: int, *, breakdown: dict[str, float], communication: float, overlapped: float,
-        pipeline: Iterable[float], of_rank: Mapping[int, RankBreakdown],
-    ) -> Self:  # fmt: skip
-        """Build the breakdown from the seconds of a whole run of ``steps`` steps (``breakdown``: already per step)."""
-        seconds, bubble = total / steps, breakdown["bubble"]
-        return cls(
-            step_seconds=seconds,
-            breakdown=breakdown,
-            communication=communication / steps,
-            overlap_fraction=overlapped / communication if communication else 0.0,
-            bubble_fraction=bubble / seconds if seconds else 0.0,
-            bubble_over_ideal=bubble / (seconds - bubble) if seconds > bubble else 0.0,
-            pipeline_seconds=sum(pipeline) / steps,
-            of_rank=of_rank,
-        )
-
 
 def measure_step_time(
     ranks: Callable[[], Iterable[RankRecord]], weights: dict[int, int], *, steps: int
@@ -80,13 +61,20 @@ def measure_step_time(
     share = np.array(list(weights.values()), dtype=np.float64) / sum(weights.values())
     begins, ends = (np.array(columns) for columns in zip(*(each.pipeline() for each in known.values()), strict=True))
     of_rank = {rank: of_rank[rank] for rank in weights}
-    return StepBreakdown.from_run(
-        total,
-        steps,
-        breakdown=mean_breakdown(of_rank, weights, list(weights), steps=steps),
-        communication=_weighted_mean([rank.communication for rank in of_rank.values()], share),
-        overlapped=_weighted_mean([rank.overlapped for rank in of_rank.values()], share),
-        pipeline=[each if each >= 0 else 0.0 for each in (ends.max(axis=0) - begins.min(axis=0)).tolist()],
+    breakdown = mean_breakdown(of_rank, weights, list(weights), steps=steps)
+    communication = _weighted_mean([rank.communication for rank in of_rank.values()], share)
+    overlapped = _weighted_mean([rank.overlapped for rank in of_rank.values()], share)
+    pipeline = [each if each >= 0 else 0.0 for each in (ends.max(axis=0) - begins.min(axis=0)).tolist()]
+    step_seconds = total / steps
+    bubble = breakdown["bubble"]
+    return StepBreakdown(
+        step_seconds=step_seconds,
+        breakdown=breakdown,
+        communication=communication / steps,
+        overlap_fraction=overlapped / communication if communication else 0.0,
+        bubble_fraction=bubble / step_seconds if step_seconds else 0.0,
+        bubble_over_ideal=bubble / (step_seconds - bubble) if step_seconds > bubble else 0.0,
+        pipeline_seconds=sum(pipeline) / steps,
         of_rank=of_rank,
     )
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from simcluster.base.arrays import Floats, Int32s, Ints, run_starts
+from simcluster.base.arrays import Bools, Floats, Int32s, Ints, run_starts
 from simcluster.reference.step_record import OpTable, OpTimes
 
 if TYPE_CHECKING:
@@ -56,33 +56,30 @@ class Spans:
         """Return the number by which the columns refer to a text such as "send"; -1 if no span has this text."""
         return self.words.index(word) if word in self.words else -1
 
+    def select(self, kept: slice | Bools) -> Spans:
+        """Return the spans of a slice, or those at which a boolean mask is true."""
+        return Spans(self.words, *(getattr(self, name)[kept] for name in ("op", *COLUMNS)))
+
     def of_rank(self, rank: int) -> Spans:
         """Return the spans of one simulated rank."""
-        low, high = np.searchsorted(self.rank, [rank, rank + 1])
-        part = slice(int(low), int(high))
-        return Spans(self.words, *(getattr(self, name)[part] for name in ("op", *COLUMNS)))
+        return self.select(slice(*np.searchsorted(self.rank, [rank, rank + 1]).tolist()))
 
     def select_job(self, ranks: range) -> Spans:
         """Return the spans of one job, with ranks and pipeline stages renumbered from 0."""
         low, high = np.searchsorted(self.rank, [ranks.start, ranks.stop])
         if high - low == len(self) and not ranks.start:
             return self
-        columns = {name: getattr(self, name)[low:high] for name in ("op", *COLUMNS)}
-        columns["rank"] = columns["rank"] - ranks.start
-        columns["stage"] = columns["stage"] - columns["stage"].min()
-        return Spans(self.words, *columns.values())
+        own = self.select(slice(low, high))
+        return replace(own, rank=own.rank - ranks.start, stage=own.stage - own.stage.min())
 
     def to_frame(self) -> pd.DataFrame:
         """Return the spans as a DataFrame with the columns that CONTRACT.md describes (section Timeline)."""
         import pandas as pd
 
-        words = pd.Series(
-            self.words, dtype=None if self.words else object
-        ).array  # pandas' texts, made of each word once
-        columns: dict[str, object] = {}
-        for name in COLUMNS:
-            values = getattr(self, name)
-            columns[name] = words.take(values) if name in _TEXT else values
+        dtype = None if self.words else object
+        words = pd.Series(self.words, dtype=dtype).array  # pandas' texts, made of each word once
+        columns = {name: getattr(self, name) for name in COLUMNS}
+        columns |= {name: words.take(columns[name]) for name in _TEXT}
         return pd.DataFrame(columns)
 
 
@@ -133,25 +130,21 @@ def make_spans(ops: OpTable, times: OpTimes, group_name: Callable[[str, int], st
     return Spans(
         tuple(labels.words),
         op=op,
-        step=_to_int64(ops.step[op]),
-        rank=_to_int64(ops.lane_rank[lane]),
+        step=ops.step[op].astype(np.int64),
+        rank=ops.lane_rank[lane].astype(np.int64),
         stream=labels.stream[label],
         kind=labels.kind[label],
         name=labels.name[label],
         layer=labels.layer[label],
-        stage=_to_int64(ops.lane_stage[lane]),
-        chunk=_to_int64(ops.chunk[op]),
-        microbatch=_to_int64(ops.microbatch[op]),
+        stage=ops.lane_stage[lane].astype(np.int64),
+        chunk=ops.chunk[op].astype(np.int64),
+        microbatch=ops.microbatch[op].astype(np.int64),
         group=codes[place[lane], labels.axis[label]],
         bytes=labels.bytes[label],
         ready=ready[order],
         start=start[order],
         end=end[order],
     )
-
-
-def _to_int64(column: Int32s) -> Ints:
-    return column.astype(np.int64)
 
 
 def _span_order(rank: Int32s, start: Floats, end: Floats, op: Ints) -> Ints:

@@ -14,7 +14,7 @@ import numpy as np
 from simcluster.base.arrays import Bools, Floats, Ints
 from simcluster.collectives.description import SWITCH, BlockwiseHops, Hop, HopList, LazyHopList, Phase
 from simcluster.collectives.tree import DoubleTreeHops
-from simcluster.results.contention import CallKey
+from simcluster.results.contention import CallKey, SpanCalls
 from simcluster.results.overlap import CommunicationKey, Overlaps
 from simcluster.results.timeline import Spans
 from simcluster.symmetry.communicators import Communicators
@@ -93,13 +93,10 @@ class AxisTraffic:
 
 
 def axis_traffic(
-    communicators: Communicators, spans: Spans, span_calls: tuple[Ints, list[CallKey]], weights: Mapping[int, int],
+    communicators: Communicators, spans: Spans, span_calls: SpanCalls, weights: Mapping[int, int],
     overlap: Overlaps, *, steps: int,
 ) -> list[AxisTraffic]:  # fmt: skip
-    """Return the total traffic, then the traffic of each parallel axis and of its collectives.
-
-    ``span_calls`` is what ``identify_calls`` returns for the spans.
-    """
+    """Return the total traffic, then the traffic of each parallel axis and of its collectives."""
     call, keys = span_calls
     shares = _sent_fractions_by_call(communicators, keys)
     size = np.array([key.size for key in keys] + [0.0])

@@ -36,7 +36,8 @@ def list_waits(ranks: Iterable[RankRecord]) -> list[Wait]:
     idle. The wait for a message lasts from the end of the op before its receiver until its send begins. Of sends and
     receives that meet and wait for the same rank at the same time, only one counts.
     """
-    waits_of, found = cache(RankWaits), []
+    waits_of = cache(RankWaits)
+    found = []
     for each in ranks:
         for culprit, in_pair, seconds in waits_of(each.ops).measure(*each.times):
             if seconds:

@@ -20,7 +20,7 @@ from simcluster.planning.job import Job, ModelSlices
 from simcluster.planning.optimizer import UpdateContext, get_optimizer_class
 from simcluster.planning.owned_parameters import OwnedParameters, parameters_of_stage
 from simcluster.planning.rank_grid import ParallelPlan
-from simcluster.scenario.memory_plan import recipe_of, usable_bytes
+from simcluster.scenario.memory_plan import judge_fit, recipe_of
 from simcluster.scenario.run_section import CheckpointSpec, PeerMemoryCopies
 from simcluster.scenario.schedule_plan import plan_of, schedule_of, slices_of
 from simcluster.schedules import Schedule
@@ -78,11 +78,11 @@ def checkpoint_cost(scenario: Scenario, spec: CheckpointSpec) -> CheckpointCost:
     written = by_host * (size / by_host.sum())
     nics = node_nic_rates(scenario, hosts)
     copy, linked = snapshot_seconds(scenario, by_rank)
-    away = _longest_time(by_host, nics)
+    away = float((by_host / nics).max())
     stored = size / spec.to if spec.to else 0.0
     blocking = {"blocking": True, "snapshot": False}[spec.mode]
-    apart = _has_storage_nics(scenario)
-    wire = 0.0 if apart else _longest_time(written, nics) / (1.0 if blocking else WRITE_SHARE)
+    apart = scenario.cluster.built.wiring.has_storage_nics
+    wire = 0.0 if apart else float((written / nics).max()) / (1.0 if blocking else WRITE_SHARE)
     whole = max(stored, wire)
     stall, write = (whole, 0.0) if blocking else (copy, whole)
     stall = spec.stall if spec.stall is not None else stall
@@ -182,9 +182,7 @@ def _first_ranks(plan: ParallelPlan, axis: str, count: int) -> Bools:
 
 def _bytes_by_host(scenario: Scenario, by_rank: Floats) -> tuple[list[int], Floats]:
     hosts, place = np.unique(scenario.cluster.built.node_of_gpu[: scenario.gpus], return_inverse=True)
-    size = np.zeros(len(hosts))
-    np.add.at(size, place.ravel(), by_rank)
-    return hosts.tolist(), size
+    return hosts.tolist(), np.asarray(np.bincount(place.ravel(), weights=by_rank), dtype=np.float64)
 
 
 # --- links ------------------------------------------------------------------------------------------------------------
@@ -197,10 +195,6 @@ def node_nic_rates(scenario: Scenario, hosts: list[int]) -> Floats:
     for rank in range(scenario.gpus):
         cables[int(cluster.node_of_gpu[rank])] |= {link: None for link, _ in cluster.host_memory_route(rank, "storage")}
     return np.array([sum(float(cluster.capacity[link]) for link in own) or np.inf for own in cables.values()])
-
-
-def _longest_time(size: Floats, rate: Floats) -> float:
-    return float((size / rate).max())
 
 
 def _used_nic_shares(hosts: list[int], size: Floats, rate: Floats, seconds: float) -> tuple[tuple[int, float], ...]:
@@ -224,10 +218,6 @@ def snapshot_seconds(scenario: Scenario, by_rank: Floats) -> tuple[float, bool]:
         for link, part in way:
             loads[link] = loads.get(link, 0.0) + part * size
     return max((size / float(cluster.capacity[link]) for link, size in loads.items()), default=0.0), True
-
-
-def _has_storage_nics(scenario: Scenario) -> bool:
-    return bool(scenario.cluster.built.wiring.has_storage_nics)
 
 
 # --- in a step --------------------------------------------------------------------------------------------------------
@@ -256,7 +246,8 @@ def plan_step_checkpoint(scenario: Scenario, job: Job) -> SimulatedCheckpoint | 
     by_rank = checkpoint_bytes_by_rank(scenario, each)
     once = checkpoint_bytes(scenario, spec) / float(by_rank.sum()) if to == "storage" else 1.0
     seconds, stall = weight.stall if blocking else weight.write, spec.stall or 0.0
-    wired = not _has_storage_nics(scenario) and bool(scenario.cluster.built.host_memory_route(0, "storage"))
+    cluster = scenario.cluster.built
+    wired = not cluster.wiring.has_storage_nics and bool(cluster.host_memory_route(0, "storage"))
     if to == "peers" and spec.memory is not None:
         seconds, stall = weight.memory_write, spec.memory.stall or 0.0
         wired = spec.memory.write is None
@@ -308,11 +299,8 @@ def describe_host_memory(scenario: Scenario, offloaded: float, spec: CheckpointS
     if known is None:
         return f"host memory: {of}; not checked, since cluster.host_memory is not set", False
     there = f"which has {known.size / 1e9:.1f} GB{f' ({known.source})' if known.source else ''}"
-    if need > known.size:
-        return f"host memory does not fit: {of}, {there}", True
-    if need > usable_bytes(known.size):
-        return f"host memory is tight: {of}, {there}", True
-    return f"host memory: {of}, {there}", False
+    verdict = {"no": " does not fit", "tight": " is tight", "yes": ""}[judge_fit(need, known.size)]
+    return f"host memory{verdict}: {of}, {there}", bool(verdict)
 
 
 # --- words ------------------------------------------------------------------------------------------------------------

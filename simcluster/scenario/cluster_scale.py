@@ -53,12 +53,10 @@ class ClusterScale(Spec):
         """Return the GPU with these factors applied; the same object if all factors on GPUs are 1."""
         if self.flops == self.memory == self.memory_bandwidth == self.launch == 1.0:
             return device
-        peak = device.peak.model_copy(
-            update={name: rate * self.flops for name, rate in device.peak.known_rates().items()}
-        )
+        peak = {name: rate * self.flops for name, rate in device.peak.known_rates().items()}
         return device.model_copy(
             update={
-                "peak": peak,
+                "peak": device.peak.model_copy(update=peak),
                 "memory": device.memory * self.memory,
                 "memory_bandwidth": device.memory_bandwidth * self.memory_bandwidth,
                 "launch": device.launch * self.launch,

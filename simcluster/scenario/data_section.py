@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal, Self
 
 import numpy as np
@@ -21,6 +21,7 @@ from simcluster.faults.sequence_lengths import Packing
 from simcluster.faults.targets import Number
 from simcluster.model.packing import UNPACKED, Lengths, PackingStatistics
 from simcluster.scenario.run_section import Tokens
+from simcluster.scenario.short_forms import value_at_path
 
 _TOKENS_A_SECOND = re.compile(r"\s*(.*?)\s*tokens?\s*/\s*s\s*")
 _STREAMS = RandomStreams()
@@ -164,6 +165,7 @@ NOT_OF_THE_STEP = ("name", "measured", "run", "memory", "engine", "steps", "seed
 """Sections and fields that leave the simulated step unchanged: names, measurements, and how it is simulated."""
 _NAMED = 3
 """Most changes that a sentence names."""
+_ABSENT = object()
 
 
 class Measured(Spec):
@@ -207,21 +209,20 @@ class Measured(Spec):
 
 
 def record_measured_changes(
-    document: Mapping[str, Any], given: Mapping[str, Any], overrides: Iterable[tuple[str, Any]]
+    document: Mapping[str, Any], given: Mapping[str, Any], overrides: Sequence[tuple[str, Any]]
 ) -> dict[str, Any]:
     """List changes of the step in ``measured.changed``, so that the measurement is no longer compared.
 
     ``given`` is the document without the overrides. An override with the existing value changes nothing; one of
     ``measured`` itself applies to the changed scenario.
     """
-    pairs = list(overrides)
     measured = document.get("measured")
-    if not isinstance(measured, Mapping) or any(_section_of(path) == "measured" for path, _ in pairs):
+    if not isinstance(measured, Mapping) or any(_section_of(path) == "measured" for path, _ in overrides):
         return dict(document)
     changed = [
         path
-        for path, value in pairs
-        if _section_of(path) not in NOT_OF_THE_STEP and _text_at_path(given, path) != str(value)
+        for path, value in overrides
+        if _section_of(path) not in NOT_OF_THE_STEP and str(value_at_path(given, path, _ABSENT)) != str(value)
     ]
     if not changed:
         return dict(document)
@@ -231,12 +232,3 @@ def record_measured_changes(
 
 def _section_of(path: str) -> str:
     return path.partition(".")[0].rstrip("+")
-
-
-def _text_at_path(document: Mapping[str, Any], path: str) -> str | None:
-    value: Any = document
-    for key in path.split("."):
-        if not isinstance(value, Mapping) or key not in value:
-            return None
-        value = value[key]
-    return str(value)

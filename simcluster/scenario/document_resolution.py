@@ -43,12 +43,12 @@ _TOPOLOGY_ENDINGS = (".yaml", ".yml", *ENDINGS)
 
 def resolve_scenario(document: Document, overrides: Iterable[tuple[str, Any]] = ()) -> Document:
     """Return a scenario document with overrides applied and all named files and presets read in."""
-    overrides, given = list(overrides), document.data
+    changes = [shorten_axis_override(pair) for pair in overrides]
+    given = document.data
     in_a_file = bool(document.marks) and not document.source.startswith("<")
     document = shorten_axis_names(expand_section_names(document))
-    if overrides:
-        shortened = [shorten_axis_override(pair) for pair in overrides]
-        document = apply_overrides(document, short_forms.reset_unused_chunks(shortened))
+    if changes:
+        document = apply_overrides(document, short_forms.reset_unused_chunks(changes))
         document = expand_section_names(document)
     document = _resolve_schedule(_resolve_model(_resolve_cluster(document)))
     if "faults" in document.data or "data" in document.data:
@@ -56,9 +56,8 @@ def resolve_scenario(document: Document, overrides: Iterable[tuple[str, Any]] = 
     if "name" not in document.data:
         name = Path(document.source).stem if in_a_file else "scenario"
         document = replace(document, data={"name": name, **document.data})
-    if overrides and "measured" in document.data:
-        data = record_measured_changes(document.data, given, [shorten_axis_override(pair) for pair in overrides])
-        document = replace(document, data=data)
+    if changes and "measured" in document.data:
+        document = replace(document, data=record_measured_changes(document.data, given, changes))
     return document
 
 
@@ -122,9 +121,8 @@ def _resolve_cluster(document: Document) -> Document:
 def _merge_mappings(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
     merged = dict(below)
     for key, value in above.items():
-        inner = merged.get(key)
-        both = isinstance(inner, Mapping) and isinstance(value, Mapping)
-        merged[key] = _merge_mappings(inner, value) if both and inner is not None else value
+        nested = isinstance(below.get(key), Mapping) and isinstance(value, Mapping)
+        merged[key] = _merge_mappings(below[key], value) if nested else value
     return merged
 
 

@@ -33,16 +33,12 @@ _EACH_PASS = {"sequence_lengths", "jitter"}  # faults that make each pass one of
 
 
 def estimate_simulation_seconds(scenario: ScenarioFields, *, sim_ranks: int = 0) -> float:
-    """Return the estimated CPU time (s) to plan and simulate a scenario.
-
-    ``sim_ranks`` is the number of simulated ranks, if known.
-    """
+    """Return the estimated CPU time (s) to plan and simulate a scenario with N simulated ranks (0: not known)."""
     parallel, layers = scenario.parallel, scenario.model.prediction_layers.stop
     pp, pieces = parallel.pp, scenario.overlap.tensor_pieces
     passes = scenario.steps * (scenario.microbatches or 1)
     planned = _PLANNED_PIECE * layers * pieces + _PLANNED_PAIR * layers**2 / pp
-    offloaded = scenario.memory.offload.optimizer != "none"
-    updated = _BUCKET * _count_optimizer_buckets(scenario) * scenario.steps if offloaded else 0.0  # by a rank per stage
+    updated = _BUCKET * _count_optimizer_buckets(scenario) * scenario.steps  # by a rank per stage
     if scenario.engine == "reference":
         return planned + (_PLAIN_LAYER * passes * pieces * layers + updated) * (scenario.gpus or 1) / pp
     planned += _PLANNED_PASS * passes * pp * scenario.pipeline.chunks
@@ -56,8 +52,7 @@ def estimate_simulation_seconds(scenario: ScenarioFields, *, sim_ranks: int = 0)
         if set(drawing) & _EACH_PASS:
             replicas = (gpus if set(drawing) & {"speeds", "jitter"} else gpus // parallel.tp) / pp
             played += _DRAWN_LAYER * passes * layers * replicas
-    coming = count_fault_changes(scenario) if scenario.faults else 0.0
-    return planned + (played + _COMING * coming) * (1.0 + _REPLICA * (scenario.replicas - 1))
+    return planned + (played + _COMING * count_fault_changes(scenario)) * (1.0 + _REPLICA * (scenario.replicas - 1))
 
 
 def _count_optimizer_buckets(scenario: ScenarioFields) -> float:

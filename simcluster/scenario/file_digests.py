@@ -37,11 +37,6 @@ class FileDigests:
         self._stamps: dict[Path, _Stamp] = {}
         self._texts: dict[tuple[str, Path], list[Path]] = {}
 
-    @property
-    def read_files(self) -> frozenset[Path]:
-        """Paths of the files that were read."""
-        return frozenset(self._digests)
-
     def digest(self, value: object, folder: Path = Path()) -> str:
         """Return a digest of all files named in a document, directly or by other files; "" if it names none."""
         found = self._follow_names(list(self._find_named_files(value, folder)))
@@ -164,9 +159,8 @@ def _imported_files(path: Path) -> Iterator[Path]:
         return  # whoever runs it says what is wrong
     names = [alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names]
     names += [node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.module]
-    for name in dict.fromkeys(
-        name for name in names if name.partition(".")[0] != "simcluster"
-    ):  # it has its own digest
+    others = dict.fromkeys(name for name in names if name.partition(".")[0] != "simcluster")  # it has its own digest
+    for name in others:
         for place in dict.fromkeys((path.parent, Path())):
             module = place.joinpath(*name.split("."))
             yield from (each for each in (module.with_suffix(".py"), module / "__init__.py") if each.is_file())
@@ -178,6 +172,3 @@ def _file_stamp(path: Path) -> _Stamp:
     except OSError:
         return None
     return found.st_ino, found.st_size, found.st_mtime_ns
-
-
-__all__ = ["FileDigests", "VariantCacheKeys"]

@@ -117,8 +117,7 @@ def job_facts_of(scenario: Scenario, device: Device) -> JobFacts:
         model, training.recompute, modules=modules, every=training.recompute_every, attention=attention
     )
     whole = model_flops_per_sequence(model, attention=attention)
-    documents = scenario.data and scenario.data.documents
-    real, seen = _real_shares(scenario, attention) if documents else (1.0, attention)
+    real, seen = _real_shares(scenario, attention)
     precision = training.precision.removesuffix("-mixed")
     return JobFacts(
         ranks=scenario.gpus,
@@ -168,10 +167,9 @@ def disturbances_of(
     """Return which ranks and links of a job are slowed down, by faults or by a checkpoint."""
     found = UNDISTURBED
     if scenario.faults:
-        faults, seed = scenario.faults, scenario.seed
         setting = fault_context(scenario, plan, cluster.host_of[: scenario.gpus], cluster, cluster.wiring.link_capacity)
-        capacities = capacity_profiles(faults, cluster, seed)
-        found = replace(rank_disturbances(faults, setting), capacities=capacities)
+        capacities = capacity_profiles(scenario.faults, cluster, scenario.seed)
+        found = replace(rank_disturbances(scenario.faults, setting), capacities=capacities)
     return found.with_program_change(saved.symmetry_key, saved.change_program) if saved and saved.is_uneven else found
 
 
@@ -206,7 +204,7 @@ def collective_methods(scenario: Scenario) -> MethodChooser:
         platform=platform_of(scenario),
         in_rounds={"flow": False, "steps": True}[scenario.collectives.detail],
         factors=scenario.cluster.scale.nccl_factors,
-        routes=relayed_routes(scenario) if scenario.model.moe else None,
+        routes=relayed_routes(scenario),
         reach=scenario.parallel.expert_dispatch.reach,
     )
 
@@ -296,5 +294,5 @@ def data_parallel_options_of(
         buffer_seconds=partial(gradient_pass_seconds, device, recipe=recipe, gradients=gradients),
         copy_seconds=partial(fsdp_copy_seconds, device, recipe=recipe, shards=software.shards, gathers=2 + again),
         optimizer=get_optimizer_class(scenario.training.optimizer).from_training_section(updated, scenario.training),
-        outer_step=outer_step_of(scenario, device, recipe) if scenario.training.outer else None,
+        outer_step=outer_step_of(scenario, device, recipe),
     )

@@ -7,8 +7,7 @@ gains nothing. Values of the topology's own file are exempt: its links and its p
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from simcluster.base.errors import InputError
@@ -63,14 +62,6 @@ def find_changed_link_settings(written: Document, keys: tuple[str, ...]) -> list
     ]
 
 
-def remove_values(written: Document, paths: Iterable[KeyPath]) -> Document:
-    """Return the document without the values at these paths."""
-    data = written.data
-    for path in paths:
-        data = _remove_value(data, path)
-    return replace(written, data=data)
-
-
 def _paths_of_single_values(value: Any, path: KeyPath) -> Iterator[KeyPath]:
     """Yield the paths of all leaf values in nested data, except latencies of list items without a preset."""
     if isinstance(value, Mapping):
@@ -82,12 +73,3 @@ def _paths_of_single_values(value: Any, path: KeyPath) -> Iterator[KeyPath]:
             yield from _paths_of_single_values(inner, (*path, place))
     else:
         yield path
-
-
-def _remove_value(data: Any, path: KeyPath) -> Any:
-    key, *rest = path
-    if isinstance(data, list | tuple):
-        return [_remove_value(item, tuple(rest)) if place == key else item for place, item in enumerate(data)]
-    if not rest:
-        return {name: item for name, item in data.items() if name != key}
-    return {name: _remove_value(item, tuple(rest)) if name == key else item for name, item in data.items()}

@@ -14,10 +14,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from simcluster.base.errors import InputError
+from simcluster.devices.software import Software
 from simcluster.faults.expert_loads import ExpertLoads
 from simcluster.model.layers import RankShape
 from simcluster.model.memory import offloaded_bytes
-from simcluster.model.mixture import ExpertKernels
 from simcluster.model.recipes import Recipe, recipe_named
 from simcluster.planning.block_memory import block_memory_table
 from simcluster.planning.footprint import Footprint, stage_footprint
@@ -101,9 +101,6 @@ _CAST_BYTES = {"fp8-mixed": 1.0, "mxfp8-mixed": 1.0 + 1 / 32, "nvfp4-mixed": 0.5
 Formats 1.0; NVFP4: arXiv:2509.25149); a scale for a whole tensor counts as nothing."""
 
 
-_HALF_BYTES = 2.0  # of a weight in 16 bits
-
-
 def recipe_of(scenario: Scenario) -> Recipe:
     """Return the memory recipe (bytes per parameter) of a scenario; the default depends on the precision."""
     return recipe_named(scenario.training.memory_recipe or _RECIPE[scenario.training.precision])
@@ -112,8 +109,8 @@ def recipe_of(scenario: Scenario) -> Recipe:
 def shape_of(scenario: Scenario) -> RankShape:
     """Return the settings that determine, together with the model, the tensor and kernel shapes on a rank."""
     training, parallel, memory = scenario.training, scenario.parallel, scenario.memory
-    software, recipe = scenario.software, recipe_of(scenario)
-    experts = software.experts if software else ExpertKernels()
+    software, recipe = scenario.software or Software(), recipe_of(scenario)
+    experts = software.experts
     if parallel.expert_dispatch.kind == "hybridep":
         # it pads, so the software copies no rows (Megatron-LM, fused_a2a.py, ``hybrid_ep_dispatch``; Transformer
         # Engine, ``Fp8Padding``, which gives rows back that need none)
@@ -124,9 +121,9 @@ def shape_of(scenario: Scenario) -> RankShape:
         cp=parallel.cp,
         cp_comm=parallel.cp_comm,
         cp_shares=parallel.cp_shares,
-        ring=software.ring if software else "transformer-engine",
-        rope=software.rope if software else "fused",
-        bias=software.bias if software else "product",
+        ring=software.ring,
+        rope=software.rope,
+        bias=software.bias,
         ep=parallel.ep,
         etp=parallel.etp or 0,
         sequence_parallel=parallel.sequence_parallel,
@@ -141,16 +138,16 @@ def shape_of(scenario: Scenario) -> RankShape:
         logits=memory.logits,
         activation_input=memory.activation_input,
         temporaries=memory.backward_temporaries,
-        probabilities=software.probabilities if software else "combine",
-        kernels=software.kernels if software else "fused",
-        accumulate=software.accumulate if software else "fused",
+        probabilities=software.probabilities,
+        kernels=software.kernels,
+        accumulate=software.accumulate,
         experts=experts,
         fp8=training.precision in _CAST_BYTES,
         cast_bytes=_CAST_BYTES.get(training.precision, 1.0),
         cast_rows=_CAST_ROWS.get(training.precision, 16),
         weight_cast_bytes=_weight_cast_bytes(scenario, recipe) if training.precision in _CAST_BYTES else 0.0,
-        stops_early=software is not None and {"whole": False, "early-stop": True}[software.checkpoint],
-        keeps_fused_core=software is not None and {"any-core": False, "unfused-core": True}[software.selective],
+        stops_early={"whole": False, "early-stop": True}[software.checkpoint],
+        keeps_fused_core={"any-core": False, "unfused-core": True}[software.selective],
         element_bytes=ELEMENT_BYTES[training.precision],
         grad_accumulate_bytes=recipe.gradient,
     )
@@ -163,7 +160,7 @@ def _weight_cast_bytes(scenario: Scenario, recipe: Recipe) -> float:
     operands.
     """
     precision = scenario.training.precision
-    if recipe.gathered_weight < _HALF_BYTES:
+    if recipe.gathered_weight < ELEMENT_BYTES[precision]:
         return 0.0
     each = _CAST_BYTES[precision]
     return ELEMENT_BYTES[precision] + (round(recipe.copies / each) or 2) * each
@@ -245,7 +242,7 @@ def footprints_of(scenario: Scenario, job: Job) -> tuple[Footprint, ...]:
                 experts=experts,
                 steps=scenario.steps,
                 optimizer=job.data_parallel.optimizer,
-                outer=outer_state_bytes(scenario) if scenario.training.outer else 0.0,
+                outer=outer_state_bytes(scenario),
             ),
             unsharded=peak_unsharded_bytes(job, stage) if scenario.parallel.zero >= 2 else 0.0,
         )

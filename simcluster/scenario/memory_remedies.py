@@ -76,9 +76,11 @@ class MemoryRemedies:
 def find_memory_remedies(scenario: Scenario, capacity: float | None = None) -> MemoryRemedies:
     """Return the smallest sets of changes that make the scenario fit in GPU memory."""
     capacity = scenario.cluster.device.memory if capacity is None else capacity
-    by_pass = any(fault.draws_per_pass for fault in scenario.faults)
-    most, options = _MOST_BY_PASS if by_pass else _MOST_TRIALS, _list_change_options(scenario)
-    trials, closest, fullest = 0, None, _fullest_stage(scenario)
+    most = _MOST_BY_PASS if any(fault.draws_per_pass for fault in scenario.faults) else _MOST_TRIALS
+    options = _list_change_options(scenario)
+    trials = 0
+    closest = None
+    fullest = _fullest_stage(scenario)
     best = peak_memory_bytes(scenario)
     for number in range(1, MOST_CHANGES + 1):
         found: list[MemoryRemedy] = []

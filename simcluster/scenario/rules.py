@@ -93,8 +93,7 @@ def _check_rank_grid(scenario: ScenarioFields) -> Iterator[KeyProblem]:
     if parallel.dp and fixed * parallel.dp != gpus:
         product = fixed * parallel.dp
         fixes = [f"set gpus to {product}"] if product <= cluster_gpus else []
-        fixes += [f"set dp to {gpus // fixed} (or remove it)"] if gpus % fixed == 0 else []
-        fixes += [] if gpus % fixed == 0 else [_suggest_sizes(gpus)]
+        fixes += [_suggest_sizes(gpus) if gpus % fixed else f"set dp to {gpus // fixed} (or remove it)"]
         what = f"{sizes} x dp {parallel.dp} = {product}, but the job has {gpus} GPUs; they must be equal"
         yield ("parallel",), f"{what}: {', or '.join(fixes)}{_rack_count_hint(scenario)}"
     elif not parallel.dp:

@@ -141,13 +141,8 @@ class FailureSpec(Spec):
 
     @model_validator(mode="after")
     def _check_rate(self) -> FailureSpec:
-        rates = {
-            "mtbf": self.mtbf,
-            "per_1000_node_days": self.per_1000_node_days,
-            "per_year": self.per_year,
-            "count": self.count,
-        }
-        given = [name for name, value in rates.items() if value is not None]
+        rates = ("mtbf", "per_1000_node_days", "per_year", "count")
+        given = [name for name in rates if getattr(self, name) is not None]
         if len(given) != 1:
             got = " and ".join(given) or "none"
             raise InputError(f"failures.{self.name}: one rate is required: set one of {', '.join(rates)}; got {got}")

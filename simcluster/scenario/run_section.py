@@ -1,13 +1,13 @@
 """The section ``run`` of a scenario: length and stages of a training run, failures and recovery.
 
-Durations are written "5 min" or as a mapping with a ``kind`` (``run_times``); rates one of four ways. The step
-simulator times the states of the cluster during a run (``longrun/studies``).
+The step simulator times the states of the cluster during a run (``longrun/studies``).
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, StrictBool, model_validator
@@ -92,13 +92,10 @@ def _parse_interval(value: object) -> str:
     text = value.strip() if isinstance(value, str) else ""
     if text == "auto" or (_STEPS.fullmatch(text) and int(text.split()[0])):
         return text
-    try:
-        long_enough = parse_seconds(text) > 0
-    except InputError:
-        long_enough = False
-    if not long_enough:
-        raise InputError(f"{str(value)[:40]!r} is not an interval; write auto, steps (83 steps) or a time (20 min)")
-    return text
+    with suppress(InputError):
+        if parse_seconds(text) > 0:
+            return text
+    raise InputError(f"{str(value)[:40]!r} is not an interval; write auto, steps (83 steps) or a time (20 min)")
 
 
 def _parse_steps(value: object) -> object:

@@ -62,7 +62,13 @@ class ScenarioOrigin:
 
     def without_values(self, paths: Iterable[KeyPath]) -> Scenario:
         """Return the scenario after removing the values at these key paths."""
-        return ScenarioOrigin(link_changes.remove_values(self.written_document, paths)).with_changes({})
+        document = self.written_document
+        for *parents, key in paths:
+            section: Any = document.data  # a copy, which may be changed
+            for parent in parents:
+                section = section[parent]
+            del section[key]
+        return ScenarioOrigin(document).with_changes({})
 
 
 class Scenario(Displayable, ScenarioFields):
@@ -99,8 +105,7 @@ class Scenario(Displayable, ScenarioFields):
     def _fill_and_check(self) -> Self:
         """Fill in defaults that depend on other fields, then check every rule.
 
-        Raises RuleError with all violated rules. The cluster is built here; its spec keeps it, so copies of the
-        scenario share it.
+        Raises RuleError with all violated rules. The cluster's spec keeps the built cluster, so that copies share it.
         """
         cluster = build_cluster(self)
         set_frozen_field(self, "gpus", self.gpus or cluster.num_gpus)
@@ -149,8 +154,7 @@ class Scenario(Displayable, ScenarioFields):
         pipeline = self.pipeline.model_copy(update={"schedule": RowsSpec.from_schedule(schedule), "chunks": 1})
         measured = self.measured and self.measured.model_copy(update={"changed": ("pipeline.schedule",)})
         changed = self.model_copy(update={"pipeline": pipeline, "measured": measured})
-        broken = list(check_finished_schedule(changed))
-        if broken:
+        if broken := list(check_finished_schedule(changed)):
             raise RuleError(broken)
         return changed
 
@@ -325,17 +329,13 @@ class BaseScenario:
         return _read_scenario(self.source, changes, python=self.allow_python, folder=self.folder)
 
     def digest(self) -> str:
-        """Return a digest of the base scenario; base scenarios with equal digests have equal variants.
-
-        It is of the base's document, resolved where that is possible without a change.
-        """
+        """Return a digest of the base scenario; base scenarios with equal digests have equal variants."""
         try:
             base: Any = self.with_changes(()).document()
         except InputError:
             base = read_document(find_scenario_file(self.source)).data if isinstance(self.source, str) else self.source
             base = [base, self.fixed_changes] if self.fixed_changes else base
-        text = json.dumps(base, sort_keys=True, default=str)
-        return hashlib.sha256(text.encode()).hexdigest()
+        return hashlib.sha256(json.dumps(base, sort_keys=True, default=str).encode()).hexdigest()
 
 
 @dataclass(frozen=True, slots=True)

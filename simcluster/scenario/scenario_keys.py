@@ -112,19 +112,6 @@ def _add_numeric_limits(fragment: Fragment, marks: Iterable[Any]) -> Fragment:
     return found
 
 
-def fragment_unit(fragment: Fragment) -> str:
-    """Return the unit of the values that a JSON schema describes, such as "seconds"; "" for values without unit."""
-    return next((each["x-unit"] for each in _list_alternatives(fragment) if "x-unit" in each), "")
-
-
-def fragment_choices(fragment: Fragment) -> tuple[str, ...]:
-    """Return the words that a JSON schema allows as values."""
-    found = [
-        one.get("enum", [True, False] if one.get("type") == "boolean" else []) for one in _list_alternatives(fragment)
-    ]
-    return tuple(_format_word(value) for values in found for value in values)
-
-
 def describe_fragment(fragment: Fragment) -> str:
     """Describe the type in a JSON schema, as in "whole number from 1" or 'none, auto or bytes, as in "80 GB"'."""
     said = [_describe_alternative(each) for each in _list_alternatives(fragment) if each.get("type") != "null"]
@@ -213,12 +200,16 @@ class ScenarioKey:
     @property
     def unit(self) -> str:
         """Unit of the key's value, such as "bytes" or "seconds"; "" for a value without unit."""
-        return fragment_unit(self.fragment)
+        return next((each["x-unit"] for each in _list_alternatives(self.fragment) if "x-unit" in each), "")
 
     @property
     def choices(self) -> tuple[str, ...]:
         """Words that the key allows as values."""
-        return fragment_choices(self.fragment)
+        found = [
+            each.get("enum", [True, False] if each.get("type") == "boolean" else [])
+            for each in _list_alternatives(self.fragment)
+        ]
+        return tuple(_format_word(value) for values in found for value in values)
 
     @property
     def description(self) -> str:
@@ -233,10 +224,7 @@ class ScenarioKey:
 
     @cached_property
     def default(self) -> Any:
-        """Default of the key as written in a file; None for required keys and sections.
-
-        None also for defaults that depend on other keys.
-        """
+        """Default of the key as in a file; None for required keys, sections, and defaults that depend on others."""
         default = None if self._field_info.is_required() else self._field_info.get_default(call_default_factory=True)
         if default is None or isinstance(default, Spec):
             return None

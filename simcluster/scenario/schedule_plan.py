@@ -19,7 +19,7 @@ from simcluster.planning.optimizer import OuterOptimizerStep
 from simcluster.planning.rank_grid import ParallelPlan
 from simcluster.schedules import Schedule, make_schedule, schedules_with
 from simcluster.schedules.actions import Route
-from simcluster.schedules.specs import ScheduleChoice, ZbAutoSpec
+from simcluster.schedules.specs import ZbAutoSpec
 from simcluster.schedules.zb_auto import Times
 
 if TYPE_CHECKING:
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from simcluster.scenario.training_section import OuterStepSpec
 
 AUTO = "or pipeline.layers_per_stage: auto"
+_make_cached_schedule = lru_cache(maxsize=64)(make_schedule)
 
 
 def schedule_of(scenario: ScenarioFields, costs: Times | None = None, latency: float = 0.0) -> Schedule:
@@ -114,11 +115,6 @@ def _find_stage_copies(name: str, stages: int, routes: tuple[Route, ...]) -> tup
     return tuple(sorted(set(holders)))
 
 
-@lru_cache(maxsize=64)
-def _make_cached_schedule(what: ScheduleChoice, stages: int, microbatches: int, chunks: int) -> Schedule:
-    return make_schedule(what, stages, microbatches, chunks)
-
-
 def plan_of(scenario: ScenarioFields, schedule: Schedule) -> ParallelPlan:
     """Return the rank grid of a scenario: the parallelism axes and their sizes."""
     parallel = scenario.parallel
@@ -132,7 +128,7 @@ def plan_of(scenario: ScenarioFields, schedule: Schedule) -> ParallelPlan:
         copies=stage_copies_of(schedule),
         ep=parallel.ep,
         etp=parallel.etp or 0,
-        workers=count_diloco_workers(scenario) if scenario.training.outer else 1,
+        workers=count_diloco_workers(scenario),
     )
 
 
@@ -144,11 +140,12 @@ _UPDATED = 4.0 + 2 * STATE_BYTES + 4.0  # read the sum, read and write the state
 
 def count_diloco_workers(scenario: ScenarioFields) -> int:
     """Return the number of DiLoCo workers (groups of ranks that train separately); 1 without DiLoCo."""
-    outer, cluster = scenario.training.outer, scenario.cluster.built
+    outer = scenario.training.outer
     if outer is None:
         return 1
     if outer.workers is not None:
         return outer.workers
+    cluster = scenario.cluster.built
     if not cluster.machines_per_site or not scenario.gpus:
         return 1
     return len(dict.fromkeys(host // cluster.machines_per_site for host in cluster.host_of[: scenario.gpus]))

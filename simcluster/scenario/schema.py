@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping
+from functools import cache
 from typing import Any
 
 from pydantic import BaseModel
@@ -16,13 +17,20 @@ from pydantic import BaseModel
 from simcluster.devices.software import Software, list_software_names
 from simcluster.documents.builtin_documents import builtin_names
 from simcluster.documents.catalogue import load_presets
-from simcluster.documents.field_annotations import A_PATH, models_in_annotation
+from simcluster.documents.field_annotations import A_PATH
 from simcluster.documents.histogram import Histogram
 from simcluster.faults.slow_devices import SlowDeviceFault
 from simcluster.model.transformer import Model
 from simcluster.scenario.run_times import TIMES, FixedTime
 from simcluster.scenario.scenario_fields import ClusterSpec, ScenarioFields
-from simcluster.scenario.scenario_keys import Fragment, ScenarioKey, field_fragment, form_fragment, union_fragment
+from simcluster.scenario.scenario_keys import (
+    Fragment,
+    ScenarioKey,
+    field_fragment,
+    form_fragment,
+    list_scenario_keys,
+    union_fragment,
+)
 from simcluster.scenario.sections import LONG_NAMES, Parallel
 from simcluster.topology import TOPOLOGIES, SitesSpec
 from simcluster.topology.links import PresetSpec
@@ -31,12 +39,11 @@ SCHEMA_FILE = "scenario.schema.json"
 """Name of the schema file that a new scenario references for editors."""
 
 _DRAFT = "http://json-schema.org/draft-07/schema#"  # what editors read best
-_TEXT: Fragment = {"type": "string"}
 
 
 def scenario_schema() -> dict[str, Any]:
     """Return the JSON schema of a scenario file."""
-    models = _list_models(ScenarioFields)
+    models = _section_models()
     return {
         "$schema": _DRAFT,
         "title": "simcluster scenario",
@@ -48,18 +55,8 @@ def scenario_schema() -> dict[str, Any]:
     }
 
 
-def _list_models(top: type[BaseModel]) -> list[type[BaseModel]]:
-    found: dict[type[BaseModel], None] = {}
-
-    def below(model: type[BaseModel]) -> None:
-        for field in model.model_fields.values():
-            for inner in models_in_annotation(field.annotation, field.metadata):
-                if inner not in found:
-                    found[inner] = None
-                    below(inner)
-
-    below(top)
-    return list(found)
+def _section_models() -> list[type[BaseModel]]:
+    return list(dict.fromkeys(key.model for key in list_scenario_keys() if key.model is not ScenarioFields))
 
 
 def _object_schema(model: type[BaseModel]) -> Fragment:
@@ -111,15 +108,14 @@ def _reference_part_schemas(value: Any) -> Any:
         return {key: _reference_part_schemas(each) for key, each in value.items()}
     if isinstance(value, list):
         return [_reference_part_schemas(each) for each in value]
-    if isinstance(value, str) and value.startswith("#/$defs/") and value.rpartition("/")[2] in _topology_models():
+    if isinstance(value, str) and value in _topology_references():
         return f"{value}.part"
     return value
 
 
-def _topology_models() -> set[str]:
-    return {
-        one.__name__ for spec in TOPOLOGIES.values() for one in [spec, *_list_models(spec)] if _is_topology_model(one)
-    }
+@cache
+def _topology_references() -> frozenset[str]:
+    return frozenset(f"#/$defs/{model.__name__}" for model in _section_models() if _is_topology_model(model))
 
 
 # --- what the loader allows -------------------------------------------------------------------------------------------
@@ -161,7 +157,7 @@ def _allow_cluster_forms(schema: Fragment) -> None:
             parameters.setdefault(name, []).extend([part] if part not in parameters.get(name, []) else [])
     imported: Fragment = {"type": "object", "properties": {"kind": {"const": "import"}}, "required": ["kind"]}
     ways = [{"enum": builtin_names("topologies")}, A_PATH, *topology.pop("anyOf"), imported,
-            {"type": "array", "items": _TEXT}]  # fmt: skip
+            {"type": "array", "items": {"type": "string"}}]  # fmt: skip
     schema["properties"]["topology"] = {**union_fragment(ways), **topology}
     for name, parts in parameters.items():
         whole = parts[0] if len(parts) == 1 else {"anyOf": parts, "description": parts[0].get("description", "")}

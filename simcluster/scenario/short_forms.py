@@ -68,7 +68,7 @@ def title_with_changes(name: str, document: Mapping[str, Any], changes: Sequence
     A change that gives the name, or the value that the document already has, is not named.
     """
     last = dict(changes)
-    changed = [(path, value) for path, value in last.items() if value != _value_at_path(document, path)]
+    changed = [(path, value) for path, value in last.items() if value != value_at_path(document, path)]
     named = [_describe_change(*change) for change in sorted(changed, key=lambda change: change[1] is None)]
     if not named or "name" in last:
         return name
@@ -83,8 +83,9 @@ def _describe_change(path: str, value: object) -> str:
     return f"{key} {'default' if value is None else value}"
 
 
-def _value_at_path(document: Mapping[str, Any], path: str) -> object:
+def value_at_path(document: Mapping[str, Any], path: str, default: object = None) -> object:
+    """Return the value at a dotted path of a document; ``default`` if the document has no such path."""
     value: object = document
     for key in path.split("."):
-        value = value.get(key) if isinstance(value, Mapping) else None
+        value = value.get(key, default) if isinstance(value, Mapping) else default
     return value

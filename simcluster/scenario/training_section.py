@@ -1,7 +1,4 @@
-"""The ``training`` section of a scenario: batch, number formats, recomputation, optimizer.
-
-It checks its own values; rules between sections are in ``rules``.
-"""
+"""The ``training`` section of a scenario: batch, number formats, recomputation, optimizer."""
 
 from __future__ import annotations
 

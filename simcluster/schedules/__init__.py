@@ -14,7 +14,7 @@ from typing import Any, Protocol
 from simcluster.base.errors import InputError
 from simcluster.base.texts import find_similar_words
 from simcluster.documents.diagnostics import reject_argument, type_name
-from simcluster.schedules.actions import Action, Hop, Kind, Route, Schedule, loop_route
+from simcluster.schedules.actions import Action, Hop, Kind, Schedule, loop_route
 from simcluster.schedules.check import check_schedule
 from simcluster.schedules.chimera_and_dualpipe import chimera, dualpipe, dualpipe_v
 from simcluster.schedules.gpipe import breadth_first, gpipe
@@ -22,7 +22,7 @@ from simcluster.schedules.hanayo import hanayo
 from simcluster.schedules.interleaved import interleaved, interleaved_first_forwards
 from simcluster.schedules.one_f_one_b import one_f_one_b, one_f_one_b_first_forwards
 from simcluster.schedules.registry_entry import Fact, ScheduleEntry, ScheduleFunction, zigzag_route
-from simcluster.schedules.timing import EqualCosts, ScheduleTiming, SliceCosts, peak_in_flight, time_actions
+from simcluster.schedules.timing import EqualCosts, SliceCosts, peak_in_flight, time_actions
 from simcluster.schedules.v_half_and_v_min import v_half, v_half_first_forwards, v_min, v_min_first_forwards
 from simcluster.schedules.zb_auto import Times, zb_auto
 from simcluster.schedules.zb_handcrafted import zb_h1, zb_h2, zb_v, zb_v_first_forwards
@@ -33,11 +33,9 @@ __all__ = [
     "EqualCosts",
     "Hop",
     "Kind",
-    "Route",
     "Schedule",
     "ScheduleEntry",
     "ScheduleFunction",
-    "ScheduleTiming",
     "SliceCosts",
     "breadth_first",
     "check_schedule",

@@ -71,8 +71,7 @@ class SliceCosts(Generic[Time]):
 
     def __call__(self, kind: Kind, stage: int, chunk: int) -> Time:
         """Return the duration of a pass through the model slice in this chunk of this stage."""
-        route = next(route for route in self.schedule.routes if (stage, chunk) in route)
-        return self.times[kind][route.index((stage, chunk))]
+        return self.times[kind][self.schedule.model_slice(stage, chunk)]
 
 
 @dataclass(frozen=True, slots=True)

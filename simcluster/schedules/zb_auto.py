@@ -16,7 +16,7 @@ from simcluster.schedules.timing import UNIT_COSTS, ScheduleTiming, time_actions
 from simcluster.schedules.zb_greedy import GreedyBuilder
 from simcluster.schedules.zb_handcrafted import zb_h1, zb_h2
 from simcluster.schedules.zb_rounds import HeuristicOptions, RoundsBuilder
-from simcluster.schedules.zb_search import FoundRows, OrderingTask, Value, lower_bound, search_orders
+from simcluster.schedules.zb_search import FoundRows, OrderingTask, ScheduleSearch, Value
 
 Times = Callable[[Kind, int, int], Any]
 """Duration of (kind, stage, chunk), as ``time_actions`` takes it: floats, ints or Fractions."""
@@ -95,24 +95,17 @@ def optimize_schedule(
     best = min(range(len(made)), key=reached.__getitem__)
     schedule, value = replace(made[best], name="zb-auto"), reached[best][0]
     task, unit = _make_ordering_task(each, latency, num_microbatches, limit, weight_memory, goal)
-    return _improve_schedule(
-        schedule, value, task, unit, lambda better: _goal_values(time_actions(better, costs, latency), goal)[0], goal
-    )
-
-
-def _improve_schedule(
-    schedule: Schedule, value: Any, task: OrderingTask, unit: Any, value_of: Callable[[Schedule], Any], goal: Goal
-) -> OptimizedSchedule:
-    """Search for a better schedule; return the best schedule with a lower bound of the optimal value."""
-    bound, known = lower_bound(task, 0), _integer_goal_values(schedule, task)
-    if known[0] == bound and known[1] == lower_bound(task, 1):
+    known = _integer_goal_values(schedule, task)
+    search = ScheduleSearch(task, known)
+    bounds = tuple(search.lower_bound(search.start_state(), index) for index in (0, 1))
+    if known == bounds:
         return OptimizedSchedule(schedule, goal, value, value, True)
     found = _search_better_rows(task, known)
     if found.rows is not None:
         schedule = replace(schedule, rows=found.rows)
-        value = value_of(schedule)
-    proved = found.complete or found.value[0] == bound
-    return OptimizedSchedule(schedule, goal, value, value if proved else bound * unit, proved)
+        value = _goal_values(time_actions(schedule, costs, latency), goal)[0]
+    proved = found.complete or found.value[0] == bounds[0]
+    return OptimizedSchedule(schedule, goal, value, value if proved else bounds[0] * unit, proved)
 
 
 def _require_valid_options(
@@ -200,7 +193,7 @@ def _search_better_rows(task: OrderingTask, known: Value) -> FoundRows:
     widths: list[int | None] = [width for width in _WIDTHS if most is None or width * 3 * size <= most]
     best = FoundRows(None, known, complete=False)
     for width in [*widths, None] if widths else []:
-        found = search_orders(task, best.value, width, most)
+        found = ScheduleSearch(task, best.value).run(width, most)
         best = replace(found, rows=found.rows or best.rows)
         if found.complete:
             break

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, TypeVar
 
@@ -87,29 +87,21 @@ class FoundRows:
     complete: bool
 
 
-def search_orders(task: OrderingTask, known: Value, width: int | None = None, most: int | None = None) -> FoundRows:
-    """Search for a schedule better than ``known``, with at most ``width`` partial schedules kept and ``most`` tried."""
-    return _ScheduleSearch(task, known).run(width, most)
+class ScheduleSearch:
+    """Search for a schedule of a task that is better than the ``known`` values, and lower bounds of its goals."""
 
-
-def lower_bound(task: OrderingTask, goal: int) -> int:
-    """Return a lower bound of the first or second goal (0 or 1) for all schedules of this problem."""
-    searching = _ScheduleSearch(task, (0, 0))
-    return searching.lower_bound(searching.start_state(), goal)
-
-
-class _ScheduleSearch:
     def __init__(self, task: OrderingTask, known: Value) -> None:
         self._task, self._best = task, known
         self._last = len(task.forward) - 1
         self._tails: dict[int, _TailTimes] = {}
 
     def start_state(self) -> _PipelineState:
+        """Return the state before any action."""
         stages, none, first = self._last + 1, ((),) * self._last, (0,) * self._task.num_microbatches
         return _PipelineState(((0, 0, 0),) * stages, (0,) * stages, (first, *none), (*none, ()))
 
     def run(self, width: int | None, most: int | None) -> FoundRows:
-        """Extend all partial schedules, one action at a time; return the best complete schedule."""
+        """Search with at most ``width`` partial schedules kept and ``most`` tried, all extended action by action."""
         layer = [_PartialSchedule((0, 0), self.start_state(), None, ())]
         complete, looked_at = True, 0
         for _ in range(3 * self._task.num_microbatches * (self._last + 1)):
@@ -239,12 +231,15 @@ class _ScheduleSearch:
         return next_forward, next_input
 
     def _rows_of_schedule(self, node: _PartialSchedule) -> tuple[tuple[Action, ...], ...]:
-        rows: list[list[Kind]] = [[] for _ in range(self._last + 1)]
+        passes: list[tuple[int, Kind]] = []
         way = node.actions
         while way is not None:
             stage, kind, way = way
-            rows[stage].append(kind)
-        return tuple(tuple(_actions_of_kinds(reversed(row))) for row in rows)
+            passes.append((stage, kind))
+        rows: list[list[Action]] = [[] for _ in range(self._last + 1)]
+        for stage, kind in reversed(passes):
+            rows[stage].append(Action(kind, sum(action.kind == kind for action in rows[stage])))
+        return tuple(map(tuple, rows))
 
 
 @dataclass(frozen=True, slots=True)
@@ -302,10 +297,3 @@ def _comparison_times(state: _PipelineState) -> tuple[int, ...]:
 
 def _dominates(one: tuple[int, ...], other: tuple[int, ...]) -> bool:
     return all(map(int.__le__, one, other))
-
-
-def _actions_of_kinds(kinds: Iterator[Kind]) -> Iterator[Action]:
-    counts: dict[Kind, int] = {"F": 0, "I": 0, "W": 0}
-    for kind in kinds:
-        yield Action(kind, counts[kind])
-        counts[kind] += 1

@@ -226,7 +226,8 @@ def heatmap(
     figure = Figure(figsize=(2.6 + 0.75 * max(len(sides[0]), 4), 2.0 + 0.4 * len(sides[1])), layout="constrained")
     axes = figure.subplots()
     kinds = _draw_cells(axes, cells, sides, value)
-    first, found = cells.iloc[0], ""
+    first = cells.iloc[0]
+    found = ""
     if not first["invalid"] and not first["over"]:
         at = sides[0].index(first["x"]), sides[1].index(first["y"])
         axes.add_patch(Rectangle((at[0] - 0.5, at[1] - 0.5), 1, 1, fill=False, edgecolor=TEXT, linewidth=2.6, zorder=3))

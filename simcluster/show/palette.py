@@ -75,9 +75,7 @@ def op_colour(stream: str, kind: str, chunk: int = 0) -> Colour:
         return tint_colour(parse_rgb(COMPUTE_KINDS[kind]), _CHECKPOINT_TINTS.get(stream, 0.0))
     if kind == "copy":
         return tint_colour(parse_rgb(COMPUTE_KINDS["offload"]), _COPY_TINTS.get(stream, 0.0))
-    if stream == "host":
-        return parse_rgb(COMPUTE_KINDS.get(kind, COMPUTE_KINDS["other"]))
-    if stream == "compute":
+    if stream in ("compute", "host"):
         tint = _CHUNK_TINTS[chunk % len(_CHUNK_TINTS)] if chunk > 0 else 0.0
         return tint_colour(parse_rgb(COMPUTE_KINDS.get(kind, COMPUTE_KINDS["other"])), tint)
     return tint_colour(parse_rgb(STREAMS.get(stream, COMPUTE_KINDS["other"])), _KIND_TINTS.get(kind, 0.0))

@@ -105,14 +105,10 @@ def layout_table(plan: PlanResult, width: int | None = None) -> LayoutTable:
     values = _SIZES | {name: of for name, of in _MORE.items() if name not in shared}
     score = {"step_time": [], "cost": ["$ per step"], "tokens_per_s_per_gpu": []}[plan.objective]
     header = ["", *values, "step", *score, *column_headings("plan"), "exposed", "memory"]
-    rows = [
-        [
-            place + ("*" if each.note(plan.base) else ""),
-            *(of(each) for of in values.values()),
-            *_number_cells(plan, each),
-        ]
-        for place, each in ranked
-    ]
+    rows = []
+    for place, each in ranked:
+        mark = "*" if each.note(plan.base) else ""
+        rows.append([place + mark, *(of(each) for of in values.values()), *_number_cells(plan, each)])
     table = LayoutTable(header, rows, _describe_shared_settings(shared), [each.step_time for _, each in ranked])
     table = table.select_columns([at for at in range(len(header)) if any(row[at] != UNKNOWN_CELL for row in rows)])
     for spared in _SPARED:

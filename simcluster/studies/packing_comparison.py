@@ -60,9 +60,8 @@ def compare_packing(
     check_estimated_time(seconds, what, "give fewer documents, such as a sample, or a longer sequence")
     rows = {}
     for rule, pack in PACKING.items():
-        found = PackingStatistics.from_sequences(
-            pack(lengths, length, len(lengths) + int(lengths.sum() // length)), length
-        )
+        packed = pack(lengths, length, len(lengths) + int(lengths.sum() // length))
+        found = PackingStatistics.from_sequences(packed, length)
         rows[rule] = {"sequences": found.sequences, "utilization": found.utilization, "attention": found.attention,
                       "dropped": float(lengths.sum()) - found.real}  # fmt: skip
         if tokens is not None and batch is not None:

@@ -93,9 +93,8 @@ def _kernel_points(result: Result) -> Iterator[KernelPoint]:
         launches = part.layers * (1 if part.once_per_step else scenario.microbatches) / scenario.parallel.pp
         for phase in PHASES:
             for kernel in getattr(part.section, phase):
-                there = (
-                    result.facts.attention if kernel.kind == "attention" else 1.0
-                )  # fraction left by packed documents
+                # fraction left by packed documents
+                there = result.facts.attention if kernel.kind == "attention" else 1.0
                 seconds = there * kernel_seconds(device, kernel, precision=precision)
                 key = kernel.name, phase, there * kernel.flops, kernel.bytes
                 before = found[key].step_seconds if key in found else 0.0
@@ -115,9 +114,5 @@ def _communication_points(result: Result) -> tuple[CommunicationPoint, ...]:
         total = sums.setdefault((str(axis), str(kind)), [0.0, 0.0])
         total[0] += part * BUS_FACTOR[str(kind)](members) * float(rows["bytes"].sum())
         total[1] += part * float((rows["end"] - rows["start"]).sum())
-    points = [
-        CommunicationPoint(axis, kind, size, seconds)
-        for (axis, kind), (size, seconds) in sums.items()
-        if size and seconds
-    ]
+    points = [CommunicationPoint(*name, *total) for name, total in sums.items() if all(total)]
     return tuple(sorted(points, key=lambda point: -point.seconds))

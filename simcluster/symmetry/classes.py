@@ -17,7 +17,6 @@ import numpy as np
 from simcluster.base.arrays import (
     Floats,
     Hashes,
-    Int32s,
     Ints,
     Numbers,
     concat_ranges,
@@ -41,12 +40,12 @@ ClassIds = tuple[Ints, Ints]
 """Class number of each item, and the index of the first item of each class."""
 
 
-def hash_link_loads(users: Ints, usage: CommunicatorLinkUsage, times: Ints | None = None) -> Hashes:
+def hash_link_loads(users: Ints, usage: CommunicatorLinkUsage) -> Hashes:
     """Return a hash of each used link's load, equal for equal flows by communicators of equal colour."""
     _, _, order, starts = usage.rows_by_link
     uses = users * int(usage.places.max(initial=1)) + usage.place
     flows = hash64(hash64(uses, 3) ^ float_bits(usage.flows), 5)
-    return sum_segments((flows if times is None else flows * times.astype(np.uint64))[order], starts)
+    return sum_segments(flows[order], starts)
 
 
 def refine_colours(ranks: Ints, usage: CommunicatorLinkUsage, of_links: Colours) -> tuple[ClassIds, ClassIds]:
@@ -110,10 +109,6 @@ class EquivalenceClasses:
     link_representatives: tuple[int, ...]
     quotient: Sequence[tuple[Usage, ...]]
     links: LinkColumn = field(compare=False, repr=False)
-
-    def classes_of_links(self, links: Ints) -> Int32s:
-        """Return the class number of each of these links."""
-        return self.links.values_at(links)
 
     @cached_property
     def used_links(self) -> Ints:

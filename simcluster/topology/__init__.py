@@ -16,16 +16,14 @@ from typing import Annotated, TypeAlias
 from pydantic import TypeAdapter
 
 from simcluster.documents.field_annotations import ModelFromRegistry
-from simcluster.topology.cluster import Cluster, Device
+from simcluster.topology.cluster import Cluster
 from simcluster.topology.explicit_graph import GraphSpec
-from simcluster.topology.fabrics import DragonflyPlusSpec, MachinesSpec
+from simcluster.topology.fabrics import MachinesSpec
 from simcluster.topology.links import LinkSpec, RateSpec
-from simcluster.topology.machine_parts import HostSpec, MachineSpec, NicSpec
-from simcluster.topology.machines import DgxSpec, FabricSpec, PcieBoxSpec
+from simcluster.topology.machines import DgxSpec, PcieBoxSpec
 from simcluster.topology.sites import make_sites_spec
 from simcluster.topology.spec import TopologySpec
 from simcluster.topology.textbook_networks import FlatSpec, LeafSpineSpec
-from simcluster.topology.trees import FatTreeSpec, RailOnlySpec, RailOptimisedSpec, UplinkSpec
 
 _OF_ONE_SITE: dict[str, type[TopologySpec]] = {
     "machines": MachinesSpec,
@@ -59,25 +57,10 @@ __all__ = [
     "TOPOLOGIES",
     "AnyTopology",
     "Cluster",
-    "Device",
-    "DgxSpec",
-    "DragonflyPlusSpec",
-    "FabricSpec",
-    "FatTreeSpec",
     "FlatSpec",
-    "GraphSpec",
-    "HostSpec",
-    "LeafSpineSpec",
     "LinkSpec",
-    "MachineSpec",
-    "MachinesSpec",
-    "NicSpec",
-    "PcieBoxSpec",
-    "RailOnlySpec",
-    "RailOptimisedSpec",
     "RateSpec",
     "SitesSpec",
     "TopologySpec",
-    "UplinkSpec",
     "parse_topology",
 ]

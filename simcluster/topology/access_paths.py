@@ -110,8 +110,8 @@ class ShortestPaths:
             here, left = path[-1], hops[path[-1]] - 1
             found = [one for one in self._next[here] if hops.get(one) == left and (one == end or one not in self._ends)]
             if len(found) > 1:
-                fastest = max(self.link_bandwidth(here, node) for node in found)
-                found = [node for node in found if self.link_bandwidth(here, node) == fastest]
+                rates = [self._graph.adj[here][node]["bandwidth"] for node in found]
+                found = [node for node, rate in zip(found, rates, strict=True) if rate == max(rates)]
             ties = ties or len(found) > 1
             path.append(found[dst % len(found)])
         return path, ties
@@ -232,10 +232,6 @@ class ShortestPaths:
     def _switch_neighbours(self, neighbours: Mapping[str, list[str]]) -> dict[str, list[str]]:
         among = self.switches
         return {node: [other for other in to if other in among] for node, to in neighbours.items() if node in among}
-
-    def link_bandwidth(self, node: str, other: str) -> float:
-        """Return the bandwidth (B/s) of the link between two graph nodes."""
-        return float(self._graph.adj[node][other]["bandwidth"])
 
 
 def entry_ports_signature(ports: Iterable[FabricPort]) -> EntrySignature:

@@ -36,7 +36,6 @@ class BatchRouting(NumberedWiring):
         return [part / WHOLE for part in split_evenly(WHOLE, paths)] if paths else []
 
     def route_rows(self, src: Ints, dst: Ints, number: Ints) -> Rows:
-        """Return the routes of many flows as rows (flow, link, fraction of the flow's bytes), sorted by flow."""
         size, left = self.machines.size, src != dst
         together = src // size == dst // size
         parts = [self._route_within_machines(np.flatnonzero(left & together), src, dst)]

@@ -238,15 +238,13 @@ class Cluster(Displayable):
         Routes do not change: traffic is not rerouted around a slow cable. Factors on one link multiply. InputError for
         an unknown node, for two nodes with no link between them, and for a factor that is not positive.
         """
-        found = [(link, factor) for a, b, factor in faults for link in self._links_to_scale(a, b, factor)]
+        found: list[tuple[int, float]] = []
+        for a, b, factor in faults:
+            if not (math.isfinite(factor) and factor > 0):
+                what = f"factor is {factor!r}, but must be above 0, such as 0.5 for half the speed"
+                raise InputError(f"link {a} - {b}: {what}")
+            found += [(link, factor) for link in self.links_between(a, b)]
         return replace(self, link_capacity=self.link_capacity.multiply(found)) if found else self
-
-    def _links_to_scale(self, a: str, b: str, factor: float) -> list[int]:
-        if not (math.isfinite(factor) and factor > 0):
-            raise InputError(
-                f"link {a} - {b}: factor is {factor!r}, but must be above 0, such as 0.5 for half the speed"
-            )
-        return self.links_between(a, b)
 
     def links_between(self, a: str, b: str) -> list[int]:
         """Return the links between two adjacent nodes, in both directions; raise InputError if there are none."""

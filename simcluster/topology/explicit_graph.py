@@ -14,8 +14,6 @@ from simcluster.topology.cluster import Cluster, make_cluster
 from simcluster.topology.links import COMPUTE, Graph, LinkSpec, Name, Title, add_gpus, add_nics, add_switches
 from simcluster.topology.spec import Fields, TopologySpec
 
-_USUAL_MEDIUM = {"gpu": "nvlink", "nvswitch": "nvlink", "switch": "network"}  # of all others: pcie
-
 
 class NodeSpec(Spec):
     """One node of a cluster graph: a GPU, a NIC or a switch."""
@@ -130,10 +128,9 @@ class GraphSpec(TopologySpec):
     @staticmethod
     def _usual_medium(a: str, b: str) -> str:
         """Return the default medium of a link between these two kinds of node."""
-        for kind in ("switch", "nic", "pcie", "host", "nvswitch"):
-            if kind in (a, b):
-                return _USUAL_MEDIUM.get(kind, "pcie")
-        return _USUAL_MEDIUM["gpu"]
+        if "switch" in (a, b):
+            return "network"
+        return "nvlink" if {a, b} <= {"gpu", "nvswitch"} else "pcie"
 
     def _machine_of_gpu(self) -> dict[str, int]:
         """Return each GPU's machine number: from the ``host`` keys, or without them from links that bypass switches."""

@@ -32,17 +32,14 @@ class NumberedWiring(Wiring):
 
     @cached_property
     def gpus(self) -> tuple[str, ...]:  # type: ignore[override]
-        """Names of the GPUs."""
         return tuple(self.draft.gpu_names())
 
     @cached_property
     def switches(self) -> tuple[str, ...]:
-        """Names of the switches of the network that collectives use."""
         return tuple(name for name, data in self.draft.switches.values() if "network" not in data)
 
     @cached_property
     def links(self) -> tuple[tuple[str, str], ...]:  # type: ignore[override]
-        """Names of both ends of every link."""
         names, (begin, end) = self.draft.node_names(), self.link_end_nodes(np.arange(len(self.link_capacity)))
         return tuple([(names[a], names[b]) for a, b in zip(begin.tolist(), end.tolist(), strict=True)])
 
@@ -51,16 +48,13 @@ class NumberedWiring(Wiring):
         return frozenset(self.draft.node_names())
 
     def has_node(self, node: str) -> bool:
-        """Return whether the cluster has a node of this name."""
         return node in self._all_names
 
     def link_names(self, links: Ints) -> list[tuple[str, str]]:
-        """Return the names of both ends of these links."""
         begin, end = (self._node_names(nodes) for nodes in self.link_end_nodes(links))
         return list(zip(begin, end, strict=True))
 
     def link_kinds(self, links: Ints) -> tuple[Ints, list[LinkKind]]:
-        """Return the kind number of each link, and the list of kinds."""
         by_node, labels = self._node_labels
         media = list(dict.fromkeys(str(data["medium"]) for data in self.draft.link_attributes))
         of_sort = np.array([media.index(str(data["medium"])) for data in self.draft.link_attributes])

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Any, Literal, Self, assert_never
+from itertools import combinations
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -115,8 +116,7 @@ class MachineSpec(Spec):
 
     @model_validator(mode="after")
     def _check_parts(self) -> Self:
-        complaints = list(self._complaints())
-        if complaints:
+        if complaints := list(self._complaints()):
             raise RuleError(complaints)
         return self
 
@@ -156,13 +156,8 @@ class MachineSpec(Spec):
 
     def _count_attachment_points(self, where: Place) -> int:
         """Return the number of GPUs, PCIe switches or host bridges of a box to which NICs can attach."""
-        if where == "pcie":
-            return self.gpus // self.gpus_per_pcie_switch if self.gpus_per_pcie_switch else 0
-        if where == "host":
-            return self.host.count if self.host else 0
-        if where == "gpu":
-            return self.gpus
-        assert_never(where)
+        switches = self.gpus // self.gpus_per_pcie_switch if self.gpus_per_pcie_switch else 0
+        return {"gpu": self.gpus, "pcie": switches, "host": self.host.count if self.host else 0}[where]
 
     # --- building ----------------------------------------------------------------------------------------------------
 
@@ -200,8 +195,7 @@ class MachineSpec(Spec):
         if self.nvlink:
             connect_pairs(graph, ((gpu, f"{domain}.nvswitch") for gpu in gpus), self.nvlink.link_attributes("nvlink"))
         if self.mesh:
-            pairs = [(a, b) for i, a in enumerate(gpus) for b in gpus[i + 1 :]]
-            connect_pairs(graph, pairs, self.mesh.link_attributes("nvlink"))
+            connect_pairs(graph, combinations(gpus, 2), self.mesh.link_attributes("nvlink"))
         below = gpus
         pcie = self.pcie.link_attributes("pcie")
         if self.gpus_per_pcie_switch:
@@ -213,9 +207,8 @@ class MachineSpec(Spec):
             graph.add_nodes_from(bridges, kind="host")
             upstream = self.host.upstream.link_attributes("pcie") if self.host.upstream else pcie
             connect_pairs(graph, _pair_evenly(below, bridges), upstream)
-            pairs = [(a, b) for i, a in enumerate(bridges) for b in bridges[i + 1 :]]
             if self.host.between:
-                connect_pairs(graph, pairs, self.host.between.link_attributes("pcie"))
+                connect_pairs(graph, combinations(bridges, 2), self.host.between.link_attributes("pcie"))
 
     def _add_nics(self, graph: Graph, box: str) -> Iterator[tuple[str, NicPort]]:
         numbered: dict[tuple[str, int], int] = {}
@@ -229,11 +222,11 @@ class MachineSpec(Spec):
             nics = [f"{box}.{kind}{first + i}" for i in range(group.count)]
             add_nics(graph, nics, group.ports, group.network)
             places = [f"{box}.{where}{i}" for i in range(self._count_attachment_points(where))]
-            if len(nics) < len(places) and where == "gpu":
-                pairs = _pair_with_shared_nics(nics, places)
-            else:
+            if len(nics) >= len(places) or where != "gpu":
                 pairs = _pair_evenly(nics, places, shift=fewer.get(where, 0))
                 fewer[where] = fewer.get(where, 0) + (len(nics) < len(places))
+            else:
+                pairs = ((nic, gpu) for gpu, nic in _pair_evenly(places, nics))
             slot = (group.pcie or self.pcie).link_attributes("pcie")
             connect_pairs(graph, pairs, _bundle_links(slot, group.slots, "slots"))
             link = _bundle_links(group.link.link_attributes("network"), group.ports, "ports")
@@ -248,10 +241,6 @@ def _pair_evenly(lower: list[str], upper: list[str], shift: int = 0) -> Iterable
     """Pair each node of ``lower`` with one of ``upper``, in order and evenly; ``shift`` shifts the pairing."""
     gap = max(1, len(upper) // len(lower))
     return ((node, upper[i * len(upper) // len(lower) + shift % gap]) for i, node in enumerate(lower))
-
-
-def _pair_with_shared_nics(nics: list[str], gpus: list[str]) -> Iterable[tuple[str, str]]:
-    return ((nic, gpu) for gpu, nic in _pair_evenly(gpus, nics))
 
 
 def _bundle_links(link: EdgeData, count: int, label: str) -> EdgeData:

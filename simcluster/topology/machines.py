@@ -56,16 +56,12 @@ class DgxSpec(TopologySpec):
     """Rail-optimised fat tree that connects the NICs of all nodes."""
 
     @model_validator(mode="after")
-    def _check_nic_count(self) -> Self:
+    def _check_counts(self) -> Self:
         if self.nics_per_node not in (None, self.gpus_per_node):
             raise InputError(
                 f"nics_per_node is {self.nics_per_node}, but kind dgx needs one NIC per GPU ({self.gpus_per_node}): "
                 "remove nics_per_node, or use kind pcie_box or graph for shared NICs"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _check_size(self) -> Self:
         check_gpu_count(self.nodes * self.gpus_per_node)
         return self
 
@@ -123,14 +119,6 @@ class PcieBoxSpec(TopologySpec):
         graph = RecordingGraph()
         pcie = self.pcie.link_attributes("pcie")
         upstream = pcie if self.upstream is None else self.upstream.link_attributes("pcie")
-        self._add_machine(graph, pcie, upstream)
-        draft = ClusterDraft()
-        draft.add_machines(graph, self.nodes, "node")
-        ports = _make_nic_ports(graph, self.nic.link_attributes("ethernet"))
-        self.fabric.add_tree_by_unit(FabricBuilder(draft, COMPUTE), ports, self.nodes)
-        return make_cluster_from_draft(self.name, self.device, draft, self.routing, self.nccl)
-
-    def _add_machine(self, graph: Graph, pcie: EdgeData, upstream: EdgeData) -> None:
         gpus = [f"node0.gpu{i}" for i in range(self.gpus_per_node)]
         nics = [f"node0.nic{i}" for i in range(self.nics_per_node)]
         switch_of = [f"node0.pcie{i // self.gpus_per_pcie_switch}" for i in range(self.gpus_per_node)]
@@ -138,10 +126,15 @@ class PcieBoxSpec(TopologySpec):
         add_gpus(graph, ((gpu, 0, i) for i, gpu in enumerate(gpus)))
         graph.add_nodes_from(dict.fromkeys(switch_of), kind="pcie")
         graph.add_node(host, kind="host")
-        graph.add_nodes_from(nics, kind="nic")
+        add_nics(graph, nics)
         connect_pairs(graph, zip(gpus, switch_of, strict=True), pcie)
         connect_pairs(graph, ((switch, host) for switch in dict.fromkeys(switch_of)), upstream)
         connect_pairs(graph, ((host, nic) for nic in nics), pcie)
+        draft = ClusterDraft()
+        draft.add_machines(graph, self.nodes, "node")
+        ports = _make_nic_ports(graph, self.nic.link_attributes("ethernet"))
+        self.fabric.add_tree_by_unit(FabricBuilder(draft, COMPUTE), ports, self.nodes)
+        return make_cluster_from_draft(self.name, self.device, draft, self.routing, self.nccl)
 
 
 def _make_nic_ports(graph: Graph, link: EdgeData) -> list[NicPort]:

@@ -49,7 +49,6 @@ class ShortestPathSpec(_RoutingPolicy):
     kind: Literal["shortest"]
 
     def path_choices(self, flow: RoutingInputs) -> tuple[Pick, ...]:
-        """Return a chooser that always takes the first next hop."""
         del flow
         return (lambda node, k: 0,)
 
@@ -64,7 +63,6 @@ class StaticRoutingSpec(_RoutingPolicy):
     kind: Literal["static"]
 
     def path_choices(self, flow: RoutingInputs) -> tuple[Pick, ...]:
-        """Return a chooser that takes next hop d mod k, d being the index of the destination NIC."""
         return (lambda node, k: flow.order % k,)
 
 
@@ -82,7 +80,6 @@ class EcmpRoutingSpec(_RoutingPolicy):
     """Number of connections (queue pairs) of a flow, each hashed separately, that share its bytes evenly."""
 
     def path_choices(self, flow: RoutingInputs) -> tuple[Pick, ...]:
-        """Return one next-hop chooser per queue pair, each based on a hash of the flow."""
         of_flow = self.seed
         for part in (flow.src, flow.dst, flow.number):
             of_flow = mix_bits(of_flow ^ mix_bits(part))
@@ -98,7 +95,6 @@ class AdaptiveRoutingSpec(_RoutingPolicy):
     kind: Literal["adaptive"]
 
     def path_choices(self, flow: RoutingInputs) -> tuple[Pick, ...]:
-        """Return no choosers: the flow uses all shortest paths."""
         del flow
         return ()
 

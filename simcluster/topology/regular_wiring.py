@@ -110,11 +110,9 @@ class RegularWiring(BatchRouting):
     # --- single GPUs: what is so in machine 0, by name and by column of links ----------------------------------------
 
     def exit_nics(self, gpu: int) -> tuple[str, ...]:
-        """Return the name of the GPU's NIC, in a tuple."""
         return (self._name_in_machine(gpu, self._nics[gpu % self._size]),)
 
     def nvswitch(self, gpu: int) -> str:
-        """Return the name of the GPU's NVSwitch; "" if it has none."""
         return self._name_in_machine(gpu, self.one.nvswitch(gpu % self._size))
 
     def _name_in_machine(self, gpu: int, node: str) -> str:
@@ -131,12 +129,10 @@ class RegularWiring(BatchRouting):
         return np.where(switches[place] > 0, switches[place] + machine, 0), nics[place] + machine[:, None]
 
     def nvswitch_routes(self, gpu: int) -> tuple[Spread, Spread]:
-        """Return the route from a GPU to its NVSwitch, and the route back."""
         up, down = self.one.nvswitch_routes(gpu % self._size)
         return self._move_to_machine(gpu, up), self._move_to_machine(gpu, down)
 
     def host_memory_route(self, gpu: int, direction: str) -> Spread:
-        """Return the links between a GPU and its host's memory, for this copy direction."""
         try:
             return self._move_to_machine(gpu, self._host_way(gpu % self._size, direction))
         except InputError:
@@ -147,7 +143,6 @@ class RegularWiring(BatchRouting):
         return tuple([(link, part) for link, (_, part) in zip(links, route, strict=True)])
 
     def tray_of_gpu(self, gpu: int) -> int:
-        """Return the GPU's tray number in its rack; 0 without trays."""
         return self.one.tray_of_gpu(gpu % self._size)
 
     # --- machine 0 ---------------------------------------------------------------------------------------------------

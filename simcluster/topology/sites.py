@@ -101,9 +101,8 @@ def _copy_site_switches(draft: ClusterDraft, site_draft: ClusterDraft, site: int
     """Add one site's switches to the draft; return the new number of each node of that site."""
     of_site = np.empty(site_draft.size, dtype=np.int32)
     of_site[site_draft.nodes] = draft.nodes[site * site_draft.num_machines : (site + 1) * site_draft.num_machines]
-    for _, alike in itertools.groupby(site_draft.switches.items(), key=lambda item: item[1][1]):
+    for data, alike in itertools.groupby(site_draft.switches.items(), key=lambda item: item[1][1]):
         named = list(alike)
-        data: dict[str, Any] = named[0][1][1]
         of_site[[number for number, _ in named]] = draft.add_switches(
             [f"site{site}.{name}" for _, (name, _) in named], data
         )

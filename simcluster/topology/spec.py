@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar, Self, TypeAlias
+from typing import Annotated, Any, ClassVar, TypeAlias
 
 from pydantic import AfterValidator, BeforeValidator
 
@@ -61,11 +61,6 @@ class TopologySpec(Spec):
         Name | dict[str, object], SchemaAlternatives(lambda: (tuple(device_names()), A_PATH, {"type": "object"}))
     ]
     """GPU of the cluster: a built-in name, the path of a device file, or a mapping of base and changed values."""
-
-    @classmethod
-    def from_example(cls, kind: str) -> Self:
-        """Return the example topology of this class (``EXAMPLE``), with H100 GPUs unless the example names others."""
-        return cls.model_validate({"kind": kind, "device": "h100", **cls.EXAMPLE})
 
     @abstractmethod
     def build(self) -> Cluster:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 from itertools import pairwise
 from typing import NamedTuple, TypeAlias
@@ -17,23 +17,6 @@ from simcluster.topology.access_paths import WHOLE, ShortestPaths, Spread, split
 from simcluster.topology.links import Graph, collective_network, label_for_attributes
 from simcluster.topology.policies import RoutingSpec
 from simcluster.topology.routing import Router
-
-
-def find_host_memory_route(graph: Graph, link_index: Mapping[tuple[str, str], int], gpu: str, direction: str) -> Spread:
-    """Return the links between a GPU and host memory, in order: from the GPU ("d2h") or to it ("h2d").
-
-    "storage": from host memory to the fabric, none on a node without one; "peers": there and back. InputError without
-    any.
-    """
-    if direction in ("storage", "peers"):
-        cables = _nic_uplinks(graph, gpu)
-        parts = split_evenly(WHOLE, len(cables)) if cables else []
-        ways = [cables] if direction == "storage" else [cables, [(switch, port) for port, switch in cables]]
-        return tuple([(link_index[link], part / WHOLE) for way in ways for link, part in zip(way, parts, strict=True)])
-    nodes = _path_to_host(graph, gpu, direction)
-    if direction == "h2d":
-        nodes.reverse()
-    return tuple([(link_index[pair], 1.0) for pair in pairwise(nodes)])
 
 
 def _path_to_host(graph: Graph, gpu: str, direction: str) -> list[str]:
@@ -142,14 +125,6 @@ class LinkKind(NamedTuple):
     medium: str
 
 
-def find_link_kinds(graph: Graph, links: Sequence[tuple[str, str]]) -> tuple[Ints, list[LinkKind]]:
-    """Return each link's kind number, and the list of kinds; links are pairs of graph nodes."""
-    labels = {node: label_for_attributes(data) for node, data in graph.nodes(data=True)}
-    known: dict[LinkKind, int] = {}
-    kinds = [LinkKind(labels[a], labels[b], str(graph[a][b]["medium"])) for a, b in links]
-    return np.array([known.setdefault(kind, len(known)) for kind in kinds], dtype=np.int64), list(known)
-
-
 class Wiring:
     """Names, links and routes of a cluster with a graph; ``RegularWiring`` provides the same without a graph."""
 
@@ -195,7 +170,10 @@ class Wiring:
 
     def link_kinds(self, links: Ints) -> tuple[Ints, list[LinkKind]]:
         """Return each link's kind number, and the list of kinds."""
-        return find_link_kinds(self.graph, self.link_names(links))
+        labels = {node: label_for_attributes(data) for node, data in self.graph.nodes(data=True)}
+        known: dict[LinkKind, int] = {}
+        kinds = [LinkKind(labels[a], labels[b], str(self.graph[a][b]["medium"])) for a, b in self.link_names(links)]
+        return np.array([known.setdefault(kind, len(known)) for kind in kinds], dtype=np.int64), list(known)
 
     def route_rows(self, src: Ints, dst: Ints, number: Ints) -> Rows:
         """Return the routes of many flows as rows (flow, link, fraction of the flow's bytes), sorted by flow."""
@@ -265,8 +243,22 @@ class Wiring:
         return links_there_and_back(self.router, [self.gpus[gpu], self.nvswitch(gpu)])
 
     def host_memory_route(self, gpu: int, direction: str) -> Spread:
-        """Return the links between a GPU and its host's memory, for this copy direction."""
-        return find_host_memory_route(self.graph, self.link_index, self.gpus[gpu], direction)
+        """Return the links between a GPU and host memory, in order: from the GPU ("d2h") or to it ("h2d").
+
+        "storage": from host memory to the fabric, none on a node without one; "peers": there and back. InputError
+        without any.
+        """
+        if direction in ("storage", "peers"):
+            cables = _nic_uplinks(self.graph, self.gpus[gpu])
+            parts = split_evenly(WHOLE, len(cables)) if cables else []
+            ways = [cables] if direction == "storage" else [cables, [(switch, port) for port, switch in cables]]
+            return tuple(
+                [(self.link_index[link], part / WHOLE) for way in ways for link, part in zip(way, parts, strict=True)]
+            )
+        nodes = _path_to_host(self.graph, self.gpus[gpu], direction)
+        if direction == "h2d":
+            nodes.reverse()
+        return tuple([(self.link_index[pair], 1.0) for pair in pairwise(nodes)])
 
     def tray_of_gpu(self, gpu: int) -> int:
         """Return the GPU's tray number in its rack; 0 without trays."""

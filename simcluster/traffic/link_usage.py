@@ -80,7 +80,6 @@ class ClusterWidePattern(PatternTable):
         return np.zeros_like(self.links)
 
     def flows_on_links(self, links: Ints) -> Floats:
-        """Return the group's flows on each of these links."""
         return self.load.values_at(links)
 
 

@@ -14,7 +14,7 @@ from simcluster.base.arrays import Floats, Int32s, Ints
 from simcluster.base.clock import round_to_tick
 from simcluster.base.link_columns import LinkColumn, LinkValues, TreeFlows
 from simcluster.collectives.description import SWITCH, BlockwiseHops, Hop, Phase
-from simcluster.collectives.group import Group, LazyNames, Ring, build_node_rings
+from simcluster.collectives.group import Group, LazyNames, Ring
 from simcluster.collectives.token_relay import ExpertRouting, RelayLinkTimes, dispatch_phases_by_level
 from simcluster.traffic.fairness import Usage, solo_rate
 
@@ -115,8 +115,7 @@ def make_group(fabric: Fabric, gpus: Sequence[int] | Ints) -> Group:
 
 def find_group_rings(fabric: Fabric, gpus: Sequence[int]) -> tuple[Ring, ...]:
     """Return the rings of the group of these GPUs; position i is GPU ``gpus[i]``."""
-    hosts = fabric.node_of_gpu[list(gpus)].tolist()
-    return build_node_rings(hosts, [fabric.exit_nics(gpu) for gpu in gpus], meshed=fabric.meshed)
+    return make_group(fabric, gpus).rings
 
 
 def host_copy_pattern(fabric: Fabric, gpu: int, direction: str) -> LinkPattern:

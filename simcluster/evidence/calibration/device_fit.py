@@ -23,6 +23,7 @@ from simcluster.evidence.calibration.cases import ELEMENT_BYTES, CalibrationCase
 from simcluster.evidence.calibration.least_squares import (
     FitParameter,
     FitSolution,
+    Residuals,
     fit_least_squares,
     replace_value_at,
     value_at_path,
@@ -184,27 +185,21 @@ def fit_device(table: MeasuredTable, *, base: Device | None = None, name: str = 
     )  # fmt: skip
 
 
-def _find_best_fit(before: Device, paths: Sequence[str], residuals: object) -> tuple[FitSolution, tuple[float, ...]]:
+def _find_best_fit(before: Device, paths: Sequence[str], residuals: Residuals) -> tuple[FitSolution, tuple[float, ...]]:
+    """Return the best fit from several starts, and the constants' values at the first start."""
     found: list[FitSolution] = []
     starts = []
     for power, clock in _STARTS:
         given = {"matmul.power": power, "matmul.clock": clock}
-        before_it = [value_at_path(before, path) for path in paths]
-        start = tuple(
-            given.get(path) or float(np.clip(0.5 if value is None else value, *_constant_bounds(path)))
-            for path, value in zip(paths, before_it, strict=True)
-        )
-        parameters = [
-            FitParameter(path, each, *_constant_bounds(path)) for path, each in zip(paths, start, strict=True)
-        ]
-        found.append(fit_least_squares(parameters, residuals, loss="robust"))  # type: ignore[arg-type]
-        starts.append(start)
+        parameters = []
+        for path in paths:
+            low, high = _TABLES["bounds"].get(path, _TABLES["bounds"]["others"])
+            value = value_at_path(before, path)
+            start = given.get(path) or float(np.clip(0.5 if value is None else value, low, high))
+            parameters.append(FitParameter(path, start, low, high))
+        found.append(fit_least_squares(parameters, residuals, loss="robust"))
+        starts.append(tuple(each.start for each in parameters))
     return min(found, key=lambda each: float(np.sum(np.abs(each.residuals)))), starts[0]
-
-
-def _constant_bounds(path: str) -> tuple[float, float]:
-    low, high = _TABLES["bounds"].get(path, _TABLES["bounds"]["others"])
-    return low, high
 
 
 def _list_constant_paths(device: Device, cases: Sequence[CalibrationCase], kernels: Sequence[Kernel]) -> list[str]:
@@ -228,7 +223,8 @@ def _make_starting_device(
     table: MeasuredTable, cases: Sequence[CalibrationCase], kernels: Sequence[Kernel], base: Device | None, name: str
 ) -> Device:
     backends = dict.fromkeys(case.op for case in cases if case.kind == "attention" and device_model_kernel(case))
-    source = describe_measurement_source(table.machine)
+    machine = table.machine
+    source = f"measured{f' on {machine.date}' if machine.date else ''} on {machine.device} with PyTorch {machine.torch}"
     measured = {
         f"sdpa-{backend}": AttentionKernel(forward=0.5, backward=0.4, source=f"{source}, PyTorch's {backend} backend")
         for backend in backends
@@ -240,7 +236,7 @@ def _make_starting_device(
         raise InputError(f"device {whole.name}: its matmul has kind {matmul.kind!r}; a fit needs kind 'tiles'")
     return whole.model_copy(
         update={
-            "name": name, "multiprocessors": table.machine.multiprocessors, "attention": attention,
+            "name": name, "multiprocessors": machine.multiprocessors, "attention": attention,
             "matmul": matmul.model_copy(update={"source": source}),
             "source": f"{source}; what was not measured: {base.name if base else 'nothing'}",
         }
@@ -249,30 +245,21 @@ def _make_starting_device(
 
 def _device_from_measurements(table: MeasuredTable, kernels: Sequence[Kernel]) -> Device:
     timed = [each for each in table.timed_measurements if device_model_kernel(each.case) is not None]
-    rates, bandwidth = dict[str, float](), 1.0
+    rates: dict[str, float] = {}
+    bandwidth = 1.0
     for each, kernel in zip(timed, kernels, strict=True):
         if each.case.kind == "matmul":
             rates[each.case.dtype] = max(rates.get(each.case.dtype, 0.0), kernel.flops / each.seconds)
         elif each.case.kind == "memory" and not kernel.by_row:
             bandwidth = max(bandwidth, kernel.bytes / each.seconds)
-    return Device.model_validate(
-        {
-            **_TABLES["bare"],
-            "peak": {
-                **{dtype: f"{rate:.5g} FLOP/s" for dtype, rate in rates.items()},
-                "source": "the best measured matmul; no data sheet",
-            },
-            "memory": f"{table.machine.memory or 16e9:.5g} B",
-            "memory_bandwidth": f"{bandwidth:.5g} B/s",
-            "multiprocessors": table.machine.multiprocessors,
-        }
-    )
-
-
-def describe_measurement_source(machine: MeasuredMachine) -> str:
-    """Return the text that a device file gives as source of measured constants: GPU, PyTorch version, date."""
-    when = f" on {machine.date}" if machine.date else ""
-    return f"measured{when} on {machine.device} with PyTorch {machine.torch}"
+    peak = {dtype: f"{rate:.5g} FLOP/s" for dtype, rate in rates.items()}
+    measured = {
+        "peak": {**peak, "source": "the best measured matmul; no data sheet"},
+        "memory": f"{table.machine.memory or 16e9:.5g} B",
+        "memory_bandwidth": f"{bandwidth:.5g} B/s",
+        "multiprocessors": table.machine.multiprocessors,
+    }
+    return Device.model_validate({**_TABLES["bare"], **measured})
 
 
 def _find_fastest_attention(table: MeasuredTable) -> str | None:

@@ -21,15 +21,7 @@ from simcluster.documents.input_files import missing_file_hint
 from simcluster.evidence.calibration.cases import CalibrationCase, parse_calibration_case
 
 TABLE_FORMAT = "simcluster calibration 1"
-_MACHINE_KEYS = (
-    "device",
-    "kind",
-    "multiprocessors",
-    "torch",
-    "cuda",
-    "driver",
-    "threads",
-)  # that must match to resume a table
+_MACHINE_KEYS = ("device", "kind", "multiprocessors", "torch", "cuda", "driver", "threads")  # must match to resume
 
 _MIN_SECONDS, _MAX_SECONDS = 1e-9, 1e6
 """Plausible seconds per kernel call: from one clock cycle up to an absurdly long time."""
@@ -193,14 +185,10 @@ class RawTableFile:
             self.measured_cases = {each.case for each in table.measurements}
             truncate_partial_line(path)  # left incomplete by a killed run
             return
-        write_text_atomic(path, _format_line({"format": TABLE_FORMAT, **asdict(machine)}) + "\n")
+        write_text_atomic(path, json.dumps({"format": TABLE_FORMAT, **asdict(machine)}, allow_nan=False) + "\n")
 
     def append(self, measurement: Measurement) -> None:
         """Append a measurement to the file; return after the line has been written to disk."""
         row = {key: value for key, value in asdict(measurement).items() if key != "case" and value}
-        append_line(self._path, _format_line({"case": measurement.case.to_dict(), **row}))
+        append_line(self._path, json.dumps({"case": measurement.case.to_dict(), **row}, allow_nan=False))
         self.measured_cases.add(measurement.case)
-
-
-def _format_line(data: Mapping[str, Any]) -> str:
-    return json.dumps(data, allow_nan=False)

@@ -129,7 +129,8 @@ def describe_machine(device: Any, date: str) -> MeasuredMachine:
             cache=32e6, torch=torch.__version__, threads=threads, date=date,
         )  # fmt: skip
     known = torch.cuda.get_device_properties(device)
-    driver, power, clock = [*query_nvidia_smi("driver_version,power.limit,clocks.max.sm", device), "", "", ""][:3]
+    answer = _finish_query(_start_query("driver_version,power.limit,clocks.max.sm", device))
+    driver, power, clock = [*answer, "", "", ""][:3]
     return MeasuredMachine(
         device=known.name, kind="cuda", multiprocessors=known.multi_processor_count, memory=float(known.total_memory),
         cache=float(getattr(known, "L2_cache_size", 64e6)), torch=torch.__version__, cuda=torch.version.cuda or "",
@@ -147,12 +148,6 @@ def parse_nvidia_smi_number(text: str) -> float:
     return value if math.isfinite(value) else 0.0
 
 
-def query_nvidia_smi(query: str, device: Any) -> list[str]:
-    """Return the queried fields that nvidia-smi reports for a device; an empty list without nvidia-smi."""
-    process = _start_query(query, device)
-    return _finish_query(process) if process else []
-
-
 def _start_query(query: str, device: Any) -> subprocess.Popen[str] | None:
     index = device.index if device.index is not None else import_torch().cuda.current_device()
     identity = getattr(import_torch().cuda.get_device_properties(index), "uuid", None)
@@ -164,7 +159,10 @@ def _start_query(query: str, device: Any) -> subprocess.Popen[str] | None:
         return None
 
 
-def _finish_query(process: subprocess.Popen[str]) -> list[str]:
+def _finish_query(process: subprocess.Popen[str] | None) -> list[str]:
+    """Return the fields that nvidia-smi reports; an empty list without nvidia-smi or without an answer from it."""
+    if process is None:
+        return []
     try:
         text, _ = process.communicate(timeout=20)
     except subprocess.TimeoutExpired:
@@ -182,7 +180,7 @@ class GpuSensor:
 
     def read_sensors(self) -> dict[str, float]:
         """Return the GPU's clock (Hz), power (W) and temperature (C); empty if unavailable."""
-        answer = _finish_query(self._process) if self._process else []
+        answer = _finish_query(self._process)
         if len(answer) != 3:
             return {}
         clock, power, temperature = (parse_nvidia_smi_number(text) for text in answer)

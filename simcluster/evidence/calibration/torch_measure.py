@@ -168,7 +168,8 @@ class KernelBenchmark:
     def _overlap_on_gpu(self, prepared: PreparedCase, copying: PreparedCase, alone: float) -> list[float]:
         torch = self._torch
         one_copy = sorted(self._clock.time_case(copying, self._pace)[0])[0]
-        side, found = torch.cuda.Stream(), []
+        side = torch.cuda.Stream()
+        found = []
         calls = self._pace.calls_per_batch(alone)
         copies = math.ceil(2 * alone * calls / one_copy) + 1
         for _ in range(5 * self._pace.fewest):

@@ -15,7 +15,6 @@ from simcluster.cli.terminal import catch_stopping_signals, show_progress_text, 
 from simcluster.evidence.validation import find_data_folder, load_study, score_overall, validate_studies
 from simcluster.evidence.validation.reports import OverallScores, Report, Score, ScoredPoint
 from simcluster.evidence.validation.residuals import collect_residuals, interval_file_text
-from simcluster.evidence.validation.study import StudyFile
 from simcluster.show.output_blocks import OutputBlock, TableBlock, TextLines, render_as_text
 from simcluster.show.plot_registry import load_plot
 
@@ -50,7 +49,9 @@ def run(args: argparse.Namespace) -> None:
         try:
             validate_studies(files, data=folder, workers=args.workers, progress=show_progress, ended=print_report)
         except KeyboardInterrupt:
-            _print_interrupted(args, files, reports)
+            _print_overall(args, reports)
+            left = ", ".join(file.study.name for file in files[len(reports) :])
+            print(f"stopped before scoring {left}", file=sys.stderr)
             raise SystemExit(signal_exit_status(signals)) from None
     _print_overall(args, reports)
     common.draw_pictures(args, (args.plot, lambda: load_plot("validation_errors")(reports)))
@@ -75,11 +76,6 @@ def _failure_reason(reports: Sequence[Report]) -> str:
             return f"{report.study.name}: no row could be compared; first reason: {reason}"
     reasons = [report.skipped or "excludes all its rows" for report in reports]
     return f"nothing was compared: {reports[0].study.name} {reasons[0]}"
-
-
-def _print_interrupted(args: argparse.Namespace, files: Sequence[StudyFile], reports: Sequence[Report]) -> None:
-    _print_overall(args, reports)
-    print(f"stopped before scoring {', '.join(file.study.name for file in files[len(reports) :])}", file=sys.stderr)
 
 
 def _write_residuals(reports: Sequence[Report], path: Path) -> None:

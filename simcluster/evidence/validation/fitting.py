@@ -140,13 +140,8 @@ class FitFile:
 
 def load_fits(path: str | Path | None = None) -> FitFile:
     """Load the fits declared in a file, or the built-in fits; raise InputError if the file is invalid."""
-    document = read_document(path if path is not None else builtin_fits_path())
+    document = read_document(path if path is not None else builtin_path("scenarios/fits", "constants"))
     return FitFile(validate_document(FitDeclarations, document), document)
-
-
-def builtin_fits_path() -> Path:
-    """Return the path of the built-in fit file."""
-    return builtin_path("scenarios/fits", "constants")
 
 
 def select_fits(file: FitFile, names: tuple[str, ...]) -> dict[str, FitDeclaration]:

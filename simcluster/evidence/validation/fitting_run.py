@@ -210,7 +210,8 @@ def _cross_validate(
     predict = responses.interpolate_residuals
     errors = {fold.group: np.abs(np.expm1(predict(used[fold.group])[list(fold.excluded_rows)])) for fold in folds}
     rows = np.concatenate(list(errors.values()))
-    error, worst = float(np.mean(rows)), max(errors, key=lambda group: float(errors[group].mean()))
+    error = float(np.mean(rows))
+    worst = max(errors, key=lambda group: float(errors[group].mean()))
     return CrossValidationResult(
         key, len(folds), len(rows), error, error / fitted if fitted else float("inf"),
         f"{worst} ({errors[worst].mean():.1%})", values=tuple(used.items()),

@@ -229,11 +229,13 @@ def search_constants(responses: RowResponses, folds: Sequence[CrossValidationFol
 
 def _fit_all_rows(responses: RowResponses) -> tuple[FitSolution, float, bool]:
     """Fit all rows, and simulate each solution and its neighbours until the fit no longer changes."""
-    every, width = range(len(responses.samples)), 1.0
+    every = range(len(responses.samples))
+    width = 1.0
     centre: ConstantPoint | None = None
     error = nearby_error = np.inf
     for _ in range(_MAX_ROUNDS):
-        found, points = _fit_interpolated(responses, every), responses.num_points
+        found = _fit_interpolated(responses, every)
+        points = responses.num_points
         found = replace(found, values=responses.snap_to_point(found.values))
         error = responses.add_point(found.values)
         if error > TOLERANCE and responses.num_points > points:
@@ -256,18 +258,10 @@ def _fit_all_rows(responses: RowResponses) -> tuple[FitSolution, float, bool]:
 
 def _relative_solution_change(responses: RowResponses, centre: ConstantPoint, found: FitSolution) -> float:
     """Return the largest change of a constant between two solutions; a value up to 1 is negligible."""
-    spread = np.array(
-        [
-            0.0 if error is None else error / (each.start if each.low > 0 else each.high)
-            for each, error in zip(responses.make_fit_parameters(found.values), found.errors, strict=True)
-        ]
-    )
-    return float(
-        (
-            responses.step_distances(found.values, centre)
-            / np.maximum(_STEP_UNIT, _ERROR_UNIT * spread / responses.fit.step)
-        ).max()
-    )
+    pairs = zip(responses.make_fit_parameters(found.values), found.errors, strict=True)
+    spread = np.array([(error or 0.0) / (each.start if each.low > 0 else each.high) for each, error in pairs])
+    negligible = np.maximum(_STEP_UNIT, _ERROR_UNIT * spread / responses.fit.step)
+    return float((responses.step_distances(found.values, centre) / negligible).max())
 
 
 def _fit_folds(

@@ -53,10 +53,7 @@ class ScoredPoint:
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """Score of predictions: number of rows, mean absolute, worst absolute and mean signed relative error.
-
-    ``bias`` is the signed mean: positive if predictions are too long.
-    """
+    """Score of predictions: number of rows; mean absolute, worst absolute and mean signed (``bias``) relative error."""
 
     rows: int
     mean: float

@@ -74,10 +74,6 @@ def _study_error_rows(residuals: Sequence[Residual]) -> list[dict[str, Any]]:
     return rows
 
 
-Coverage = Mapping[str, tuple[int, int]]
-"""(rows within their intervals, rows) by name."""
-
-
 def are_within_intervals(residuals: Sequence[Residual]) -> list[bool]:
     """Return whether each residual lies within the interval learned from all other studies."""
     tables = {
@@ -88,7 +84,7 @@ def are_within_intervals(residuals: Sequence[Residual]) -> list[bool]:
     return [own.low <= math.exp(each.value) <= own.high for own, each in zip(expected, residuals, strict=True)]
 
 
-def count_coverage(names: Sequence[str], within: Sequence[bool]) -> Coverage:
+def count_coverage(names: Sequence[str], within: Sequence[bool]) -> dict[str, tuple[int, int]]:
     """Count, for each name (a study or group of runs), the rows within their intervals, and all rows."""
     rows, found = Counter(names), Counter(name for name, is_in in zip(names, within, strict=True) if is_in)
     return {name: (found[name], many) for name, many in rows.items()}

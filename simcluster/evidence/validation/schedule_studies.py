@@ -104,7 +104,8 @@ class _ScheduleRowReader:
         measured = self._evaluate_number("measured", study.measured)
         if not measured > 0:
             raise InputError(f"'measured': {study.measured!r} gives {measured:g} s; it must be above 0: remove the row")
-        schedule, microbatches = self._read_schedule(stages), self._evaluate_count("microbatches", study.microbatches)
+        schedule = self._read_schedule(stages)
+        microbatches = self._evaluate_count("microbatches", study.microbatches)
         route = [*range(stages)]
         if chunks > 1:  # in a loop, a V, or back and forth
             route = [stage for stage, _ in make_schedule(schedule, stages, microbatches, chunks).routes[0]]

@@ -249,12 +249,9 @@ def _cell_changes(name: str, column: StudyColumn, row: CsvRow) -> Iterator[tuple
         raise InputError(f"the study does not define the value {key!r} of column {name!r}; it defines {join_or(known)}")
     if column.sets is not None:
         for path, setting in column.sets[key].items():
-            yield (
-                path,
-                parse_formula(setting.formula).evaluate(row.cells_by_formula_name())
-                if isinstance(setting, DerivedValue)
-                else setting,
-            )
+            if isinstance(setting, DerivedValue):
+                setting = parse_formula(setting.formula).evaluate(row.cells_by_formula_name())
+            yield path, setting
         return
     value: Any = cell if column.values is None else column.values[key]
     for path in column.path:

@@ -21,9 +21,6 @@ from simcluster.evidence.validation.study import StudyFile, load_study
 Progress = Callable[[str, int, int], object]
 """Called with a study's name, the number of completed runs, and their total."""
 
-TaskRunner = Callable[[Sequence[Any]], Iterable[Any]]
-"""Function from tasks to their results, in order."""
-
 _PLANNERS: Mapping[str, Callable[..., Report | StudyPlan]] = {
     "steps": plan_steps, "memory": report_memory, "schedules": plan_schedules, "collectives": report_collectives,
 }  # fmt: skip
@@ -75,7 +72,9 @@ def _simulate_task(task: Any) -> Any:
 
 
 @contextmanager
-def worker_pool(call: Callable[[Any], Any], workers: int, *, chunk_size: int = 0) -> Iterator[TaskRunner]:
+def worker_pool(
+    call: Callable[[Any], Any], workers: int, *, chunk_size: int = 0
+) -> Iterator[Callable[[Sequence[Any]], Iterable[Any]]]:
     """Yield a function that maps ``call`` over tasks in order, in this process or in worker processes.
 
     ``chunk_size`` tasks are sent together (default: a 64th of a process's share).

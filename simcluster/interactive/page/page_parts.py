@@ -108,7 +108,10 @@ def _make_quick_entries(results: list[Result]) -> list[ReportEntry]:
     names = "AB" if len(results) > 1 else [results[0].scenario.title]
     found = []
     for name, result in zip(names, results, strict=True):
-        numbers = _quick_numbers(metrics_without_slowdown(result), result)
+        memory = result.memory
+        parts = {name: getattr(memory, name) for name in ("parameters", "gradients", "optimizer", "activations")}
+        of_memory = {**parts, "other": memory.other + memory.buffers}
+        numbers = {**metrics_without_slowdown(result), "memory_bytes": of_memory}
         found.append(ReportEntry(name=name, numbers=numbers, scenario=result.scenario, result=result,
                                  account=result.account, weights=dict(result.weights)))  # fmt: skip
     return found
@@ -119,12 +122,6 @@ def _run_names(results: list[Result]) -> list[str]:
     if len(results) == 1:
         return [one.name]
     return ["as B", "as A"] if one == other else label_scenarios([one, other])
-
-
-def _quick_numbers(numbers: Mapping[str, Any], result: Result) -> dict[str, Any]:
-    memory = result.memory
-    parts = {name: getattr(memory, name) for name in ("parameters", "gradients", "optimizer", "activations")}
-    return {**numbers, "memory_bytes": {**parts, "other": memory.other + memory.buffers}}
 
 
 def _base_scenario(query: PageQuery) -> Scenario:

@@ -26,11 +26,6 @@ _MOST_SPANS = 2_400_000  # of all timelines together
 Ranks = Callable[[Scenario], Sequence[int] | None]
 
 
-def default_ranks(scenario: Scenario) -> Sequence[int] | None:
-    """Return None: the report then shows the timelines of all simulated ranks."""
-    return None
-
-
 def check_varied_paths(paths: Sequence[str]) -> None:
     """Raise InputError if a path to vary is not a scenario key, or appears twice."""
     for path in paths:
@@ -45,7 +40,7 @@ def simulate_variants(
     vary: Mapping[str, Sequence[Any]],
     *,
     fixed: Sequence[tuple[str, Any]] = (),
-    ranks: Ranks = default_ranks,
+    ranks: Ranks | None = None,
     origin: str = "",
     processes: int | None = None,
     progress: Callable[[int, int, int], object] = lambda done, total, failed: None,
@@ -53,7 +48,8 @@ def simulate_variants(
     """Simulate all combinations of the varied keys' values, and return the report content for each.
 
     The result does not depend on ``processes``. ``ranks``, a function of a module, returns the ranks whose timelines
-    are shown. InputError for more than ``MOST_VARIANTS`` combinations, and if all are invalid.
+    are shown (default: all simulated ones). InputError for more than ``MOST_VARIANTS`` combinations, and if all are
+    invalid.
     """
     size = math.prod(len(values) for values in vary.values())
     if size > MOST_VARIANTS:
@@ -79,10 +75,10 @@ def simulate_variants(
     return VariantGrid(varied, states, _find_base_variant(made, states))
 
 
-def _simulate_variant(variant: ScenarioVariant, *, ranks: Ranks, origin: str, most_spans: int) -> Row:
+def _simulate_variant(variant: ScenarioVariant, *, ranks: Ranks | None, origin: str, most_spans: int) -> Row:
     try:
         scenario = variant.scenario()
-        entry = make_entry(simulate_scenario(scenario), origin=origin, ranks=ranks(scenario))
+        entry = make_entry(simulate_scenario(scenario), origin=origin, ranks=ranks(scenario) if ranks else None)
         return {"status": "ok", "error": "", "state": make_variant_content(entry, most_spans)}
     except InputError as problem:
         return {"status": "refused", "error": str(problem)}

@@ -145,9 +145,8 @@ def _check_on_event_engine(job: RecordedJob) -> Iterator[Callable[[StragglerMetr
     Yields a function that returns the number of events; both methods must agree to the bit.
     """
     crew = None
-    if (
-        count_cores() > 1 and multiprocessing_context().get_start_method() == "fork"
-    ):  # else the job would have to be copied to the process
+    # without fork the job would have to be copied to the process
+    if count_cores() > 1 and multiprocessing_context().get_start_method() == "fork":
         _ = job.programs  # computed once, for both processes
         crew = WorkerPool(partial(_simulate_events, job), 1)
         crew.submit(0, None)
@@ -251,12 +250,9 @@ def _draw_pictures(
 
     def draw_gantt() -> Figure:
         first = made()[made()["step"] == job.steps[0]]
-        return load_plot("gantt")(
-            first,
-            title=f"{job.name}, step {job.steps[0]}, replayed",
-            num_ranks=len(job.ranks),
-            **common.picture_size_inches(args),
-        )
+        title = f"{job.name}, step {job.steps[0]}, replayed"
+        size = common.picture_size_inches(args)
+        return load_plot("gantt")(first, title=title, num_ranks=len(job.ranks), **size)
 
     def draw_wait_matrix() -> Figure:
         from simcluster.show.heatmaps import plot_waits

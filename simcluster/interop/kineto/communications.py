@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache, lru_cache
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple, Self, get_args
+from typing import Annotated, Any, Literal, NamedTuple, Self
 
 from pydantic import Field, model_validator
 
@@ -26,7 +26,6 @@ KernelWork = Literal[
     "product", "attention", "softmax", "norm", "elementwise", "reduction", "embedding", "loss", "routing", "optimizer",
     "copy", "communication",
 ]  # fmt: skip
-KERNEL_WORKS: tuple[KernelWork, ...] = get_args(KernelWork)
 """Kinds of kernels, in the order of tables."""
 UNMATCHED_KERNEL = ""
 """Kind of a kernel that matches no pattern."""

@@ -149,9 +149,8 @@ def _read_export(path: Path, first: int, notes: list[str]) -> list[RankProfile]:
             thread: str(export.strings.get(name, ""))
             for name, thread in export.read_rows("ThreadNames", ("nameId", "globalTid"))
         }
-        origin = next(
-            (int(ns) for (ns,) in export.read_rows("TARGET_INFO_SESSION_START_TIME", ("utcEpochNs",)) if ns), 0
-        )
+        begins = export.read_rows("TARGET_INFO_SESSION_START_TIME", ("utcEpochNs",))
+        origin = next((int(ns) for (ns,) in begins if ns), 0)
         env = export.read_rows("TARGET_INFO_SYSTEM_ENV", ("name", "value"))
         host = next((str(value) for name, value in env if name == "Hostname"), "")
     units = sorted(works, key=lambda unit: (unit[1], unit[0] or 0))

@@ -175,12 +175,10 @@ def _split_into_steps(profile: RankProfile, steps: Sequence[int] | None) -> Rank
         if steps is None or number in steps
     }
     # drop what only ``rank_step`` needs; of some lists an item stays, since later code asks whether they were empty
-    return RankSteps(
-        replace(
-            profile, operators=profile.operators[:1], annotations=[], syncs=[], waits=profile.waits[:1], wait_calls=[]
-        ),
-        parts,
+    kept = replace(
+        profile, operators=profile.operators[:1], annotations=[], syncs=[], waits=profile.waits[:1], wait_calls=[]
     )
+    return RankSteps(kept, parts)
 
 
 def _check_and_sort_ranks(profiles: list[RankProfile], notes: list[str]) -> list[RankProfile]:

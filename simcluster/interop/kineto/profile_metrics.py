@@ -92,11 +92,10 @@ class ModelPartTime:
 def rank_state_seconds(job: ProfiledJob) -> list[RankStateSeconds]:
     """Return every rank's mean time per step in each state (computing, exposed communication, waiting, idle)."""
     mean = np.mean([_step_state_seconds(graph, len(job.ranks)) for graph in job.profiled_steps], axis=0)
+    rows = zip(job.ranks, mean.tolist(), strict=True)
     return [
         RankStateSeconds(rank, step, busy, exposed, waiting, copying, idle, both / there if there else 0.0)
-        for rank, (step, busy, exposed, waiting, copying, idle, both, there) in zip(
-            job.ranks, mean.tolist(), strict=True
-        )
+        for rank, (step, busy, exposed, waiting, copying, idle, both, there) in rows
     ]
 
 

@@ -36,13 +36,6 @@ OpWaits = dict[int, tuple[int, ...]]
 """Indices of the ops that each op waits for, by the index of the waiting op."""
 
 
-def find_op_waits(profile: RankProfile, ops: Sequence[StreamOp]) -> OpWaits:
-    """Return which ops each op of a rank's step waits for, as recorded, or inferred without a recording."""
-    if not profile.on_device:
-        return {}
-    return _find_recorded_waits(profile, ops) if profile.waits else _infer_waits(ops, profile.wait_calls)
-
-
 def _group_by_stream(ops: Sequence[StreamOp]) -> dict[int, list[int]]:
     found: dict[int, list[int]] = {}
     for place in launch_order(ops):
@@ -163,6 +156,9 @@ def build_rank_step(profile: RankProfile, labels: HostPhaseLookup, step: int, op
         found = labels.labels_at(each_thread, [time for time, _ in launches])
         for (_, place), label in zip(launches, found, strict=True):
             of_ops[place] = label
+    waits: OpWaits = {}
+    if profile.on_device:
+        waits = _find_recorded_waits(profile, ops) if profile.waits else _infer_waits(ops, profile.wait_calls)
     same: dict[PhaseLayer, PhaseLayer] = {}
     return ProfiledRankStep(
         begin=begin, ends=np.array([each.end for each in doings], dtype=np.float64),
@@ -171,5 +167,5 @@ def build_rank_step(profile: RankProfile, labels: HostPhaseLookup, step: int, op
         operator_names=tuple([each.name for each in doings]),
         waits_of_activities={number: each.awaited_ops for number, each in enumerate(doings) if each.awaited_ops},
         host_labels=tuple([same.setdefault(label, label) for label in host_labels]),
-        waits_of_ops=find_op_waits(profile, ops), labels=tuple([same.setdefault(label, label) for label in of_ops]),
+        waits_of_ops=waits, labels=tuple([same.setdefault(label, label) for label in of_ops]),
     )  # fmt: skip

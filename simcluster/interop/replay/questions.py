@@ -1,7 +1,4 @@
-"""What-if questions about a recorded job, such as ``last-stage=mean+links=2x``.
-
-A question is written KEY=VALUE, several joined by +: ``last-stage=mean+links=2x``.
-"""
+"""What-if questions about a recorded job: KEY=VALUE, several joined by +, as in ``last-stage=mean+links=2x``."""
 
 from __future__ import annotations
 

@@ -162,12 +162,10 @@ class RecordedJob:
 
     def replay_step_seconds(self, seconds: Callable[[StepGraph], Floats]) -> Floats:
         """Replay the job with durations [op, step] that ``seconds`` returns per graph; return each step's time (s)."""
-        return self._sort_by_step(
-            [
-                part.total_seconds(np.broadcast_to(seconds(part.graph), part.graph.seconds.shape))
-                for part in self.programs
-            ]
-        )
+        found = [
+            part.total_seconds(np.broadcast_to(seconds(part.graph), part.graph.seconds.shape)) for part in self.programs
+        ]
+        return self._sort_by_step(found)
 
     def step_seconds_keeping(self, *groups: OpFilter) -> list[Floats]:
         """Return step times (s), one array per group of ops: the group as recorded, other ops at typical times.

@@ -33,12 +33,8 @@ Lane = tuple[int, str]
 @cache
 def is_communication_type(optype: str) -> bool:
     """Return whether ops of a type are messages or collectives, whose durations depend on other ranks."""
-    return (
-        optype in MESSAGE_TYPES
-        or optype in COLLECTIVE_SCOPES
-        or optype in MESSAGE_TYPES.values()
-        or optype.startswith(COLLECTIVE_PREFIX)
-    )
+    known = (*MESSAGE_TYPES, *MESSAGE_TYPES.values(), *COLLECTIVE_SCOPES)
+    return optype in known or optype.startswith(COLLECTIVE_PREFIX)
 
 
 @dataclass(frozen=True)
@@ -100,9 +96,8 @@ class StepGraph:
     def describe_op(self, op: int) -> str:
         """Describe an op for error messages: its worker, type and microbatch."""
         worker = int(self.worker[op])
-        return f"dp_rank {worker // self.stages}, stage {worker % self.stages}: {self.optype[op]}" + (
-            f", microbatch {self.microbatch[op]}" if self.microbatch[op] >= 0 else ""
-        )
+        microbatch = f", microbatch {self.microbatch[op]}" if self.microbatch[op] >= 0 else ""
+        return f"dp_rank {worker // self.stages}, stage {worker % self.stages}: {self.optype[op]}{microbatch}"
 
 
 OpFilter = Callable[[StepGraph], Bools]

@@ -70,16 +70,6 @@ class ComparedSteps:
     launched: Floats
     unmatched: tuple[UnmatchedKernel, ...] = ()
 
-    @property
-    def num_rank_steps(self) -> int:
-        """Number of (rank, step) pairs."""
-        return sum(self.weights.values()) * len(self.lengths)
-
-    @property
-    def mean_step_seconds(self) -> float:
-        """Mean step time (s)."""
-        return float(self.lengths.mean())
-
 
 def select_span_rows(spans: Spans, keep: Bools, **columns: Any) -> Spans:
     """Return the spans selected by a mask or index array, with some columns replaced."""
@@ -132,9 +122,10 @@ def break_down_step_time(side: ComparedSteps, *, stages: int, merged: bool) -> S
     layers: dict[int, Floats] = defaultdict(lambda: np.zeros(3))
     computed, paused = dict.fromkeys(side.weights, 0.0), dict.fromkeys(side.weights, 0.0)
     late, steps = 0.0, len(side.lengths)
+    rank_steps = sum(side.weights.values()) * steps
     for (rank, weight), step in product(side.weights.items(), range(steps)):
         one = _RankStepIntervals(side, rank, step, merged=merged)
-        share = weight / side.num_rank_steps
+        share = weight / rank_steps
         for name, seconds in one.state_seconds(stages):
             states[name] += share * seconds
             paused[rank] += seconds / steps if name == "idle" else 0.0
@@ -145,7 +136,8 @@ def break_down_step_time(side: ComparedSteps, *, stages: int, merged: bool) -> S
         computed[rank] += float(one.length[one.computing].sum()) / steps
         late += share * one.launch_delay
     return StepTimeBreakdown(
-        side.mean_step_seconds, dict(states), {key: CallTime(*sums.tolist()) for key, sums in sorted(calls.items())},
+        float(side.lengths.mean()), dict(states),
+        {key: CallTime(*sums.tolist()) for key, sums in sorted(calls.items())},
         {key: LayerTimes(*(row[:2] / row[2]).tolist()) for key, row in sorted(layers.items())}, computed, paused, late,
     )  # fmt: skip
 

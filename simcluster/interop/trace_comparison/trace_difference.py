@@ -59,18 +59,15 @@ def find_mismatches(
     def describe_mismatch(what: str, unit: str, one: float, two: float) -> str:
         return f"{what}: {two:,.4g}{unit} per rank and step, the scenario has {one:,.4g}"
 
+    def count_large_calls(side: StepTimeBreakdown, axis: str) -> float:
+        own = [call for (at, _), call in side.calls.items() if at == axis and call.calls]
+        return sum(call.calls for call in own if call.bytes / call.calls >= 1e6)
+
     # frameworks make more small calls than a simulation: compare large calls, if sizes are known
     worst, worst_counts = "", (0.0, 0.0)
     if any(call.bytes for call in recorded.calls.values()):
         for axis in dict.fromkeys(axis for axis, _ in (*simulated.calls, *recorded.calls)):
-            one, two = (
-                sum(
-                    call.calls
-                    for (at, _), call in side.calls.items()
-                    if at == axis and call.calls and call.bytes / call.calls >= 1e6
-                )
-                for side in (simulated, recorded)
-            )
+            one, two = count_large_calls(simulated, axis), count_large_calls(recorded, axis)
             apart = abs(one - two)
             if apart > max(_COUNT_TOLERANCE * one, 2.0) and apart > abs(worst_counts[0] - worst_counts[1]):
                 worst, worst_counts = axis, (one, two)

@@ -126,8 +126,8 @@ def _fit_law_to_table(table: Floats, source: str, left_out: int, draws: int) -> 
     return LossFit(law, len(table), left_out, float(best.fun), float(np.abs(predicted / table[:, 2] - 1).max()))
 
 
-def _log_loss_residuals(point: Floats, logs: Floats) -> tuple[Floats, Floats]:
-    """Return the log loss residual of each run at the constants ``point``, and the derivatives [run, constant]."""
+def _huber_loss(point: Floats, logs: Floats) -> tuple[float, Floats]:
+    """Return the sum of Huber losses of the runs' log losses at the constants ``point``, and its derivatives."""
     a, b, e, alpha, beta = point
     sizes, tokens = logs[:, 0], logs[:, 1]
     terms = np.stack([a - alpha * sizes, b - beta * tokens, np.full_like(sizes, e)])
@@ -136,11 +136,7 @@ def _log_loss_residuals(point: Floats, logs: Floats) -> tuple[Floats, Floats]:
     total = weights.sum(axis=0)
     weights /= total
     slopes = np.stack([*weights, -weights[0] * sizes, -weights[1] * tokens], axis=1)
-    return top + np.log(total) - logs[:, 2], slopes
-
-
-def _huber_loss(point: Floats, logs: Floats) -> tuple[float, Floats]:
-    residuals, slopes = _log_loss_residuals(point, logs)
+    residuals = top + np.log(total) - logs[:, 2]
     size = np.abs(residuals)
     values = np.where(size <= DELTA, residuals**2 / 2, DELTA * (size - DELTA / 2))
     return float(values.sum()), np.clip(residuals, -DELTA, DELTA) @ slopes
@@ -187,9 +183,6 @@ def read_positive_number(row: CsvRow, column: str | None, source: str) -> float:
     return float(value)
 
 
-CONSTANTS = ("L_inf", "a", "alpha")
-
-
 @dataclass(frozen=True, slots=True)
 class ComputeLaw:
     """Loss law that depends on compute alone: L(C) = L_inf + a C^-alpha, C in FLOP.
@@ -231,7 +224,7 @@ class ComputeLaw:
     def to_dict(self) -> dict[str, Any]:
         """Return the fitted law as a JSON document (CONTRACT.md, scaling's ``fit``)."""
         return {
-            **{name: getattr(self, name) for name in CONSTANTS}, "errors": dict(self.errors), "rows": self.rows,
+            "L_inf": self.L_inf, "a": self.a, "alpha": self.alpha, "errors": dict(self.errors), "rows": self.rows,
             "left_out": self.left_out, "objective": self.objective, "largest_error": self.worst,
             "compute": list(self.compute),
         }  # fmt: skip
@@ -267,8 +260,11 @@ def _fit_compute_law_to_table(table: Floats, left_out: int) -> ComputeLaw:
     """Fit L = L_inf + b exp(-alpha u); u is ln C minus the mean ln C, so that constants are of similar size."""
     from scipy.optimize import least_squares
 
-    middle, logs = float(np.log(table[:, 0]).mean()), np.log(table[:, 1])
-    u, least, free = np.log(table[:, 0]) - middle, float(table[:, 1].min()), len(table) > 2
+    middle = float(np.log(table[:, 0]).mean())
+    logs = np.log(table[:, 1])
+    u = np.log(table[:, 0]) - middle
+    least = float(table[:, 1].min())
+    free = len(table) > 2
 
     def constants_at(point: Floats) -> tuple[float, float, float]:
         return (float(point[2]) if free else 0.0), math.exp(point[0]), float(point[1])
@@ -304,7 +300,8 @@ def _fit_compute_law_to_table(table: Floats, left_out: int) -> ComputeLaw:
 
 
 def _compute_law_errors(fitted: Any, b: float, middle: float) -> dict[str, float]:
-    slopes, spread = fitted.jac, float((fitted.fun**2).sum()) / (len(fitted.fun) - len(fitted.x))
+    slopes = fitted.jac
+    spread = float((fitted.fun**2).sum()) / (len(fitted.fun) - len(fitted.x))
     covered = spread * np.linalg.pinv(slopes.T @ slopes)
     of_log_a = np.array([1.0, middle, 0.0])  # ln a = ln b + alpha * middle
     a = b * math.exp(fitted.x[1] * middle)

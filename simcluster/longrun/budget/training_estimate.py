@@ -130,7 +130,9 @@ def estimate_training(
     given: dict[str, Any] = {name: None if each is None else parse_share(each, name) for name, each in shares.items()}
     given |= {name: None if each is None else parse_count(each, name) for name, each in counts.items()}
     given["days_wanted"] = given.pop("days")
-    peak, state, held = gpu.peak_flops(precision), size * total, None
+    peak = gpu.peak_flops(precision)
+    state = size * total
+    held = None
     if number is not None:
         held = state / (number if zero == 3 else 1)
         held = state_bytes(size, chosen, zero=zero, dp=number).total if chosen else held
@@ -168,10 +170,14 @@ def _check_inputs(
 def _compute_time_and_cost(size: float, peak: float, gpus: int | None, given: dict[str, Any]) -> dict[str, Any]:
     known = {name: math.nan if value is None else value for name, value in given.items()}
     tokens, mfu, achievable, price = (known[name] for name in ("tokens", "mfu", "achievable", "price"))
-    rate, count = peak * (1.0 if given["mfu"] is None else mfu), math.nan if gpus is None else gpus
+    rate = peak * (1.0 if given["mfu"] is None else mfu)
+    count = math.nan if gpus is None else gpus
     flops = 6.0 * size * tokens
-    gpu_hours, needed = flops / rate / HOUR, flops / rate / DAY / known["days_wanted"]
-    wasted, dollars, hours = max(1 - mfu / achievable, 0.0), gpu_hours * price, known["budget"] / price
+    gpu_hours = flops / rate / HOUR
+    needed = flops / rate / DAY / known["days_wanted"]
+    wasted = max(1 - mfu / achievable, 0.0)
+    dollars = gpu_hours * price
+    hours = known["budget"] / price
     found = {
         "flops": flops,
         "gpu_hours": gpu_hours,

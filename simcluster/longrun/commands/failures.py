@@ -88,12 +88,8 @@ def _failure_fit_answer(fits: FailureLogFit, *, written: str) -> OutputBlocks:
 def _cause_fit_row(fit: CauseFit) -> dict[str, Any]:
     law, years = fit.lives, 365.25 * DAY
     row: dict[str, Any] = {name: getattr(fit, name) for name in ("name", "count", "low", "high", "law")}
-    row |= {
-        "every": _format_interval(1 / fit.rate, "") if fit.count else "never",
-        "shape": "",
-        "scale": "",
-        "gain": math.nan,
-    }
+    every = _format_interval(1 / fit.rate, "") if fit.count else "never"
+    row |= {"every": every, "shape": "", "scale": "", "gain": math.nan}
     if law is not None:
         scale = f"{law.scale / years:.3g} +- {law.scale_error / years:.2g} y"
         row |= {"shape": f"{law.shape:.3f} +- {law.shape_error:.3f}", "scale": scale, "gain": law.likelihood_gain}

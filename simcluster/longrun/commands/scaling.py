@@ -21,7 +21,8 @@ from simcluster.scenario.scenario import load
 from simcluster.show.output_blocks import HeadlineValues, NamedValue
 from simcluster.show.plot_registry import load_plot
 
-_DRAWS, _DEVICE = 100, "h100"
+_DRAWS = 100
+_DEVICE = "h100"
 _QUESTION_OPTIONS = ("compute", "gpus", "days", "mfu", "parameters", "tokens", "loss", "serve", "unique", "price")
 
 
@@ -55,7 +56,8 @@ def run(args: argparse.Namespace) -> None:
 
 
 def _answer_question(args: argparse.Namespace, given: dict[str, Any], fitted: LossLaw | None) -> ScalingResult:
-    scenario, law = None, fitted or args.law
+    scenario = None
+    law = fitted or args.law
     if args.scenario and args.device:
         raise InputError(f"--device is only for a budget without a scenario; use --cluster.device {args.device}")
     if args.law:  # a name, or a mapping written as YAML
@@ -65,13 +67,9 @@ def _answer_question(args: argparse.Namespace, given: dict[str, Any], fitted: Lo
         scenario = load(args.scenario, read_overrides(args, args.scenario))
     elif args.set or args.overrides or args.vary:
         raise InputError("--set and --vary change a scenario; name one, as in simcluster budget loss tiny_dp --loss 5")
-    how: dict[str, Any] = {
-        "device": args.device or _DEVICE,
-        "law": law,
-        "critical_batch": args.critical_batch,
-        "batch": args.batch,
-    }
-    return compute_optimal(scenario, **given, **how, vary=dict(parse_vary_option(text) for text in args.vary))
+    vary = dict(parse_vary_option(text) for text in args.vary)
+    how: dict[str, Any] = {"device": args.device or _DEVICE, "critical_batch": args.critical_batch, "batch": args.batch}
+    return compute_optimal(scenario, law=law, vary=vary, **given, **how)
 
 
 def _loss_fit_figures(fit: loss_fit.LossFit) -> HeadlineValues:

@@ -72,7 +72,8 @@ def run(args: argparse.Namespace) -> None:
 
 
 def _run_policy_comparison(args: argparse.Namespace, scenario: Scenario) -> None:
-    policies, how = parse_policies(args, scenario), {"measure": args.measure or "goodput", "played": args.played}
+    policies = parse_policies(args, scenario)
+    how = {"measure": args.measure or "goodput", "played": args.played}
     with show_progress(args) as bar:
         found = compare_policies(
             policies, **how, workers=common.read_executor(args), store=args.store, strict=False, progress=bar

@@ -8,22 +8,11 @@ from simcluster.cli import common
 from simcluster.cli.answers import build_text_blocks
 from simcluster.longrun.budget.training_estimate import estimate_training
 
+_OPTIONS = ("device", "precision", "gpus", "mfu", "achievable", "price", "days", "budget", "recipe", "zero")
+
 
 def run(args: argparse.Namespace) -> None:
     """Estimate memory, time and cost of a training run, and print them."""
-    found = estimate_training(
-        args.parameters,
-        args.tokens,
-        device=args.device,
-        precision=args.precision,
-        gpus=args.gpus,
-        mfu=args.mfu,
-        achievable=args.achievable,
-        price=args.price,
-        days=args.days,
-        budget=args.budget,
-        recipe=args.recipe,
-        bytes_per_parameter=args.bytes,
-        zero=args.zero,
-    )
+    options = {name: getattr(args, name) for name in _OPTIONS}
+    found = estimate_training(args.parameters, args.tokens, bytes_per_parameter=args.bytes, **options)
     common.print_answer(args, lambda: build_text_blocks(found), found.to_dict)

@@ -49,9 +49,7 @@ class NodeRepairs:
         return times[min(out + needed - 1, len(times) - 1)]
 
     def time_when_few_in_repair(self, max_nodes: int) -> float:
-        """Return the time when the number of nodes in repair is at or below a limit; infinity if that is negative."""
-        if max_nodes < 0:
-            return math.inf
+        """Return the time when the number of nodes in repair is at or below a limit of 0 or more."""
         return sorted(self.back)[-1 - max_nodes] if self.nodes_in_repair > max_nodes else self.env.now
 
     def next_return_time(self) -> float:
@@ -143,10 +141,6 @@ class CorruptedWeights:
     number: int = -1
     verified_at: float = math.inf
     count: int = 0
-
-    def mark_correct(self) -> None:
-        """Mark the weights as correct again."""
-        self.since = self.verified_at = math.inf
 
 
 class JobState:

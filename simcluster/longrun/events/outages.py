@@ -54,7 +54,7 @@ def corrupt_weights(job: JobState, cause_id: int, cause: FailureMode, occurrence
     if pattern.verify:
         verified = pattern.next_verification_end(np.array([wrong.since]))
         wrong.verified_at = float(verified[0])
-        wrong.since = max(wrong.since, float(pattern.latest_snapshot_end(verified)[0]))
+        wrong.since = max(wrong.since, float(pattern.snapshot_end(pattern.count_snapshots_taken(verified))[0]))
     else:
         job.env.process(_report_silent_error(job, cause_id, wrong.count, job.failure_duration(cause, occurrence)))
 
@@ -181,7 +181,7 @@ def _roll_back_to_snapshot(job: JobState, cause_id: int, target: int, planned: b
         level = STORAGE
     job.least = [target, target if planned or level == STORAGE else min(target, stored)]
     if job.wrong.since >= back:
-        job.wrong.mark_correct()
+        job.wrong.since = job.wrong.verified_at = math.inf
         job.drop_due_events("found")
     return level
 

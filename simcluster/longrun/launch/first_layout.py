@@ -80,7 +80,8 @@ def first_layout(base: Scenario, batch: int | None = None, *, headroom: float = 
 
 
 def _layouts_that_fit(base: Scenario, batch: int | None, headroom: float) -> tuple[list[Scenario], float]:
-    room, closest = usable_bytes(base.cluster.device.memory, headroom), math.inf
+    room = usable_bytes(base.cluster.device.memory, headroom)
+    closest = math.inf
     found: dict[tuple[int, ...], Scenario] = {}
     for each in sorted(_list_candidates(base, batch))[:_MOST_TRIALS]:
         sizes = each.tp, each.pp, each.ep, each.zero

@@ -232,12 +232,8 @@ def _check_checkpoint_interval(launch: RunUnderCheck) -> CheckFinding:
     if spec.mode == "blocking" and spec.stall is None:
         tries.append({"run.checkpoint.mode": "snapshot", "run.checkpoint.every": "auto"})
     advice = "faster storage (run.checkpoint.to), fewer failures"
-    return CheckFinding(
-        grade_number(cost.whole, *_OVERHEAD),
-        found + (at_best if better else "; near the optimum"),
-        advice,
-        tuple(tries),
-    )
+    found += at_best if better else "; near the optimum"
+    return CheckFinding(grade_number(cost.whole, *_OVERHEAD), found, advice, tuple(tries))
 
 
 def _check_resume_state(launch: RunUnderCheck) -> CheckFinding:

@@ -51,7 +51,8 @@ def _draw_advice_lines(axes: Axes, found: Advice) -> None:
     colour, marker = _LOOKS[0]
     x = found.table[picture.x].to_numpy(dtype=float) / picture.x_unit
     for line in picture.lines:
-        y, column = found.table[line.column].to_numpy(dtype=float) / picture.y_unit, line.half_width_column
+        y = found.table[line.column].to_numpy(dtype=float) / picture.y_unit
+        column = line.half_width_column
         half = found.table[column].to_numpy(dtype=float) / picture.y_unit if column else np.zeros(len(y))
         known = np.isfinite(y)
         if "y" in picture.log_axes:  # which has no place for values near zero
@@ -174,13 +175,13 @@ def _rows_of_best_policies(found: PolicyComparison) -> pd.DataFrame:
 
 
 def _draw_differences(axes: Axes, found: PolicyComparison, shown: pd.DataFrame) -> set[str]:
-    scale, higher, seen = MEASURES[found.measure][0], found.measure == "goodput", set()
+    scale = MEASURES[found.measure][0]
+    higher = found.measure == "goodput"
+    seen = set()
     gaps, halves = (scale * shown[name].to_numpy() for name in ("difference", "difference_half_width"))
     for row, (name, gap, half) in enumerate(zip(shown.index, gaps, halves, strict=True)):
-        words, weight = (
-            _format_measure(found.measure, float(shown["mean"].iloc[row])),
-            "bold" if name == found.best else "normal",
-        )
+        words = _format_measure(found.measure, float(shown["mean"].iloc[row]))
+        weight = "bold" if name == found.best else "normal"
         right = axes.get_yaxis_transform()
         axes.text(1.01, row, words, transform=right, va="center", fontsize=8.5, color=TEXT, fontweight=weight)
         if row == 0:

@@ -43,13 +43,9 @@ def activity_boxes(log: pd.DataFrame, run: LongRun) -> pd.DataFrame:
     trains = (log["what"] == TRAINING).to_numpy(bool)
     training = np.where(log["cause"] == "", "productive", "slow")
     lost = _redone_seconds(log, trains)
-    rows = pd.DataFrame(
-        {
-            "begin_s": np.concatenate([begin, end - lost]),
-            "end_s": np.concatenate([end - lost, end]),
-            "what": np.concatenate([np.where(trains, training, log["what"]), np.full(len(log), "lost", dtype=object)]),
-        }
-    )
+    begins, ends = np.concatenate([begin, end - lost]), np.concatenate([end - lost, end])
+    what = np.concatenate([np.where(trains, training, log["what"]), np.full(len(log), "lost", dtype=object)])
+    rows = pd.DataFrame({"begin_s": begins, "end_s": ends, "what": what})
     rows = rows[rows["end_s"] > rows["begin_s"]].sort_values("begin_s", kind="stable", ignore_index=True)
     first = run_starts(rows["what"].to_numpy(object))
     begin, end = rows["begin_s"].to_numpy()[first], rows["end_s"].to_numpy()[np.append(first[1:], len(rows)) - 1]
@@ -68,12 +64,8 @@ def list_outages(log: pd.DataFrame, run: LongRun) -> pd.DataFrame:
     parts = {part.name: number for number, part in enumerate(run.restart)}
     rows = log[log["what"] != TRAINING]
     what, cause = rows["what"].to_numpy(object), rows["cause"].to_numpy(object)
-    place = np.array(
-        [
-            _ORDER.index(each) + (parts.get(part, 0) if each == "restart" else 0)
-            for each, part in zip(what, rows["which"], strict=True)
-        ]
-    )
+    pairs = zip(what, rows["which"], strict=True)
+    place = np.array([_ORDER.index(each) + (parts.get(part, 0) if each == "restart" else 0) for each, part in pairs])
     new = np.ones(len(rows), dtype=bool)
     follows = np.diff(rows.index.to_numpy()) == 1
     again = (place[1:] < place[:-1]) | ((place[1:] == place[:-1]) & (what[1:] != "waiting"))
@@ -147,9 +139,8 @@ def run_calendar(training: TrainingRun | StagedTraining, title: str = "") -> Fig
     _draw_legend(figure, (left, (0.86 if len(outages) else 0.42) / height), patches, len(patches), 0.8)
     if marked:  # legends fill columns; the most frequent are to stand first in the upper row
         rows = -(-len(marked) // 4)
-        _draw_legend(
-            figure, (left, 0.60 / height), [each for at in range(4) for each in marked[at : 4 * rows : 4]], 4, 0.1
-        )
+        by_column = [each for at in range(4) for each in marked[at : 4 * rows : 4]]
+        _draw_legend(figure, (left, 0.60 / height), by_column, 4, 0.1)
     words = "Checkpoints are part of training."
     figure.text(1 - 0.3 / _WIDTH, 0.08 / height, words, fontsize=7, color=QUIET_TEXT, ha="right")
     title = title or _run_title(training.scenario.name, runs, len(outages))

@@ -162,7 +162,8 @@ def _draw_variants(axes: Axes, found: ScalingResult, variants: pd.DataFrame) -> 
     axes.axhline(float(cost.iloc[0]), color=QUIET_TEXT, linewidth=1.0, linestyle="--", label=same)
     points = zip(variants["days"], cost, variants["gpus"], variants["of_critical"], strict=True)
     for days, value, gpus, part in points:
-        words, below = f"{gpus:,} GPUs\n{part:.2g} x critical batch", days == variants["days"].max()
+        words = f"{gpus:,} GPUs\n{part:.2g} x critical batch"
+        below = days == variants["days"].max()
         annotate_point(axes, words, (days, value), (7, -7 if below else 7), va="top" if below else "bottom")
     axes.set_xscale("log")
     axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))

@@ -81,7 +81,8 @@ def _parse_bounded_count(value: object, what: str) -> float:
 def request_from_counts(law: LossLaw, given: Mapping[str, Any], device: str) -> ScalingRequest:
     """Return the question to a loss law about a model given by parameter count, or about no model."""
     size = None if given["parameters"] is None else _parse_bounded_count(given["parameters"], "parameters")
-    found, mfu = load_device(device), given["mfu"]
+    found = load_device(device)
+    mfu = given["mfu"]
     peak, share = found.peak_flops("bf16"), 1.0 if mfu is None else parse_share(mfu, "mfu")
     count = None if given["gpus"] is None else parse_whole_number(given["gpus"], "gpus")
     known = "at peak, which no run reaches (set --mfu)" if mfu is None else f"x {share:.3g} MFU"

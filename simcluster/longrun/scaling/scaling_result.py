@@ -320,6 +320,5 @@ def compute_optimal(
             raise InputError("vary changes keys of a scenario, but no scenario is given; give one")
         return ScalingResult(request_from_counts(found, given, device))
     asked, step = request_from_scenario(found, given, job)
-    return ScalingResult(
-        asked, simulate_variants(job, step, mark_trusted_text(vary or {}), grow_batch=batch == "grows")
-    )
+    variants = simulate_variants(job, step, mark_trusted_text(vary or {}), grow_batch=batch == "grows")
+    return ScalingResult(asked, variants)

@@ -18,7 +18,9 @@ def simulate_runs(run: LongRun, seed: int, count: int, first: int = 0) -> RunOut
     warn_if_not_compiled()
     check_run_ends(run)
     draws, accounts = Draws(seed), Accounts(run, count)
-    one_run, group, end = OneRun(run, draws, accounts), _GROUP, first + count
+    one_run = OneRun(run, draws, accounts)
+    group = _GROUP
+    end = first + count
     for number in range(first, end):
         if number >= draws.first + draws.count:
             draws.start_group(number, min(group, end - number))

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from inspect import signature
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -156,9 +156,8 @@ def advise_on_async_checkpoints(bench: PolicyBench) -> Advice:
     grid = [round(each) for each in np.geomspace(low, high, max(2, round(math.log2(high / low)) + 1))]
     runs = {name: _make_runs_at_intervals(run, [*grid, *best_of]) for name, run in autos.items()}
     goodput: dict[str, dict[int, Floats]] = {name: {} for name in autos}
-    for (name, steps), values in bench.simulate_goodputs(
-        {(name, steps): run for name, at in runs.items() for steps, run in at.items()}
-    ).items():
+    every_run = {(name, steps): run for name, at in runs.items() for steps, run in at.items()}
+    for (name, steps), values in bench.simulate_goodputs(every_run).items():
         goodput[name][steps] = values
     best = {name: max(found, key=lambda steps: float(found[steps].mean())) for name, found in goodput.items()}
     gap = paired_difference(*(goodput[name][best[name]] for name in autos))
@@ -218,13 +217,7 @@ def _make_blocking_and_async_runs(bench: PolicyBench) -> dict[str, LongRun]:
     return {name: replace(run, pattern=replace(run.pattern, steps=best_interval_steps(run))) for name, run in runs}
 
 
-class Advisor(Protocol):
-    """Signature of a function that answers an ``advise`` question; keyword arguments are the question's options."""
-
-    def __call__(self, bench: PolicyBench) -> Advice: ...
-
-
-ADVICE: Mapping[str, Advisor] = {
+ADVICE: Mapping[str, Callable[..., Advice]] = {
     "interval": advise_on_interval,
     "spares": advise_on_spares,
     "restart": advise_on_restart,
@@ -234,7 +227,7 @@ ADVICE: Mapping[str, Advisor] = {
     "reliability": advise_on_reliability,
     "bad-batch": advise_on_defective_nodes,
 }
-"""Functions that answer the questions of ``simcluster advise``, by name."""
+"""Functions that answer the questions of ``simcluster advise``, by name; keyword arguments are a question's options."""
 
 OLD_QUESTIONS = {"behind": "async-checkpoint", "lemons": "bad-batch", "nine": "reliability"}
 """Question by its former name, which is still accepted."""

@@ -95,23 +95,19 @@ def advise_on_restart(bench: PolicyBench, *, target: float = 0.9) -> Advice:
 
 
 def _scale_restart(run: LongRun, times: float, only: str | None = None) -> LongRun:
-    parts = [
-        part
-        if only not in (None, part.name)
-        else replace(
-            part, memory=_ScaledTime(law=part.memory, factor=times), storage=_ScaledTime(law=part.storage, factor=times)
-        )
-        for part in run.restart
-    ]
+    parts = []
+    for part in run.restart:
+        if only in (None, part.name):
+            memory, storage = (_ScaledTime(law=law, factor=times) for law in (part.memory, part.storage))
+            part = replace(part, memory=memory, storage=storage)
+        parts.append(part)
     return replace(run, restart=tuple(parts))
 
 
 def _restart_factors(run: LongRun, target: float) -> list[float]:
     low, high = 0.0, _FAR
-    if (
-        expected_efficiency(_scale_restart(run, low)) < target
-        or not expected_efficiency(_scale_restart(run, high)) < target
-    ):
+    at_low, at_high = (expected_efficiency(_scale_restart(run, times)) for times in (low, high))
+    if at_low < target or not at_high < target:
         return list(_TIMES)
     for _ in range(40):
         middle = (low + high) / 2

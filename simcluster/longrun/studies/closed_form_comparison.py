@@ -224,7 +224,8 @@ class _ClosedFormComparison:
         rate, repair = leaving.rate, leaving.repair
         value = closed_forms.shortage_share(spares.count, rate, repair, spares.crews)
         waiting = self.shares["waiting"]
-        mean, half, said = float(waiting.mean()), confidence_half_width(waiting), []
+        mean, half = float(waiting.mean()), confidence_half_width(waiting)
+        said = []
         kinds = zip((spares.hot, spares.warm, spares.cold), spares.ready, strict=True)
         if ready := max((seconds for count, seconds in kinds if count), default=0.0):
             said.append(f"a spare takes up to {ready:.4g} s to be ready, which counts as waiting")

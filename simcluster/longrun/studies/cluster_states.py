@@ -45,10 +45,6 @@ class JobNetwork:
     switch_level: dict[str, int]
     trunk_cables: tuple[Cable, ...]
 
-    def connected_cables(self, node: str) -> list[Cable]:
-        """Return the cables at a network device (NIC or switch)."""
-        return [cable for cable in (*self.nic_cables, *self.trunk_cables) if node in cable]
-
 
 def find_job_network(cluster: Cluster, gpus: int) -> JobNetwork:
     """Return the network that the first ``gpus`` GPUs can use: NICs, leaf switches, and all switches above."""
@@ -92,14 +88,10 @@ CLASSES = 4
 
 @dataclass(frozen=True)
 class RepresentativeDevice:
-    """Device that represents equivalent devices in simulations: name, and faults that slow the device down."""
+    """Device that represents equivalent devices in simulations: name, and faults (without ``factor``) that slow it."""
 
     name: str
     faults: tuple[Mapping[str, Any], ...]
-
-    def make_slow_faults(self, factor: float) -> list[dict[str, Any]]:
-        """Return faults that make a GPU slower by ``factor``, or leave a link that share of its bandwidth."""
-        return [{**fault, "factor": factor} for fault in self.faults]
 
 
 @dataclass(frozen=True)
@@ -162,19 +154,21 @@ class JobDevices:
             faults = _make_slow_link_faults(fabric.trunk_cables)
             stand_in = RepresentativeDevice("cables between switches, next to another job,", faults)
             return replace(found, representatives=(stand_in,), device_class=np.zeros(1, dtype=np.int64))
+        cables = [*fabric.nic_cables, *fabric.trunk_cables]
         if kind == "cable":  # those of NICs by place along the pipeline, those between switches by level
-            cables = [*fabric.nic_cables, *fabric.trunk_cables]
             between = [CLASSES + fabric.switch_level[switch] for switch, _ in fabric.trunk_cables]
             classes = np.array([*(self._class_of[fabric.ports[port]] for port, _ in fabric.nic_cables), *between])
             labels = [f"{a} - {b}" for a, b in cables]
             return self._group_devices(labels, classes, "cable ", lambda place: _make_slow_link_faults([cables[place]]))
         # NICs by the place of their first rank along the pipeline, switches by level: each with all of its cables
-        values = np.array(list((fabric.ports if kind == "nic" else fabric.switch_level).values()), dtype=np.int64)
+        values_by_node = fabric.ports if kind == "nic" else fabric.switch_level
+        nodes, values = list(values_by_node), np.array(list(values_by_node.values()), dtype=np.int64)
         word, classes = ("NIC ", self._class_of[values]) if kind == "nic" else ("switch ", values)
-        nodes = list(fabric.ports if kind == "nic" else fabric.switch_level)
-        return self._group_devices(
-            nodes, classes, word, lambda place: _make_slow_link_faults(fabric.connected_cables(nodes[place]))
-        )
+
+        def slow_all_cables(place: int) -> tuple[Mapping[str, Any], ...]:
+            return _make_slow_link_faults([cable for cable in cables if nodes[place] in cable])
+
+        return self._group_devices(nodes, classes, word, slow_all_cables)
 
     def _group_devices(
         self,
@@ -286,7 +280,8 @@ class ClusterStateSimulator:
     def step_time_with_slow_device(self, device: RepresentativeDevice, level: float) -> float:
         """Return the step time (s) with a device ``level`` times slower, or a link at that share of its bandwidth."""
         how = f"{level:g} x slower" if level >= 1 else f"at {level:.3g} of its bandwidth"
-        return self.step_time_with_faults(f"{device.name} {how}", device.make_slow_faults(level))
+        faults = [{**fault, "factor": level} for fault in device.faults]
+        return self.step_time_with_faults(f"{device.name} {how}", faults)
 
     def step_time_during_write(self, label: str, shares: Mapping[int, float]) -> float:
         """Return the step time (s) while checkpoint writes take a share of NIC bandwidth on each node."""

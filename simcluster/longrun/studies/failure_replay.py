@@ -77,7 +77,8 @@ class FailureReplay(Displayable):
         found = {"days": log.end / DAY, "strikes": float(len(logged_failures.list_failures_of_log(run, log)))}
         if log.standstills is None:
             timed = any(each.lasts > 0 for each in log.failures)
-            return found | ({"stood_h": logged_failures.standstill_seconds_of_log(run, log) / HOUR} if timed else {})
+            trained = logged_failures.exposed_seconds_of_log(run, log, log.end, stops=False)
+            return found | ({"stood_h": (log.end - trained) / HOUR} if timed else {})
         for fate in STANDS:
             found[f"{fate}_h"] = sum(end - begin for begin, end, what, _ in log.standstills if what == fate) / HOUR
         found["stood_h"] = sum(found[f"{fate}_h"] for fate in STANDS)

@@ -69,11 +69,6 @@ def exposed_seconds_of_log(run: LongRun, log: EventLog, seconds: float, *, stops
     return float(_exposed_seconds_at(np.array([seconds]), _list_standstills(run, log, stops=stops))[0])
 
 
-def standstill_seconds_of_log(run: LongRun, log: EventLog) -> float:
-    """Return the total time (s) in which the logged job did not train."""
-    return log.end - float(_exposed_seconds_at(np.array([log.end]), _list_standstills(run, log, stops=False))[0])
-
-
 def _list_standstills(run: LongRun, log: EventLog, *, stops: bool) -> list[tuple[float, float]]:
     """Return a log's (begin, end) intervals in which no failure can occur, or none that stops the job (``stops``)."""
     if log.standstills is not None:
@@ -88,10 +83,8 @@ def _list_standstills(run: LongRun, log: EventLog, *, stops: bool) -> list[tuple
         for cause in run.causes
         if cause.effect in ("stop", "pause")
     }
-    restarts, harmless = (
-        {cause.name: cause.stops_job for cause in run.causes},
-        {cause.name for cause in run.causes} - {*known},
-    )
+    restarts = {cause.name: cause.stops_job for cause in run.causes}
+    harmless = restarts.keys() - known.keys()
     found = []
     for each in log.failures:
         if each.cause not in harmless:
@@ -144,11 +137,13 @@ def fit_scenario_log(
     section = require_run_section(scenario)
     if "count" in rows[0].texts and "time" not in rows[0].texts:
         return fit_failures(rows, source, gpus=gpus or scenario.gpus, days=days, by=by)
-    log, own = parse_event_log(rows, "log"), is_simulated_log(rows)
+    log = parse_event_log(rows, "log")
+    own = is_simulated_log(rows)
     seconds = days * DAY if days is not None else log.end if own else section.days
     if seconds is None:
         raise InputError("the observed time is unknown, as the scenario ends by steps or tokens: set --days")
-    run, planned = build_long_run(scenario, ClusterStateSimulator(scenario)), (MAINTENANCE, REGROWTH)
+    run = build_long_run(scenario, ClusterStateSimulator(scenario))
+    planned = (MAINTENANCE, REGROWTH)
     kept = [row for row in rows if not own and row.texts["cause"].strip() not in planned]
     for each in log.failures if own else ():
         if each.cause not in planned:
@@ -164,7 +159,8 @@ def fit_scenario_log(
     stops = {cause.name: cause.stops_job for cause in run.causes}
     causes = []
     for fit in fits.causes:
-        spec, fit = specs.get(fit.cause), replace(fit, watched=exposed[stops.get(fit.cause, True)])
+        spec = specs.get(fit.cause)
+        fit = replace(fit, watched=exposed[stops.get(fit.cause, True)])
         if spec is not None:
             said = spec.model_dump(mode="json", exclude_none=True, exclude_defaults=True)
             one = "one rate covers part ages and defective nodes, which the log of a job does not separate"

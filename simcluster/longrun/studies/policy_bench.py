@@ -40,14 +40,10 @@ class PairedDifference:
     half_width: float
     variance_gain: float
 
-    @property
-    def is_significant(self) -> bool:
-        """Whether the 95 % confidence interval of the difference excludes zero."""
-        return abs(self.mean) > self.half_width
-
     def choose_text_by_sign(self, better: str, worse: str, equal: str) -> str:
         """Return the text ``better`` or ``worse`` by the sign of the difference; ``equal`` if insignificant."""
-        return equal if not self.is_significant else better if self.mean > 0 else worse
+        is_significant = abs(self.mean) > self.half_width
+        return equal if not is_significant else better if self.mean > 0 else worse
 
 
 def paired_difference(first: Floats, second: Floats) -> PairedDifference:
@@ -204,7 +200,8 @@ def goodput_table(
     rows = []
     for name, values in goodput.items():
         gap = paired_difference(goodput[base], values)
-        known, half = closed_form(name), mean_half_width(values)
+        known = closed_form(name)
+        half = mean_half_width(values)
         measured = {"goodput": float(values.mean()), "half_width": half, "closed_form": known}
         rows.append({**columns(name), **measured, "difference": gap.mean, "difference_half_width": gap.half_width})
     return rows_to_frame(rows)

@@ -1,8 +1,4 @@
-"""Comparison of policies (long runs that differ in one decision) on the same random numbers.
-
-Failures and their durations are drawn by entity, kind and occurrence (``longrun.random_streams``), so that two policies
-meet the same failures, and their difference is known far better than either (common random numbers).
-"""
+"""Comparison of policies (long runs that differ in one decision) on the same random numbers, as in ``policy_bench``."""
 
 from __future__ import annotations
 
@@ -211,6 +207,3 @@ def difference_table(values: Mapping[str, Floats]) -> pd.DataFrame:
         gap = paired_difference(first, each) if rows else PairedDifference(0.0, 0.0, math.nan)
         rows.append((name, float(each.mean()), mean_half_width(each), gap.mean, gap.half_width, gap.variance_gain))
     return make_frame(rows, "policy mean half_width difference difference_half_width variance_gained", "policy")
-
-
-__all__ = ["MEASURES", "Measure", "Policy", "PolicyComparison", "compare_policies", "difference_table"]

@@ -58,12 +58,10 @@ def build_long_run(scenario: Scenario, states: ClusterStateSimulator) -> LongRun
         raise InputError(f"{scenario.name}: this command does not support run.stages; add --set run.stages=null")
     states.reset_for_next_run()
     causes = tuple(_build_failure_modes(scenario, section, states, resolve_failure_causes(section.failures)))
-    weight, goal = _UNSAVED, goal_steps(scenario, section)
-    if (
-        section.checkpoint.every != "auto"
-        or section.maintenance is not None
-        or any(cause.effect != "slow" or section.straggler != "leave" for cause in causes)
-    ):
+    weight = _UNSAVED
+    goal = goal_steps(scenario, section)
+    may_stop = any(cause.effect != "slow" or section.straggler != "leave" for cause in causes)
+    if section.checkpoint.every != "auto" or planned is not None or may_stop:
         weight = _find_checkpoint_cost(section, states)
     pattern = _build_checkpoint_pattern(section, states, weight, causes, goal)
     hosts = len(set(scenario.cluster.built.host_of[:gpus]))

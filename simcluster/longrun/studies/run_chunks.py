@@ -187,6 +187,3 @@ def open_run_simulator(
             return
         with RowStore(Path(store), VERSION, "store") as kept:
             yield RunSimulator(players, kept, progress)
-
-
-__all__ = ["MOST_PER_CHUNK", "RunChunk", "RunSimulator", "Workers", "open_run_simulator", "simulate_chunk"]

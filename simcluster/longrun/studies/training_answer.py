@@ -49,16 +49,14 @@ def training_answer(training: TrainingRun) -> OutputBlocks:
     each = ", ".join(f"{part} {format_seconds(seconds)}" for part, seconds in known)
     simulated = "; ".join(f"{words} {format_seconds(seconds)}" for words, seconds in training.states.items())
     count = len(training.states)
+    head = [scenario.title, f"{scenario.gpus:,} GPUs of {scenario.cluster.built.name}; {_describe_runs(training)}"]
     facts = [
         fact
         for part in (_job_facts, _time_facts, _cost_facts, _checkpoint_facts, _failure_facts, _energy_facts)
         for fact in part(training)
     ]
     return [
-        TextLines(
-            [scenario.title, f"{scenario.gpus:,} GPUs of {scenario.cluster.built.name}; {_describe_runs(training)}"],
-            "head",
-        ),
+        TextLines(head, "head"),
         HeadlineValues(facts),
         *_breakdown_table(training),
         *_causes_table(training),
@@ -216,9 +214,8 @@ def _breakdown_table(training: TrainingRun) -> OutputBlocks:
     columns = [("wall-clock breakdown", "{what}"), ("per run", "{mean_s:hours} h"), ("share", "{share:.2%}")]
     columns += [("costs", "{dollars:dollars}")] * (training.money is not None)
     columns += [("energy", f"{{energy:,.2f}} {'MWh' if mega else 'kWh'}")] * (training.energy is not None)
-    title = [
-        f"  wall-clock breakdown (mean of the runs): productive {', '.join(format_cells(productive, columns)[1:])}"
-    ]
+    kept = ", ".join(format_cells(productive, columns)[1:])
+    title = [f"  wall-clock breakdown (mean of the runs): productive {kept}"]
     bars = [TableBar(0.0, row["share"]) for row in rows]
     return [*table_blocks(rows, columns, title=title, indent=4, bars=bars, chart=True)] or [TextLines(title)]
 
@@ -226,9 +223,8 @@ def _breakdown_table(training: TrainingRun) -> OutputBlocks:
 def _causes_table(training: TrainingRun) -> list[TableBlock]:
     table = training.causes[training.causes["all_s"] > 0]
     rest, rows = table.iloc[_CAUSES:], rows_to_dicts(table.iloc[:_CAUSES])
-    rows += [{"cause": f"{len(rest)} others", **{str(name): float(rest[name].sum()) for name in rest}}] * bool(
-        len(rest)
-    )
+    if len(rest):
+        rows.append({"cause": f"{len(rest)} others", **{str(name): float(rest[name].sum()) for name in rest}})
     columns = [("cause", "{cause}"), ("failures", "{strikes:.1f}"), ("outages", "{outages:.1f}")]
     columns += [(f"{fate} h", f"{{{fate}_s:hours}}") for fate in ("lost", "detection", "waiting", "restart", "all")]
     columns += [("of wall time", "{share:.2%}")]

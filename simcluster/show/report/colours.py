@@ -46,14 +46,11 @@ _Paints = dict[tuple[str, str, int], int]
 
 # What the breakdown's entries look like: the colour of what fills the time.
 BREAKDOWN_COLOURS = {
-    "forward": COMPUTE_KINDS["forward"],
-    "backward": COMPUTE_KINDS["backward"],
-    "recompute": COMPUTE_KINDS["recompute"],
+    **{name: COMPUTE_KINDS[name] for name in ("forward", "backward", "recompute")},
     **{f"exposed_{axis}": colour for axis, colour in STREAMS.items()},
     "bubble": WAITING,
     "straggler_wait": STRAGGLING,
-    "optimizer": COMPUTE_KINDS["optimizer"],
-    **{name: COMPUTE_KINDS[name] for name in ("checkpoint", "data", "validation", "offload", "other")},
+    **{name: COMPUTE_KINDS[name] for name in ("optimizer", "checkpoint", "data", "validation", "offload", "other")},
 }
 
 
@@ -137,19 +134,11 @@ def ideal_schedule_spans(schedule: Schedule) -> Spans:
     """Return a schedule's passes as spans, timed in units of one forward pass; each stage becomes a rank."""
     timing = time_actions(schedule, EqualCosts(F=1.0, B=2.0, I=1.0, W=1.0))
     words = ("compute", "", *PASS_NAMES, *PASS_NAMES.values())
-    rows = [
-        (
-            stage,
-            words.index(PASS_NAMES[action.kind]),
-            words.index(action.kind),
-            action.chunk,
-            action.microbatch,
-            start,
-            end,
-        )
-        for stage, actions in enumerate(schedule.rows)
-        for action, start, end in zip(actions, timing.starts[stage], timing.ends[stage], strict=True)
-    ]
+    rows = []
+    for number, actions in enumerate(schedule.rows):
+        for action, *times in zip(actions, timing.starts[number], timing.ends[number], strict=True):
+            codes = words.index(PASS_NAMES[action.kind]), words.index(action.kind)
+            rows.append((number, *codes, action.chunk, action.microbatch, *times))
     stage, kind, name, chunk, microbatch, start, end = (np.array(column) for column in zip(*rows, strict=True))
     nothing = np.zeros(len(rows), dtype=np.int64)
     return Spans(
@@ -167,7 +156,8 @@ MOST_SPANS = 1_000_000
 def timelines_data(runs: Sequence[tuple[str, Result]], blob: BinaryColumns) -> dict[str, Any]:
     """Return the data that the page's script needs to draw runs' timelines, for pages without other charts."""
     paints: _Paints = {}
-    most, found = MOST_SPANS // len(runs), []
+    most = MOST_SPANS // len(runs)
+    found = []
     for name, result in runs:
         run, _ = timeline_data(name, result.spans, result.weights, most, paints, blob)
         found.append({**run, "steps": result.steps})

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple
 
-import numpy as np
 import pandas as pd
 
 from simcluster.base.arrays import Floats
@@ -19,9 +18,10 @@ from simcluster.results.memory_timeline import MemoryPeak
 from simcluster.results.result import Result
 from simcluster.results.result_file import SavedResult
 from simcluster.results.simulated_run import Run
+from simcluster.results.simulated_run import spans_of_ranks as spans_of_ranks
 from simcluster.results.step_account import StepAccount
 from simcluster.results.step_metrics import METRICS
-from simcluster.results.timeline import COLUMNS, Spans
+from simcluster.results.timeline import Spans
 from simcluster.scenario.prediction_intervals import PredictionInterval, predict_interval
 from simcluster.scenario.scenario import Scenario, from_document
 from simcluster.schedules import Schedule
@@ -231,19 +231,3 @@ def check_ranks(run: Run, ranks: Sequence[int]) -> None:
     if wrong or not ranks:
         what = f"there is no rank {wrong[0]}" if wrong else "no rank is named"
         raise InputError(f"ranks: {what}; this job has ranks 0 to {len(run.ranks) - 1}")
-
-
-def spans_of_ranks(result: Run, ranks: Sequence[int]) -> Spans:
-    """Return the spans of any ranks of the job, copied from the simulated ranks that represent them."""
-    words = {word: code for code, word in enumerate(result.spans.words)}
-    parts = []
-    for rank in ranks:
-        spans = result.spans.of_rank(result.representative_of(rank))
-        codes = np.arange(len(result.spans.words))
-        for group in np.unique(spans.group).tolist():
-            axis = spans.words[group].rstrip("0123456789")
-            own = result.folding.communicators.group_name(axis, result.ranks.start + rank) if axis else ""
-            codes[group] = words.setdefault(own, len(words))
-        parts.append(replace(spans, rank=np.full(len(spans), rank), group=codes[spans.group]))
-    columns = {name: np.concatenate([getattr(part, name) for part in parts]) for name in ("op", *COLUMNS)}
-    return Spans(tuple(words), **columns)

@@ -16,8 +16,8 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from simcluster.base.arrays import Bools, Ints, run_start_mask, run_starts
-from simcluster.results.timeline import COLUMNS, Spans, narrow_integers
+from simcluster.base.arrays import Ints, run_start_mask, run_starts
+from simcluster.results.timeline import Spans, narrow_integers
 from simcluster.show.palette import STREAMS
 from simcluster.show.report.rows import RankRow, SpanDescriptions
 
@@ -128,7 +128,7 @@ def pack_timeline(
     order = _lane_order(spans)
     rank, stream = spans.rank[order], spans.stream[order]
     first = np.flatnonzero(run_start_mask(rank) | run_start_mask(stream))
-    ready, start, end = (_to_ticks(values[order], duration) for values in (spans.ready, spans.start, spans.end))
+    ready, start, end = (to_ticks(values[order], duration) for values in (spans.ready, spans.start, spans.end))
     words, alike = list(spans.words), {name: getattr(spans, name) for name in _WHAT}
     if facts is not None:
         alike["way"] = np.array([_word_index(words, text) for text in facts.algorithms])[facts.algorithm]
@@ -205,8 +205,8 @@ def _description_columns(
     place = np.empty(len(order), dtype=np.int64)
     place[order] = np.arange(len(order))
     mate, (number, start, end) = facts.partner_span[order], facts.critical_path
-    begin, own = _to_ticks(start, duration), _to_ticks(spans.start[number], duration)
-    length, own_length = _to_ticks(end, duration) - begin, _to_ticks(spans.end[number], duration) - own
+    begin, own = to_ticks(start, duration), to_ticks(spans.start[number], duration)
+    length, own_length = to_ticks(end, duration) - begin, to_ticks(spans.end[number], duration) - own
     at = place[number]
     lane = np.searchsorted(first, at, side="right") - 1
     by_lane = np.argsort(lane, kind="stable")
@@ -237,7 +237,8 @@ def _word_index(words: list[str], text: str) -> int:
     return words.index(text)
 
 
-def _to_ticks(seconds: npt.NDArray[np.float64], duration: float) -> Ints:
+def to_ticks(seconds: npt.NDArray[np.float64], duration: float) -> Ints:
+    """Return times (s) as whole numbers, of which the largest is the end of the run, after ``duration`` seconds."""
     found = np.clip(seconds, 0.0, duration)
     found *= TICKS / duration
     return np.rint(found, out=found).astype(np.int64)
@@ -264,9 +265,4 @@ def choose_shown_ranks(spans: Spans, max_spans: int) -> tuple[Spans, list[int]]:
             break
         keep -= 1
     chosen = np.isin(spans.rank, ranks[places])
-    return select_spans(spans, chosen), np.delete(ranks, places).tolist()
-
-
-def select_spans(spans: Spans, kept: Bools) -> Spans:
-    """Return the spans at which the boolean mask is true."""
-    return Spans(spans.words, *(getattr(spans, name)[kept] for name in ("op", *COLUMNS)))
+    return spans.select(chosen), np.delete(ranks, places).tolist()

@@ -18,17 +18,9 @@ from simcluster.base.errors import InputError
 from simcluster.results.memory_timeline import POOLS
 from simcluster.show.gantt_rows import pick_evenly_spaced
 from simcluster.show.report import colours, details, summary
-from simcluster.show.report.colours import (
-    MOST_ACTIONS,
-    MOST_SPANS,
-    ideal_schedule_spans,
-    index_paints,
-    list_page_paints,
-    timeline_data,
-)
 from simcluster.show.report.entry import MemoryCurve, ReportedTrace, ReportEntry
 from simcluster.show.report.html import Markup, element, fill_asset, join_html, json_block, read_asset
-from simcluster.show.report.packing import TICKS, BinaryColumns, choose_shown_ranks, pack_timeline, select_spans
+from simcluster.show.report.packing import BinaryColumns, choose_shown_ranks, pack_timeline, to_ticks
 from simcluster.show.report.rows import MOST_ROWS
 
 SCRIPTS = (
@@ -185,7 +177,7 @@ def script_data(
     blob: BinaryColumns,
     against: ReportedTrace | None = None,
     *,
-    most_spans: int = MOST_SPANS,
+    most_spans: int = colours.MOST_SPANS,
     parts: frozenset[str] = EVERY_PART,
     chosen_by: str = "--ranks",
 ) -> tuple[dict[str, Any], list[str]]:
@@ -199,38 +191,34 @@ def script_data(
         timeline = grid = None
         if entry.result is not None and "timeline" in parts:
             timeline, left_out = _timeline_data(entry, most_spans // len(entries), blob)
-            timeline = index_paints(timeline, paints, blob)
+            timeline = colours.index_paints(timeline, paints, blob)
             notes += _omission_notes(entry, left_out, chosen_by, several=len(entries) > 1)
-        if "schedule" in parts and entry.schedule is not None and sum(map(len, entry.schedule.rows)) <= MOST_ACTIONS:
-            grid = index_paints(pack_timeline(ideal_schedule_spans(entry.schedule), blob, weights={}), paints, blob)
-        full = (
-            None
-            if "links" not in parts or entry.links is None
-            else np.rint(255 * np.clip(entry.links[1], 0.0, 1.0)).astype(np.int64)
-        )
-        runs.append(
-            {
-                "name": entry.name,
-                "steps": entry.scenario.steps if entry.scenario else 1,
-                "timeline": timeline,
-                "grid": grid,
-                "memory": [_curve_data(curve, entry, blob) for curve in entry.memory] if "memory" in parts else [],
-                "capacity": entry.result.facts.memory if entry.result else 0.0,
-                "links": None if full is None else {"bins": full.shape[1], "matrix": blob.add_integers(full.ravel())},
-            }
-        )  # fmt: skip
+        schedule = entry.schedule if "schedule" in parts else None
+        if schedule is not None and sum(map(len, schedule.rows)) <= colours.MOST_ACTIONS:
+            packed = pack_timeline(colours.ideal_schedule_spans(schedule), blob, weights={})
+            grid = colours.index_paints(packed, paints, blob)
+        memory = [_curve_data(curve, entry, blob) for curve in entry.memory] if "memory" in parts else []
+        links = None
+        if "links" in parts and entry.links is not None:
+            full = np.rint(255 * np.clip(entry.links[1], 0.0, 1.0)).astype(np.int64)
+            links = {"bins": full.shape[1], "matrix": blob.add_integers(full.ravel())}
+        steps = entry.scenario.steps if entry.scenario else 1
+        capacity = entry.result.facts.memory if entry.result else 0.0
+        runs.append({"name": entry.name, "steps": steps, "timeline": timeline, "grid": grid, "memory": memory,
+                     "capacity": capacity, "links": links})  # fmt: skip
     if against is not None:
-        run, missing = timeline_data(f"recorded: {against.name}", against.step, {}, MOST_SPANS, paints, blob)
+        name = f"recorded: {against.name}"
+        run, missing = colours.timeline_data(name, against.step, {}, colours.MOST_SPANS, paints, blob)
         runs.append(run)
         notes += [f"{missing} more recorded ranks are omitted to keep the page small."] if missing else []
-    return {"runs": runs, "paints": list_page_paints(paints)}, notes
+    return {"runs": runs, "paints": colours.list_page_paints(paints)}, notes
 
 
 def _timeline_data(entry: ReportEntry, max_spans: int, blob: BinaryColumns) -> tuple[dict[str, Any], int]:
     assert entry.result is not None
     every = entry.result.spans
     own = np.isin(every.rank, sorted({row.source for row in entry.rows}))
-    spans, missing = choose_shown_ranks(select_spans(every, own), max_spans)
+    spans, missing = choose_shown_ranks(every.select(own), max_spans)
     facts = entry.span_descriptions.select(own & ~np.isin(every.rank, missing))
     rows = [row for row in entry.rows if row.source not in missing]
     if len(rows) > MOST_ROWS:
@@ -257,14 +245,13 @@ def _omission_notes(entry: ReportEntry, left_out: int, chosen_by: str, *, severa
 def _curve_data(curve: MemoryCurve, entry: ReportEntry, blob: BinaryColumns) -> dict[str, Any]:
     assert entry.result is not None
     duration = entry.result.step_time * entry.result.steps
-    ticks = np.rint(np.clip(curve.time, 0.0, duration) * (TICKS / duration)).astype(np.int64)
     return {
         "rank": curve.rank,
         "duration": duration,
         "state": {key: getattr(curve.model_state, key) for key in ("parameters", "gradients", "optimizer", "buffers")},
         "fragmentation": curve.model_state.fragmentation,
         "peak": curve.peak.describe(),
-        "time": blob.add_integers(ticks),
+        "time": blob.add_integers(to_ticks(curve.time, duration)),
         "pools": [blob.add_floats(curve.pools[name]) for name in POOLS],
     }
 

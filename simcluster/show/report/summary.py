@@ -105,7 +105,8 @@ def _describe_time_part(name: str) -> str:
 def _describe_best_change(result: Result) -> Iterator[str]:
     if result.scenario.dp * result.scenario.parallel.pp > MOST_WORKERS:
         return
-    trials, found = ChangeTrials(result, None, _MOST_PLAYED), list[Remedy]()
+    trials = ChangeTrials(result, None, _MOST_PLAYED)
+    found: list[Remedy] = []
     points = (check(result) for check in list_checks(result.scenario))
     slow = [point for point in points if point.verdict != "pass" and point.must_shorten_step]
     if not slow:
@@ -268,7 +269,8 @@ def _part_cells(entry: ReportEntry, name: str) -> tuple[str, str]:
 
 
 def _step_bar(entry: ReportEntry, longest: float) -> Markup:
-    parts, at = list[Markup](), 0.0
+    parts: list[Markup] = []
+    at = 0.0
     for name in BREAKDOWN:
         seconds = entry.account.breakdown[name]
         if seconds > 0:

@@ -67,14 +67,6 @@ def measure_cluster(cluster: Cluster) -> TopologyReport:
     )
 
 
-def measure_bisection_bandwidth(cluster: Cluster) -> float:
-    """Return the bandwidth (B/s) between the two halves of the cluster; 0 for a single GPU.
-
-    ``TopologyReport.bisection`` defines the halves.
-    """
-    return _measure_bisection(cluster, collective_network(cluster.graph), None)
-
-
 def _measure_ring_all_reduce(
     cluster: Cluster, classes: Sequence[int], leaf_of: Sequence[int], label: Mapping[str, str]
 ) -> RingReport | None:

@@ -191,10 +191,7 @@ def collective_transfers(
 
 
 def simulate_transfers(cluster: Cluster, groups: Sequence[Sequence[Traffic]]) -> list[tuple[Traffic, float, float]]:
-    """Simulate groups of transfers, each group in series from time 0; return the start and end (s) of each transfer.
-
-    The transfers of one group run in series.
-    """
+    """Simulate groups of transfers, each group in series from time 0; return the start and end (s) of each transfer."""
     program = ExplicitProgram()
     for traffics in groups:
         lane = program.add_lane(len(program.lane_rank))

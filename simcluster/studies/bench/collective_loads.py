@@ -105,10 +105,9 @@ def measure_link_loads(cluster: Cluster, traffics: Sequence[Sequence[Traffic]]) 
                 moved[link] = moved.get(link, 0.0) + count * traffic.round_bytes * traffic.rounds
         for link, count in at_once.items():
             flows[link] = max(count, flows.get(link, 0.0))
+    capacity = cluster.capacity
     loads = {
-        link: LinkLoad(
-            cluster.links[link], _link_medium(cluster, link), float(cluster.capacity[link]), flows[link], total
-        )
+        link: LinkLoad(cluster.links[link], _link_medium(cluster, link), float(capacity[link]), flows[link], total)
         for link, total in moved.items()
     }
     ordered = sorted(loads, key=lambda link: (-loads[link].busy, link))

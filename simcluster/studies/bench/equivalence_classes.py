@@ -181,10 +181,8 @@ def find_leaf_switches(cluster: Cluster, graph: Graph, gpus: Iterable[int]) -> l
 
 def leaf_switch_set_ids(cluster: Cluster, graph: Graph) -> list[int]:
     """Return an integer for each GPU, equal for GPUs that are linked to the same set of leaf switches."""
-    return [
-        int(each)
-        for each in _index_labels(tuple(find_leaf_switches(cluster, graph, [gpu])) for gpu in range(cluster.num_gpus))
-    ]
+    sets = (tuple(find_leaf_switches(cluster, graph, [gpu])) for gpu in range(cluster.num_gpus))
+    return [int(each) for each in _index_labels(sets)]
 
 
 def find_longest_route(
@@ -217,13 +215,10 @@ def measure_bandwidth_out_of_node(cluster: Cluster, graph: Graph, gpu_class: Gpu
 
     def bandwidth_to_switches(gpus: Sequence[int]) -> float:  # past no other NICs than the nearest
         nics = frozenset(node for gpu in gpus for node in cluster.exit_nics(gpu))
-
-        def kind_of_node(node: str) -> str:
-            return str(graph.nodes[node]["kind"])
-
         names = [cluster.gpus[gpu] for gpu in gpus]
+        kinds = graph.nodes(data="kind")
         return _maximum_flow_to_sinks(
-            graph, names, lambda at: kind_of_node(at) == "switch", lambda at: kind_of_node(at) != "nic" or at in nics
+            graph, names, lambda at: kinds[at] == "switch", lambda at: kinds[at] != "nic" or at in nics
         )
 
     return bandwidth_to_switches([gpu_class.gpu]), bandwidth_to_switches(gpu_class.node_gpus) / len(gpu_class.node_gpus)

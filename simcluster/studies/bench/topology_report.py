@@ -139,10 +139,8 @@ class TopologyReport:
         if self.all_reduce:
             ring = self.all_reduce
             rings = f"{ring.channels} rings at {rate(ring.rate)}" if ring.channels > 1 else "one ring"
-            yield (
-                "all-reduce",
-                f"busbw {rate(ring.busbw)} over all GPUs, large messages: {rings}, bound by {ring.limit}",
-            )
+            text = f"busbw {rate(ring.busbw)} over all GPUs, large messages: {rings}, bound by {ring.limit}"
+            yield "all-reduce", text
 
     def format(self) -> str:
         """Return the report as one text with line breaks."""
@@ -151,9 +149,8 @@ class TopologyReport:
 
 def _gpu_counts_text(report: TopologyReport) -> str:
     each = report.gpus / report.machines
-    size = (
-        "" if report.gpus == report.machines else f" of {each:g}" if each == int(each) else f", {each:.3g} on average"
-    )
+    average = f" of {each:g}" if each == int(each) else f", {each:.3g} on average"
+    size = average if report.gpus != report.machines else ""
     machines = f"{report.machines:,} node{'s' if report.machines > 1 else ''}"
     return f"{report.gpus:,} GPU{'s' if report.gpus > 1 else ''} ({report.device}) in {machines}{size}"
 

@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, wait
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, NamedTuple, Protocol
@@ -58,8 +58,8 @@ Progress = Callable[[SearchState], object]
 class LayoutTask(NamedTuple):
     """Task of simulating a base scenario with another layout; None means the scenario's own layout.
 
-    Rows have a breakdown ``with_breakdown``; otherwise only steps that are simulated in full and take at most
-    ``breakdown_within`` seconds have one.
+    Rows have a breakdown ``with_breakdown``, which takes ten times as long for 1,024 ranks; otherwise only steps that
+    are simulated in full and take at most ``breakdown_within`` seconds have one.
     """
 
     base_document: str
@@ -69,9 +69,10 @@ class LayoutTask(NamedTuple):
 
     def simulate(self) -> Row:
         """Simulate the layout; return its results as a flat table row."""
-        if self.with_breakdown:
-            return simulate_with_breakdown(self.base_document, self.layout)
-        return simulate_layout(self.base_document, self.layout, self.breakdown_within)
+        if not self.with_breakdown:
+            return simulate_layout(self.base_document, self.layout, self.breakdown_within)
+        result = simulate_scenario(_scenario_with_layout(self.base_document, self.layout))
+        return {"status": "ok", "error": "", **step_time_metrics(result), **breakdown_columns(result)}
 
 
 def simulate_layout(text: str, layout: Layout | None, account_within: float = 0.0) -> Row:
@@ -82,24 +83,13 @@ def simulate_layout(text: str, layout: Layout | None, account_within: float = 0.
     """
     try:
         scenario = _scenario_with_layout(text, layout)
-        try:
+        with suppress(NeedsFullRunError):
             return {"status": "ok", "error": "", **quick_step_numbers(scenario, quick_step_time(scenario))}
-        except NeedsFullRunError:
-            pass
         result = simulate_scenario(scenario)
         account = breakdown_columns(result) if result.step_time <= account_within else {}
         return {"status": "ok", "error": "", **step_time_metrics(result), **account}
     except InputError as problem:
         return {"status": "refused", "error": str(problem)}
-
-
-def simulate_with_breakdown(text: str, layout: Layout | None) -> Row:
-    """Simulate a valid layout's step and return its results with the breakdown of the step time.
-
-    For 1,024 ranks it takes ten times as long.
-    """
-    result = simulate_scenario(_scenario_with_layout(text, layout))
-    return {"status": "ok", "error": "", **step_time_metrics(result), **breakdown_columns(result)}
 
 
 def breakdown_columns(result: Result) -> Row:

@@ -25,7 +25,6 @@ class LayoutCandidate(NamedTuple):
     """A layout to be simulated: its number and the lower bound of its score."""
 
     number: int
-    layout: Layout
     bound: float
 
 
@@ -125,7 +124,7 @@ class Frontier:
                     continue
                 self._possible.add(number)
             if level == _TIGHTEST_LEVEL:
-                return LayoutCandidate(number, known.layouts[number], bound)
+                return LayoutCandidate(number, bound)
             heapq.heappush(self._heap, (*known.tighten_bound(number), number))
             poll()
         return None

@@ -52,23 +52,6 @@ CP_COMMS = ("ring", "all_gather", "all_to_all")  # those that the bounds are pro
 LONG_SEQUENCE = 32_768
 """Tokens from which on cp is tried by default; below, only if the scenario has it."""
 
-AXES = (
-    "parallel.tp",
-    "parallel.pp",
-    "parallel.cp",
-    "parallel.cp_comm",
-    "parallel.ep",
-    "parallel.etp",
-    "parallel.sequence_parallel",
-    "training.micro_batch",
-    "training.recompute",
-    "pipeline.schedule",
-    "pipeline.chunks",
-    "parallel.zero",
-    "parallel.order",
-)
-"""Paths that a layout decides; dp is what tp, pp and cp leave of the GPUs."""
-
 
 @dataclass(frozen=True)
 class LayoutSpace:
@@ -184,22 +167,9 @@ def make_layout_space(base: Scenario, gpus: int, vary: Mapping[str, Sequence[Any
 
     Raises InputError for a path that is not an axis, and for an axis without values.
     """
-    for path, values in vary.items():
-        if path not in AXES:
-            raise InputError(f"{path} is not an axis of a plan{did_you_mean(path, AXES)}; use {join_or(AXES)}")
-        if not values:
-            raise InputError(f"{path}: the list of values to try is empty; give at least one value")
-        for value in values:
-            _check_axis_value(path, value, base)
-    for name in vary.get("pipeline.schedule", ()):
-        if name not in SCHEDULES:
-            raise InputError(
-                f"pipeline.schedule: unknown schedule {name!r}{did_you_mean(str(name), SCHEDULES)}; known: "
-                f"{', '.join(SCHEDULES)}"
-            )
     layers, sizes, moe = base.model.layers, divisors(gpus), base.model.moe
     long = base.parallel.cp > 1 or base.model.sequence_length >= LONG_SEQUENCE
-    tried: dict[str, Sequence[Any]] = {
+    tried: dict[str, Sequence[Any]] = {  # dp is what tp, pp and cp leave of the GPUs
         "parallel.tp": sizes,
         "parallel.pp": [size for size in sizes if size <= layers],
         "parallel.cp": sizes if long else (1,),
@@ -214,6 +184,19 @@ def make_layout_space(base: Scenario, gpus: int, vary: Mapping[str, Sequence[Any
         "parallel.zero": (0, 1, 2, 3),
         "parallel.order": (("tp", "cp", "dp", "pp"), ("tp", "cp", "pp", "dp")),
     }
+    for path, values in vary.items():
+        if path not in tried:
+            raise InputError(f"{path} is not an axis of a plan{did_you_mean(path, tried)}; use {join_or(tried)}")
+        if not values:
+            raise InputError(f"{path}: the list of values to try is empty; give at least one value")
+        for value in values:
+            _check_axis_value(path, value, base)
+    for name in vary.get("pipeline.schedule", ()):
+        if name not in SCHEDULES:
+            raise InputError(
+                f"pipeline.schedule: unknown schedule {name!r}{did_you_mean(str(name), SCHEDULES)}; known: "
+                f"{', '.join(SCHEDULES)}"
+            )
     for path, values in vary.items():
         tried[path] = tuple(dict.fromkeys(tuple(each) if isinstance(each, list) else each for each in values))
     return LayoutSpace(base, gpus, tried, tuple(vary))

@@ -71,9 +71,8 @@ def _list_ladder_changes(base: Scenario) -> Iterator[tuple[str, dict[str, Any]]]
     node = min(Counter(base.cluster.built.host_of[:gpus]).values())
     yield "one GPU", {"gpus": 1, "parallel.dp": 1, "training.global_batch": 1, "overlap.param_gather": False}
     for stage in (1, 2, 3):
-        sharded = (
-            {"overlap.grad_reduce": True} if stage == 2 else {}
-        )  # otherwise unsharded gradients are kept to the end
+        # without overlap unsharded gradients are kept to the end
+        sharded = {"overlap.grad_reduce": True} if stage == 2 else {}
         yield f"dp {gpus}, ZeRO {stage}", {"parallel.dp": gpus, "parallel.zero": stage, **sharded}
     tps = [tp for tp in (2, 4, 8, 16, 32, 64) if tp <= node and node % tp == 0 and gpus % tp == 0]
     for tp in tps:

@@ -169,12 +169,8 @@ class RepresentativeNetwork:
         work = op.work
         if isinstance(work, StageSend):
             return stage, work.to_stage, op.lane
-        return (
-            stage,
-            work.axis,
-            work.traffic_kind,
-            self._algorithm(self._form(stage, work.axis), work.traffic_kind, work.size),
-        )
+        algorithm = self._algorithm(self._form(stage, work.axis), work.traffic_kind, work.size)
+        return stage, work.axis, work.traffic_kind, algorithm
 
     def _find_group_class(self, stage: int, axis: str) -> int:
         """Return the class number of a stage's group over this axis; groups of one class take equal times."""

@@ -121,10 +121,6 @@ class Sweep:
         """Return the variant with this number."""
         return ScenarioVariant(self.base, (*self.fixed, *self.variant_values(number).items()))
 
-    def iterate_variants(self) -> Iterator[tuple[int, ScenarioVariant]]:
-        """Yield the number and the variant of each simulation of the sweep, in order."""
-        return ((number, self.make_variant(number)) for number in self.numbers)
-
 
 def make_sweep(
     base: BaseScenario,
@@ -297,7 +293,7 @@ def run_sweep(
     With ``retry``, failed rows are simulated again.
     """
     keys = VariantCacheKeys(made.base, *_measure_key(measure))
-    key_of = {number: keys.cache_key(variant) for number, variant in made.iterate_variants()}
+    key_of = {number: keys.cache_key(made.make_variant(number)) for number in made.numbers}
     with RowStore(store if store else Path(":memory:"), VERSION) as kept:
         done = kept.find_stored_keys(key_of.values())
         if retry:

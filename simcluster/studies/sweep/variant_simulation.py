@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, CancelledError, Executor, Future, wait
 from functools import partial
 from itertools import islice
-from typing import Any, Protocol, TypeAlias
+from typing import Any, TypeAlias
 
 from simcluster.base.errors import InputError
 from simcluster.base.gc_pause import pause_gc
@@ -53,8 +53,8 @@ def simulate_serially(variants: Iterable[Numbered], measure: Measure = simulate_
         yield [(number, measure(variant))]
 
 
-class ExecutorMonitor(Protocol):
-    """Interface for checking during a sweep whether the executor is still alive."""
+class ExecutorMonitor:
+    """Checks during a sweep whether the executor is still alive; subclasses know more about their executors."""
 
     def chunk_function(self) -> Callable[..., Chunk]:
         """Return the function that simulates a chunk of tasks on the executor."""
@@ -62,7 +62,6 @@ class ExecutorMonitor(Protocol):
 
     def check_alive(self) -> None:
         """Raise InputError if the executor is lost; called while no task finishes."""
-        return
 
     def has_killed_process(self, problem: Exception) -> bool:
         """Return whether a failed task killed its process; raise InputError if it failed in any other way."""
@@ -72,10 +71,6 @@ class ExecutorMonitor(Protocol):
                 "again with a new executor"
             ) from None
         raise problem
-
-
-class _DefaultMonitor(ExecutorMonitor):
-    pass
 
 
 def simulate_on_executor(
@@ -88,7 +83,7 @@ def simulate_on_executor(
     alone; one that does so again is a failed row. InputError if a variant cannot be sent there, or the executor is
     lost.
     """
-    monitor = monitor or _DefaultMonitor()
+    monitor = monitor or ExecutorMonitor()
     simulate = monitor.chunk_function()
     if math.isinf(estimate_limit()):
         simulate = partial(_without_time_limit, simulate)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from simcluster.base.display import Displayable
@@ -81,10 +81,7 @@ class JobMemory(Displayable):
                 for rung in self.rungs
             ],
             "fullest_stage": self.fullest,
-            "kept": [
-                {"block": part.block, "tensor": part.tensor, "bytes": part.bytes, "alive": part.alive}
-                for part in self.kept
-            ],
+            "kept": [asdict(part) for part in self.kept],
         }  # fmt: skip
 
 

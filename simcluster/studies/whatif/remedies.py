@@ -81,11 +81,9 @@ class ChangeTrials:
     """
 
     def __init__(self, result: Result, again: MakeScenario | None, most: int) -> None:
-        self._base, self._again, self._left = (
-            result,
-            again,
-            count_affordable_steps(result.scenario, most, ops=result.simulated_ops),
-        )
+        self._base = result
+        self._again = again
+        self._left = count_affordable_steps(result.scenario, most, ops=result.simulated_ops)
         self._known: dict[tuple[tuple[str, str], ...], tuple[Values, Result] | None] = {}
 
     def simulate(self, values: Values) -> tuple[Values, Result] | None:

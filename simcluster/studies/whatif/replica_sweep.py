@@ -183,10 +183,8 @@ class _ReplicaBlock:
 
 
 def _make_sweep_job(scenario: Scenario, base: Result) -> _ReplicaSweepJob:
-    parallel, cluster = (
-        scenario.parallel,
-        apply_permanent_faults(scenario.faults, scenario.cluster.built, scenario.seed),
-    )
+    parallel = scenario.parallel
+    cluster = apply_permanent_faults(scenario.faults, scenario.cluster.built, scenario.seed)
     sweep = BatchStepTimer(build_stage_programs(base.job), base.job.plan)
     hosts, batch = cluster.host_of[: scenario.gpus], batch_sizes_of(scenario)
     packed = next(iter(_faults_of_kind(SequenceLengths, scenario)), None)

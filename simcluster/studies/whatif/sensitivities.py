@@ -32,19 +32,17 @@ if TYPE_CHECKING:
 
 DrawUnit = Literal["gpu", "kernel", "pass", "step"]
 DRAW_UNITS: tuple[DrawUnit, ...] = get_args(DrawUnit)
-RESOURCES: Mapping[str, str] = MappingProxyType(
-    {
-        "flops": "peak FLOP/s",
-        "memory_bandwidth": "memory bandwidth (HBM)",
-        "nvlink": "NVLink bandwidth",
-        "network": "network bandwidth (NICs and switches)",
-        "pcie": "PCIe bandwidth",
-        "between_machines": "between nodes (network and PCIe together)",
-        "latency": "latency of links and collectives",
-        "launch": "launch time and host work",
-        "memory": "memory size",
-    }
-)
+RESOURCES: Mapping[str, str] = {
+    "flops": "peak FLOP/s",
+    "memory_bandwidth": "memory bandwidth (HBM)",
+    "nvlink": "NVLink bandwidth",
+    "network": "network bandwidth (NICs and switches)",
+    "pcie": "PCIe bandwidth",
+    "between_machines": "between nodes (network and PCIe together)",
+    "latency": "latency of links and collectives",
+    "launch": "launch time and host work",
+    "memory": "memory size",
+}
 """Every resource that can be scaled: a factor of ``cluster.scale``, and its name.
 
 ``between_machines`` is the network and PCIe at once, so gains of all resources add up without it.

@@ -155,9 +155,8 @@ class _CounterfactualSteps:
 
     def _step_time_without(self, *indices: int) -> float:
         if indices not in self._known:
-            self._known[indices] = simulate_scenario(
-                self._scenario.without(*indices), planned=self._planned_step
-            ).step_time
+            scenario = self._scenario.without(*indices)
+            self._known[indices] = simulate_scenario(scenario, planned=self._planned_step).step_time
         return self._known[indices]
 
     def _step_time_with_only(self, *indices: int) -> float:

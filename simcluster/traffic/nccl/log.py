@@ -137,10 +137,8 @@ def _read_row(words: list[str], number: int, where: str, operations: set[bool]) 
             continue
         what = "in place" if in_place else "out of place"
         seconds = US * _parse_number(time, where, f"the time {what}")
-        rate, bus_rate = (
-            GB * _parse_number(algorithm, where, f"algbw {what}"),
-            GB * _parse_number(bus, where, f"busbw {what}"),
-        )
+        rate = GB * _parse_number(algorithm, where, f"algbw {what}")
+        bus_rate = GB * _parse_number(bus, where, f"busbw {what}")
         if seconds <= 0:
             raise InputError(f"{where}: the time {what} is {time} us; it must be above zero")
         if abs(rate - size / seconds) > 0.0051 * GB + 0.01 * rate:
