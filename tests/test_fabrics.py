@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
 from simcluster.base.errors import InputError
-from simcluster.documents.catalogue import load_presets
+from simcluster.documents.catalogue import load_link_entry, load_presets
 from simcluster.documents.catalogue.devices import device_names
-from simcluster.documents.catalogue.links import load_link_entry
 from simcluster.documents.yaml_documents import DocumentUnion, parse_document, read_document, validate_document
 from simcluster.scenario.document_resolution import load_cluster
 from simcluster.studies.bench.cluster_measurement import measure_cluster

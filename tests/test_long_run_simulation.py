@@ -293,7 +293,7 @@ def test_a_run_does_not_depend_on_those_simulated_with_it(
     whole = simulate_runs(run, 7, 9)
     later = simulate_runs(run, 7, 4, first=5)
     np.testing.assert_array_equal(later.fates, whole.fates[5:])
-    monkeypatch.setattr("simcluster.longrun.simulation.simulate._GROUP", group)
+    monkeypatch.setattr("simcluster.longrun.simulation._GROUP", group)
     monkeypatch.setattr("simcluster.longrun.simulation.draws._ROOM", room)
     assert_same_bits(simulate_runs(run, 7, 9), whole)
 

@@ -6,7 +6,7 @@ import pytest
 
 from simcluster.base.units import parse_bytes_per_second
 from simcluster.cli import main
-from simcluster.documents.catalogue.links import load_link_entry
+from simcluster.documents.catalogue import load_link_entry
 from simcluster.scenario.document_resolution import load_cluster
 
 CODING = 128 / 130

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from simcluster.base.errors import InputError
-from simcluster.documents.catalogue.links import load_link_entry
+from simcluster.documents.catalogue import load_link_entry
 from simcluster.documents.yaml_documents import read_document
 from simcluster.importers.cluster_document import ImportedLink, ImportSpec
 

@@ -16,7 +16,7 @@ from pydantic import AfterValidator, Field, model_validator
 from simcluster.base.texts import escape_line_breaks
 from simcluster.base.units import BytesPerSecond, Seconds
 from simcluster.documents.base_spec import Spec
-from simcluster.documents.catalogue.links import load_link_entry
+from simcluster.documents.catalogue import load_link_entry
 
 Fraction: TypeAlias = Annotated[float, Field(strict=True, gt=0, le=1)]
 Name: TypeAlias = Annotated[str, Field(min_length=1)]
