@@ -188,7 +188,7 @@ from simcluster.model.layer_block import layer_block
 from simcluster.model.layer_kind import Flops, LayerKind, WeightMatrix
 from simcluster.model.layer_sections import forward_backward_section, linear_section, local_sizes, matmul_kernel
 from simcluster.model.layers import LAYER_KINDS
-from simcluster.model.transformer import shard_widths
+from simcluster.model.shard_widths import shard_widths
 
 STATE, CHUNK, WINDOW = 128, 256, 4
 

@@ -11,7 +11,7 @@ from simcluster.importers.import_result import ImportResult
 from simcluster.importers.megatron_bridge import scenario_from_bridge
 from simcluster.importers.nemo import scenario_from_nemo
 from simcluster.importers.torchtitan import scenario_from_torchtitan
-from simcluster.model.transformer import padded_vocab_size
+from simcluster.model.shard_widths import padded_vocab_size
 from simcluster.scenario.scenario import from_document
 
 CLUSTER = {"topology": "dgx_h100", "nodes": 1}

@@ -23,7 +23,8 @@ from simcluster.model.layers import (
     parameters,
     stage_parameters_per_tp_rank,
 )
-from simcluster.model.transformer import Model, padded_vocab_size, shard_widths
+from simcluster.model.shard_widths import padded_vocab_size, shard_widths
+from simcluster.model.transformer import Model
 
 SMALL: dict[str, Any] = {"layers": 2, "hidden_size": 64, "heads": 8, "vocab_size": 1000, "sequence_length": 128}
 

@@ -18,7 +18,8 @@ from simcluster.model.layer_block import lm_head_working_bytes
 from simcluster.model.layers import RankShape
 from simcluster.model.memory import activation_bytes
 from simcluster.model.recipes import RECIPES, recipe_named
-from simcluster.model.transformer import Model, padded_vocab_size
+from simcluster.model.shard_widths import padded_vocab_size
+from simcluster.model.transformer import Model
 from simcluster.planning.footprint import Footprint
 from simcluster.planning.owned_parameters import megatron_te_buffer_bytes, nccl_buffer_bytes
 from simcluster.planning.rank_grid import ParallelPlan

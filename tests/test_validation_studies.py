@@ -17,7 +17,8 @@ from simcluster.model.kernels import Kernel
 from simcluster.model.layer_block import lm_head_block
 from simcluster.model.layers import RankShape, attention_block, mlp_block
 from simcluster.model.recipes import RECIPES
-from simcluster.model.transformer import Model, padded_vocab_size
+from simcluster.model.shard_widths import padded_vocab_size
+from simcluster.model.transformer import Model
 from simcluster.planning.pass_segments import PassLayers
 from simcluster.scenario.scenario import from_document, load
 from simcluster.step.simulate import simulate

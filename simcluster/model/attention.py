@@ -31,7 +31,8 @@ from simcluster.model.layer_sections import (
     local_sizes,
 )
 from simcluster.model.saved_tensors import SavedTensor, dropout_mask_tensors, matmul_input_tensors
-from simcluster.model.transformer import Model, shard_widths
+from simcluster.model.shard_widths import shard_widths
+from simcluster.model.transformer import Model
 
 
 class Attention(LayerKind):

@@ -25,7 +25,8 @@ from simcluster.model.layer_sections import (
 )
 from simcluster.model.mixture import Mla
 from simcluster.model.saved_tensors import SavedTensor
-from simcluster.model.transformer import Model, shard_widths
+from simcluster.model.shard_widths import shard_widths
+from simcluster.model.transformer import Model
 
 
 class LatentAttention(Attention):

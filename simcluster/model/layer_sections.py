@@ -26,7 +26,8 @@ from simcluster.model.kernel_choices import (
 )
 from simcluster.model.kernels import Kernel, Section
 from simcluster.model.mixture import ExpertKernels
-from simcluster.model.transformer import Model, Recompute, shard_widths
+from simcluster.model.shard_widths import shard_widths
+from simcluster.model.transformer import Model, Recompute
 
 FP32_BYTES = 4.0  # softmax statistics and logits of the loss, whatever the precision of the rest
 _EXPERT_KERNELS = ExpertKernels()

@@ -16,7 +16,8 @@ from simcluster.model.latent_attention import LatentAttention
 from simcluster.model.layer_kind import LayerKind, WeightMatrix
 from simcluster.model.layer_sections import RankShape as RankShape
 from simcluster.model.mlp import Mlp
-from simcluster.model.transformer import Model, padded_vocab_size
+from simcluster.model.shard_widths import padded_vocab_size
+from simcluster.model.transformer import Model
 
 LAYER_KINDS: dict[str, LayerKind] = {
     "attention": Attention(),

@@ -22,7 +22,8 @@ from simcluster.model.layers import (
     mtp_layer_parameters,
     stage_parameters_per_tp_rank,
 )
-from simcluster.model.transformer import Model, shard_widths
+from simcluster.model.shard_widths import shard_widths
+from simcluster.model.transformer import Model
 from simcluster.planning.rank_grid import ParallelPlan
 from simcluster.traffic.nccl.constants import BUFFER
 from simcluster.traffic.nccl.platforms import Platform

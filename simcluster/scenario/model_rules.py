@@ -16,7 +16,7 @@ from simcluster.documents.suggestions import nearest_divisors
 from simcluster.documents.trusted_text import is_function_reference
 from simcluster.model.kernel_choices import CONTEXT_METHODS, unusable_recompute_modules
 from simcluster.model.layers import LAYER_KINDS
-from simcluster.model.transformer import mlp_widths_split_by_tp
+from simcluster.model.shard_widths import mlp_widths_split_by_tp
 from simcluster.scenario.schedule_files import is_csv
 from simcluster.scenario.schedule_plan import AUTO, schedule_of, slices_of, stage_copies_of
 from simcluster.schedules import SCHEDULES, Schedule, schedules_with

@@ -21,7 +21,8 @@ from simcluster.documents.builtin_documents import builtin_names
 from simcluster.documents.suggestions import divisors
 from simcluster.documents.yaml_syntax import to_yaml
 from simcluster.faults import SequenceLengths
-from simcluster.model.transformer import Model, padded_vocab_size
+from simcluster.model.shard_widths import padded_vocab_size
+from simcluster.model.transformer import Model
 from simcluster.results.result import Result
 from simcluster.scenario.document_resolution import load_topology
 from simcluster.scenario.memory_plan import usable_bytes
