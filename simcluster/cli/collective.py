@@ -68,13 +68,10 @@ def _check_arguments(args: argparse.Namespace) -> None:
     needed = {"NAME": args.name, **sized, "--cluster": args.cluster}
     missing = [option for option, value in needed.items() if value is None]
     if missing:
+        example = f"{_UNEVEN} --sizes sizes.csv" if uneven else "all_reduce --size 1GiB --gpus 64"
         raise InputError(
-            f"arguments are required: {', '.join(missing)}; write them, as in "
-            + (
-                f"simcluster collective {_UNEVEN} --sizes sizes.csv --cluster dgx_h100"
-                if uneven
-                else "simcluster collective all_reduce --size 1GiB --gpus 64 --cluster dgx_h100"
-            )
+            f"arguments are required: {', '.join(missing)}; write them, as in simcluster collective {example} "
+            "--cluster dgx_h100"
         )
     if args.gpus and args.ranks:
         raise InputError(f"--gpus {args.gpus} and --ranks {args.ranks}: both choose the GPUs; give one of them")
@@ -181,9 +178,8 @@ def _simulate_sizes(job: CollectiveJob, detail: str, sizes: Sequence[int]) -> It
         given["algorithm"] = slowest.algorithm
         traffics = bench.collective_transfers(job.cluster, job.groups, job.kind, size, **given, root=job.root)
         given["algorithm"] = job.algorithm
-        yield SizeResult(
-            slowest, find_busiest_links(job.cluster, traffics), measure_link_loads(job.cluster, traffics), traffics
-        )
+        limit = find_busiest_links(job.cluster, traffics)
+        yield SizeResult(slowest, limit, measure_link_loads(job.cluster, traffics), traffics)
 
 
 # --- the health of a real cluster ------------------------------------------------------------------------------------

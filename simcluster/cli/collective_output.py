@@ -216,13 +216,11 @@ def write_links(
     """Write link loads to a table file, or draw the most loaded links over time, by the file's ending."""
     if path.suffix == ".csv":
         table = io.StringIO()
-        csv.writer(table, lineterminator="\n").writerows(
-            [
-                LINK_COLUMNS,
-                *((*load.link, load.medium, load.capacity, load.bytes, load.busy, load.flows, load.collisions)
-                  for load in loads.links),
-            ]
-        )  # fmt: skip
+        writer = csv.writer(table, lineterminator="\n")
+        writer.writerow(LINK_COLUMNS)
+        for load in loads.links:
+            loaded = load.bytes, load.busy, load.flows, load.collisions
+            writer.writerow([*load.link, load.medium, load.capacity, *loaded])
         write_text_atomic(path, table.getvalue())
         return
     import numpy as np

@@ -6,7 +6,7 @@ import argparse
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Any
 
 from simcluster.base.atomic_files import open_atomic
 from simcluster.base.atomic_files import write_text_atomic as write_text_atomic
@@ -46,10 +46,8 @@ def note_replaced_faults(scenario: str, overrides: Sequence[tuple[str, Any]]) ->
 
     own = read_document(find_scenario_file(scenario)).data.get("faults")
     if isinstance(own, list) and own and own != given[-1] and all(isinstance(fault, dict) for fault in own):
-        print(
-            f"note: faults=... replaces the scenario's faults ({describe_faults(own)}); faults+=... adds to them",
-            file=sys.stderr,
-        )
+        replaced = f"faults=... replaces the scenario's faults ({describe_faults(own)})"
+        print(f"note: {replaced}; faults+=... adds to them", file=sys.stderr)
 
 
 def read_cluster_overrides(args: argparse.Namespace) -> list[tuple[str, Any]]:
@@ -126,10 +124,7 @@ def print_answer(args: argparse.Namespace, text: Callable[[], str | OutputBlocks
 
 
 def fail_without_results(args: argparse.Namespace, count: int, message: Callable[[], str]) -> None:
-    """Make the command exit with an error, after its files are written, if it has no results.
-
-    ``count`` are its results, ``message`` returns the message.
-    """
+    """Make the command exit with an error, after its files are written, if it has no results."""
     args.came_to_nothing = "" if count else message()
 
 
@@ -166,15 +161,8 @@ def save_picture(args: argparse.Namespace, picture: Figure, path: Path) -> None:
     save_figure(picture, path, size=parse_picture_size(args.picture_size) if args.picture_size else None, dpi=args.dpi)
 
 
-class PictureSizeInches(TypedDict, total=False):
-    """Width and height in inches, as keyword arguments of drawing functions."""
-
-    width: float
-    height: float | None
-
-
-def picture_size_inches(args: argparse.Namespace) -> PictureSizeInches:
-    """Return the width and height in inches set on the command line."""
+def picture_size_inches(args: argparse.Namespace) -> dict[str, Any]:
+    """Return the width and height in inches set on the command line, as keyword arguments of drawing functions."""
     if not args.picture_size:
         return {}
     from simcluster.show.picture_sizes import parse_picture_size

@@ -77,9 +77,8 @@ def parse_prices(text: str, scenario_of: Mapping[str, int]) -> dict[str, float]:
 def add_dollars(table: pd.DataFrame, prices: Mapping[str, float]) -> pd.DataFrame:
     """Add a column of dollars per trillion tokens to the table, without counting padding tokens."""
     rows = zip(table.index, table["gpus"], table["real_tokens_per_s"], strict=True)
-    return table.assign(
-        **{DOLLARS_COLUMN: [compute_dollars_per_1t_tokens(g, prices[str(name)], rate) for name, g, rate in rows]}
-    )
+    dollars = [compute_dollars_per_1t_tokens(gpus, prices[str(name)], rate) for name, gpus, rate in rows]
+    return table.assign(**{DOLLARS_COLUMN: dollars})
 
 
 def run(args: argparse.Namespace) -> None:

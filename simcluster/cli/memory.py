@@ -83,9 +83,7 @@ def zero_stage_blocks(ladder: ModelStateLadder, default: str = "") -> OutputBloc
         ]
         for stage in ladder.stages
     ]
-    header = [
-        "ZeRO", "B/parameter", "GB per GPU", "less", "all GPUs", "redundant", "smallest dp", "largest model",
-    ]  # fmt: skip
+    header = ["ZeRO", "B/parameter", "GB per GPU", "less", "all GPUs", "redundant", "smallest dp", "largest model"]
     bars = [TableBar(0.0, stage.bytes) for stage in ladder.stages]
     return [
         TextLines([

@@ -54,7 +54,7 @@ def run(args: argparse.Namespace) -> None:
     if args.checkpoint:
         scenario = add_overlapped_steps(scenario)
     window = None if args.window is None else _parse_window(args.window)
-    ranks = None if args.ranks is None else common.parse_ranks(args.ranks, scenario.gpus)
+    ranks = common.parse_ranks(args.ranks, scenario.gpus)
     trace = _make_trace_writer(args, scenario) if args.trace or args.trace_ranks or args.trace_kernels else None
     if args.histogram and scenario.replicas < 2:
         raise InputError(f"--histogram {args.histogram}: there is only one replica; use more, as in --replicas 200")
@@ -177,16 +177,14 @@ def _draw_gantt(
 ) -> Figure:
     import pandas as pd
 
-    total = result.facts.ranks
     if ranks is None:
         timeline = result.timeline
     else:
         timeline = pd.concat([result.timeline_of(rank) for rank in ranks], ignore_index=True)
     title = f"{result.scenario.title}: {format_seconds(result.step_time)} per step"
     title += _fault_title(remove_randomness(result.scenario) if result.scenario.replicas > 1 else result.scenario)
-    return load_plot("gantt")(
-        timeline, title=title, window=window, ranks=ranks, num_ranks=total, **common.picture_size_inches(args)
-    )
+    shown = {"window": window, "ranks": ranks, "num_ranks": result.facts.ranks}
+    return load_plot("gantt")(timeline, title=title, **shown, **common.picture_size_inches(args))
 
 
 def _fault_title(scenario: Scenario) -> str:

@@ -83,7 +83,8 @@ def _write_csv(name: Path, schedule: Schedule) -> None:
 
 
 def _figure_width(args: argparse.Namespace, usual: float) -> float:
-    return max(common.picture_size_inches(args).get("width", usual), 0.85 * usual)
+    width: float = common.picture_size_inches(args).get("width", usual)
+    return max(width, 0.85 * usual)
 
 
 def _draw_gallery(args: argparse.Namespace) -> Figure:

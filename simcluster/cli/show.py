@@ -19,9 +19,7 @@ def run(args: argparse.Namespace) -> None:
     others = [] if args.kind else find_kinds_with_entry(args.entry)[1:]
     if others and not args.quiet:
         names = " or ".join(f"--kind {kind}" for kind in others)
-        print(
-            f"note: this is the scenario; {args.entry} is also one of the {', '.join(others)}: {names}",
-            file=sys.stderr,
-        )
+        also = f"{args.entry} is also one of the {', '.join(others)}: {names}"
+        print(f"note: this is the scenario; {also}", file=sys.stderr)
     if args.json:
         write_json(args.json, parse_document(text, source=args.entry).data)

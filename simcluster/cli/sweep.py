@@ -112,15 +112,11 @@ def _format_clock(seconds: float) -> str:
 def _sweep_summary(result: SweepResult, table: pd.DataFrame) -> dict[str, Any]:
     counts = table["status"].value_counts()
     errors = table.loc[table["status"] != "ok", "error"].value_counts()
-    how = (
-        {"how": {str(kind): int(count) for kind, count in table["how"].value_counts().items()}}
-        if "how" in table
-        else {}
-    )
+    how = {str(kind): int(count) for kind, count in table["how"].value_counts().items()} if "how" in table else None
     return {
         "variants": len(table),
         "played_now": result.num_simulated,
-        **how,
+        **({} if how is None else {"how": how}),
         **{status: int(counts.get(status, 0)) for status in ("ok", "refused", "failed")},
         "errors": {str(error): int(count) for error, count in errors.head(_BEST).items()},
     }
@@ -175,6 +171,5 @@ def _variant_table(
             [str(each.variant) + ("*" if each.note else ""), *(str(row[path]) for path in paths), step,
              *format_row("sweep", row.to_dict()), f"{each.memory / 1e9:.1f} GB{each.headroom_mark}"]
         )  # fmt: skip
-    return TableBlock(
-        ["variant", *paths, "step", *column_headings("sweep"), "memory"], rows, title=[title], notes=notes
-    )
+    header = ["variant", *paths, "step", *column_headings("sweep"), "memory"]
+    return TableBlock(header, rows, title=[title], notes=notes)

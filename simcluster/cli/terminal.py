@@ -225,9 +225,8 @@ class _ProgressLine:
 
     def __init__(self, command: str, stream: TextIO) -> None:
         self.terminal = stream.isatty()
-        self._stream = (
-            stream.raw if isinstance(stream, EscapingStream) else stream
-        )  # its own codes are for the terminal
+        # its own codes are for the terminal
+        self._stream = stream.raw if isinstance(stream, EscapingStream) else stream
         self._command = command
         self._process = os.getpid()
         self._shown = self._noted = False

@@ -121,13 +121,13 @@ _MAX_KEPT_OPS = 250_000_000
 """Most ops whose times are kept in memory (2 GB); larger jobs are simulated again when their times are read."""
 
 
-def simulate_job(job: JobTables, reason: str = "", *, keeps_times: bool = True) -> StepRecord:
+def simulate_job(job: JobTables, reason: str = "") -> StepRecord:
     """Simulate a job with the compiled engine, on the current clock grid, and return its record.
 
     Times of ops that the record does not keep are simulated again once they are asked for.  Raises DeadlockError when
     ops are left that can never begin, and BeyondGridError when the clock leaves its grid.
     """
-    keeps_times = keeps_times and bool(job.tables.instances.op_first[-1] <= _MAX_KEPT_OPS)
+    keeps_times = bool(job.tables.instances.op_first[-1] <= _MAX_KEPT_OPS)
     found = simulate_tables(job.tables, job.describe_op, keeps_times=keeps_times)
 
     @cache

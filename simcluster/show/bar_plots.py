@@ -75,9 +75,8 @@ def _draw_what_if_bars(axes: Axes, free: Sequence[FreeOpsResult], step_time: flo
     seconds = [step_time, *(each.step_time for each in free)]
     axes.barh(range(len(names)), seconds, height=0.7, color=colours)
     axes.axvline(step_time, color=QUIET_TEXT, linewidth=0.8, linestyle="--")
-    marks = axes.plot(
-        [each.estimate for each in free], range(1, len(names)), "|", color=TEXT, markersize=13, markeredgewidth=1.6
-    )
+    estimates = [each.estimate for each in free]
+    marks = axes.plot(estimates, range(1, len(names)), "|", color=TEXT, markersize=13, markeredgewidth=1.6)
     for row, value in enumerate(seconds):
         text = format_seconds(value) + (f"  {value / step_time - 1:+.1%}" if row else "")
         axes.text(max(value, step_time) + 0.015 * step_time, row, text, va="center", fontsize=8, color=TEXT)
@@ -216,11 +215,8 @@ def sensitivity(found: Sequence[Sensitivity], title: str = "") -> Figure:
         linewidth=1.0, zorder=3, label="estimate from the critical path",
     )  # fmt: skip
     names = [RESOURCES[each.resource] + (" (less)" if each.resource in TIME_RESOURCES else "") for each in ordered]
-    label_axes(
-        axes,
-        "change of the step time (%) per 1 % of the resource: gain from more (thick), loss from less (thin)",
-        tick_size=9.5,
-    )
+    label = "change of the step time (%) per 1 % of the resource: gain from more (thick), loss from less (thin)"
+    label_axes(axes, label, tick_size=9.5)
     axes.set_yticks(range(len(names)), names, color=TEXT)
     axes.set_xlim(min(0.0, min(each.gain for each in ordered)), widest * 1.28)
     axes.tick_params(axis="y", length=0)
@@ -272,9 +268,8 @@ def _draw_waterfall(
         axes.text(end + 0.01 * (right - left), row, text, va="center", fontsize=8, color=TEXT)
         if row <= len(changes):
             axes.plot([levels[row]] * 2, [row - 0.33, row + 1.33], color=QUIET_TEXT, linewidth=0.6)
-    set_up_bar_rows(
-        axes, [base[0], *("all else" if name == "rest" else describe_cause(name) for name, _ in changes), other[0]]
-    )
+    causes = ["all else" if name == "rest" else describe_cause(name) for name, _ in changes]
+    set_up_bar_rows(axes, [base[0], *causes, other[0]])
     axes.set_xlim(left, right + 0.1 * (right - left))
     difference = other[1] - base[1]
     change = f"{format_time_change(difference, '−')} ({difference / base[1]:+.1%}) per step"

@@ -38,13 +38,11 @@ def set_up_bar_rows(
     axes: Axes, names: Sequence[str], label: str = "", *, positions: Sequence[float] = (), size: float = 8.5
 ) -> None:
     """Set up axes for a horizontal bar chart: the rows' names at the left, the scale of values below."""
+    label_axes(axes, label)
     at = positions or np.arange(len(names), dtype=float)
     axes.set_yticks(at, names, fontsize=size, color=TEXT)
     axes.set_ylim(at[-1] + 0.6, -0.6)
-    axes.set_xlabel(label, fontsize=9, color=TEXT)
     axes.tick_params(axis="y", length=0)
-    axes.tick_params(axis="x", labelsize=8)
-    axes.spines[["top", "right"]].set_visible(False)
 
 
 DPI = 150

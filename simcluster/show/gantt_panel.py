@@ -158,8 +158,7 @@ def _add_boxes(
 ) -> PolyCollection:
     """Draw rectangles without outlines, because antialiased outlines would colour the gaps between boxes."""
     corners: Any = np.stack([start, top, end, top, end, bottom, start, bottom], axis=1).reshape(-1, 4, 2)
-    collection = PolyCollection(
-        corners, facecolors=colour, linewidths=0, antialiaseds=False, rasterized=len(start) > VECTOR_UP_TO
-    )
+    collection = PolyCollection(corners, facecolors=colour, linewidths=0, antialiaseds=False)
+    collection.set_rasterized(len(start) > VECTOR_UP_TO)
     axes.add_collection(collection, autolim=False)
     return collection

@@ -85,8 +85,7 @@ def straggler_heatmap(
     top.set_ylabel("%", fontsize=8, color=QUIET_TEXT)
     main.set_xlabel(column + ("; framed: the slowest 3 % of workers" if worst else ""), fontsize=9, color=TEXT)
     main.set_ylabel("" if rows else row, fontsize=9, color=TEXT)
-    step = math.ceil(replicas / 32)
-    main.set_xticks(range(0, replicas, step))
+    main.set_xticks(range(0, replicas, math.ceil(replicas / 32)))
     if rows:
         main.set_yticks(range(stages), labels=list(rows))
     else:
@@ -174,8 +173,7 @@ def _label_axes(main: Axes, matrix: WaitMatrix) -> None:
     count, what = len(matrix.names), _NAMES[matrix.unit]
     main.set_xlabel(f"awaited {what}", fontsize=9, color=TEXT)
     main.set_ylabel(f"waiting {what}", fontsize=9, color=TEXT)
-    step = math.ceil(count / 32)
-    ticks = range(0, count, step)
+    ticks = range(0, count, math.ceil(count / 32))
     main.set_xticks(ticks, [matrix.names[tick] for tick in ticks], rotation=90 if count > 16 else 0)
     main.set_yticks(ticks, [matrix.names[tick] for tick in ticks])
     main.set_xlim(-0.5, count - 0.5)

@@ -53,9 +53,8 @@ def memory(result: Result, *, ranks: Sequence[int] | None = None, window: tuple[
     figure.legend(handles[::-1], labels[::-1], loc="outside right upper", fontsize=8, frameon=False)
     most = f"{result.memory.total / _GB:.1f} of {result.facts.memory / _GB:.1f} GB on rank {result.memory_peak.rank}"
     part = f" · from {format_seconds(begin)} to {format_seconds(end)}" if window else ""
-    figure.suptitle(
-        f"{result.scenario.title}: memory over a step, at most {most}{part}", x=0.01, ha="left", fontsize=11, color=TEXT
-    )
+    heading = f"{result.scenario.title}: memory over a step, at most {most}{part}"
+    figure.suptitle(heading, x=0.01, ha="left", fontsize=11, color=TEXT)
     return figure
 
 

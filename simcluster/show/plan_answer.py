@@ -9,7 +9,7 @@ from simcluster.base.units import format_seconds, format_seconds_short
 from simcluster.results.step_account import StepAccount
 from simcluster.scenario.memory_plan import fit_mark
 from simcluster.show.output_blocks import OutputBlocks, TableBar, TableBlock, TextLines
-from simcluster.show.table_cells import UNKNOWN_CELL, column_headings, describe_layout, format_row
+from simcluster.show.table_cells import UNKNOWN_CELL, column_headings, describe_layout, format_row, join_parts
 from simcluster.studies.search.layout import Layout, format_value, is_same_program, layout_changes, layout_of_scenario
 from simcluster.studies.search.own_layout import OwnLayout
 from simcluster.studies.search.plan import MAX_LISTED, PlanResult, RankedLayout
@@ -54,16 +54,14 @@ def describe_plan(plan: PlanResult, width: int | None = None) -> OutputBlocks:
     options = layout_changes(plan.base, plan.best[0].layout).items()
     table = layout_table(plan, width)
     key = [words for name, words in _KEY.items() if name in table.header]
-    notes = [*([table.shared_settings] if table.shared_settings else []), *_wrap_parts(key), *_table_notes(plan)]
+    notes = [*([table.shared_settings] if table.shared_settings else []), *join_parts(key, 80), *_table_notes(plan)]
     bars = [TableBar(0.0, seconds) for seconds in table.seconds]
+    paragraphs = [*describe_proof(plan), *describe_own_layout(plan), *explain_winner(plan)]
     counts = [*sorted(plan.counts.items(), key=lambda item: -item[1]), ("simulated", plan.num_simulated)]
     return [
         TextLines([f"{plan.base.name}: {which} of {plan.num_combinations:,} combinations"]),
         TableBlock(table.header, table.rows, notes=notes, bars=bars),
-        *(
-            TextLines([paragraph])
-            for paragraph in (*describe_proof(plan), *describe_own_layout(plan), *explain_winner(plan))
-        ),
+        *(TextLines([paragraph]) for paragraph in paragraphs),
         TextLines(describe_memory_by_layout(plan), "layout"),
         TextLines(["combinations  outcome", *(f"{number:>12,}  {why}" for why, number in counts)], "layout"),
         TextLines([f"{best_layout_label(plan)}: {' '.join(f'--{key} {format_value(new)}' for key, new in options)}"]),
@@ -141,16 +139,6 @@ def _describe_shared_settings(shared: dict[str, str]) -> str:
         for name, value in shared.items() if value != NONE and (name, value) not in without
     ]  # fmt: skip
     return f"all layouts: {', '.join(parts)}" if parts else ""
-
-
-def _wrap_parts(parts: Sequence[str]) -> list[str]:
-    lines: list[str] = []
-    for part in parts:
-        if lines and len(lines[-1]) + len(part) + 2 <= 80:
-            lines[-1] += f"; {part}"
-        else:
-            lines.append(part)
-    return lines
 
 
 def _table_notes(plan: PlanResult) -> Iterator[str]:

@@ -44,16 +44,13 @@ def _run_line(run: Run) -> str:
 
 def _result_line(result: Result) -> str:
     facts, seconds = result.facts, result.step_time
-    rate = f"{facts.tokens / seconds:,.0f} tokens/s"
-    return repr_line(
-        result, result.scenario.title, _step_time_text(seconds), rate, f"MFU {result.mfu:.1%}", f"{facts.ranks:,} GPUs"
-    )
+    rates = f"{facts.tokens / seconds:,.0f} tokens/s", f"MFU {result.mfu:.1%}"
+    return repr_line(result, result.scenario.title, _step_time_text(seconds), *rates, f"{facts.ranks:,} GPUs")
 
 
 def _scenario_line(scenario: Scenario) -> str:
-    return repr_line(
-        scenario, scenario.title, f"{clip_line(describe_gpus(scenario), 50)} | {describe_layout(scenario)}"
-    )
+    gpus = clip_line(describe_gpus(scenario), 50)
+    return repr_line(scenario, scenario.title, f"{gpus} | {describe_layout(scenario)}")
 
 
 def _cluster_line(cluster: Cluster) -> str:

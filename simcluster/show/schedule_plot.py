@@ -188,8 +188,7 @@ def _draw_legend(figure: Figure, shown: Sequence[TimedSchedule], boxes: Sequence
                        label="hatched: enters at the last stage")  # fmt: skip
         entries.append(up)
     entries.append(Patch(facecolor=IDLE, edgecolor=QUIET_TEXT, linewidth=0.5, label="idle"))
-    line = Line2D([], [], color=TEXT, linewidth=0.9, linestyle=(0, (3, 2)), label="M (F + B), no bubble")
-    entries.append(line)
+    entries.append(Line2D([], [], color=TEXT, linewidth=0.9, linestyle=(0, (3, 2)), label="M (F + B), no bubble"))
     halves = "  Two halves of a row: a fused pair, F above B." if any(played.schedule.fused for played in shown) else ""
     caption = (
         "Numbers are microbatches.  bubble: idle share of the time; of span: idle share of the stage with the longest "

@@ -79,9 +79,8 @@ def describe_job(scenario: Scenario) -> list[str]:
 
 def _describe_data(data: Data) -> str:
     drawn = data.document_lengths
-    parts = (
-        [] if drawn is None else [*describe_fault(drawn).split(", ")[1:], *(["no mask"] if data.mask == "none" else [])]
-    )
+    parts = [] if drawn is None else describe_fault(drawn).split(", ")[1:]
+    parts += ["no mask"] if drawn is not None and data.mask == "none" else []
     parts += [f"{data.unique:.4g} unique tokens"] if data.unique else []
     return ", ".join([*parts, *([data.loader.describe()] if data.loader else [])])
 
@@ -170,9 +169,8 @@ def describe_likely_interval(interval: PredictionInterval) -> NamedValue:
     """Return the likely range of a measured step time, and the validated runs used for it, as a value to print."""
     span = f"{format_seconds(interval.low)} to {format_seconds(interval.high)}"
     if interval.extrapolates_on:
-        return NamedValue(
-            "likely", "unknown", f": no validated run has {', '.join(interval.extrapolates_on)} (all runs: {span})"
-        )
+        lacking = ", ".join(interval.extrapolates_on)
+        return NamedValue("likely", "unknown", f": no validated run has {lacking} (all runs: {span})")
     runs = "all validated runs" if interval.like == "any" else f"{interval.rows:,} validated runs ({interval.like})"
     return NamedValue("likely", span, remark=f"{interval.level:.0%} of {runs}")
 
@@ -214,11 +212,8 @@ def _memory_values(result: Result) -> list[NamedValue]:
     parts = [f"{name} {size / 1e9:.1f}" for name, size in sizes.items() if size or name != "buffers"]
     headroom = capacity - memory.total
     parts.append(f"{'free' if headroom >= 0 else 'over by'} {abs(headroom) / 1e9:.1f}")
-    facts += [
-        NamedValue("", f"GB: {', '.join(parts)}"),
-        NamedValue("", describe_recipe(result.scenario)),
-        *(_describe_host_copies(result) if result.host_copies else ()),
-    ]
+    facts += [NamedValue("", f"GB: {', '.join(parts)}"), NamedValue("", describe_recipe(result.scenario))]
+    facts += _describe_host_copies(result) if result.host_copies else ()
     lines = [
         *(result.loading.summary_lines() if result.loading else ()),
         *(result.checkpoint.summary_lines() if result.checkpoint else ()),

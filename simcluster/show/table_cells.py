@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from simcluster.base.units import format_seconds, format_time_change
@@ -93,6 +93,15 @@ def list_main_causes(causes: Mapping[str, float]) -> list[tuple[str, float]]:
     found = [(name, seconds) for name, seconds in causes.items() if abs(seconds) > _SMALL * largest]
     rest = sum(causes.values()) - sum(seconds for _, seconds in found)
     return [*found, ("rest", rest)] if abs(rest) > 1e-3 * _SMALL * largest else found
+
+
+def join_parts(parts: Sequence[str], width: int) -> list[str]:
+    """Join parts of a text to lines of at most ``width`` characters, with semicolons between parts."""
+    lines = [*parts[:1]]
+    for part in parts[1:]:
+        longer = f"{lines[-1]}; {part}"
+        lines[-1:] = [longer] if len(longer) <= width else [lines[-1], part]
+    return lines
 
 
 def describe_gpus(scenario: Scenario) -> str:

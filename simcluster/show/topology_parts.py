@@ -85,11 +85,8 @@ def draw_box(ax: Axes, centre: Point, size: Point, colour: Colour, text: str = "
     (x, y), (width, height) = centre, size
     pad = min(width, height) * 0.12
     corner, inner = (x - width / 2 + pad, y - height / 2 + pad), (width - 2 * pad, height - 2 * pad)
-    ax.add_patch(
-        FancyBboxPatch(
-            corner, *inner, boxstyle=f"round,pad={pad}", facecolor=colour, edgecolor=TEXT, linewidth=0.6, zorder=3
-        )
-    )
+    style = f"round,pad={pad}"
+    ax.add_patch(FancyBboxPatch(corner, *inner, boxstyle=style, facecolor=colour, edgecolor=TEXT, lw=0.6, zorder=3))
     if text:
         ax.text(x, y, text, ha="center", va="center", fontsize=fontsize, color=text_colour_on(colour), zorder=4)
 

@@ -20,6 +20,7 @@ from simcluster.documents.argument_types import check_arguments
 from simcluster.show import topology_parts
 from simcluster.show.bars import text_width
 from simcluster.show.palette import QUIET_TEXT, TEXT, Colour, tint_colour
+from simcluster.show.table_cells import join_parts
 from simcluster.show.topology_fabric import draw_fabric, find_columns
 from simcluster.show.topology_parts import NODES, LegendContents, Point, bundle_links, draw_box, draw_link, medium_style
 from simcluster.studies.bench.cluster_measurement import measure_cluster
@@ -87,11 +88,7 @@ def _draw_caption(figure: Figure, report: TopologyReport) -> None:
         facts.append(f"ring all-reduce {rate(report.all_reduce.busbw)}")
     title = f"{report.name}: {report.gpus:,} GPU{'s' if report.gpus > 1 else ''} ({report.device}){machines}"
     others = [f"{network.name} network, {rate(network.per_machine)} per node" for network in report.networks]
-    width = 150 if figure.get_figwidth() > 12 else 100
-    lines = [facts[0]]
-    for fact in facts[1:]:
-        longer = f"{lines[-1]}; {fact}"
-        lines[-1:] = [longer] if len(longer) <= width else [lines[-1], fact]
+    lines = join_parts(facts, 150 if figure.get_figwidth() > 12 else 100)
     lines += [f"separate networks: {'; '.join(others)}"] if others else []
     figure.suptitle("\n".join([title, *lines]), fontsize=11, color=TEXT)
 
@@ -232,10 +229,8 @@ def _draw_node(ax: Axes, graph: Graph, node: str, at: Point, in_row: int) -> Non
         name = {"management": "mgmt"}.get(data["network"], str(data["network"])[:7])
         draw_box(ax, at, (0.115, 0.3), tint_colour(colour, 0.6), name, 5.5)
         return
-    nics = (
-        near for near in graph.adj[node] if graph.nodes[near]["kind"] == "nic" and not _is_separate_network(graph, near)
-    )
-    passed = data["kind"] == "host" and not any(nics)
+    nics = (near for near in graph.adj[node] if graph.nodes[near]["kind"] == "nic")
+    passed = data["kind"] == "host" and all(_is_separate_network(graph, nic) for nic in nics)
     width = min(0.9 / in_row, _PASSED if passed else 0.34)  # narrow: the NICs' links pass by
     # All of the name, or only its trailing number, after the first letter if a row has several names.
     name = node.rsplit(".", 1)[-1]

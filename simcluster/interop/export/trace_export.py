@@ -154,13 +154,9 @@ def _trace_events(
         works = run_work.make_rank_rows(result.representative_of(rank) + result.ranks.start)
         own = RankTimeline(rank, result.facts.ranks, works, run_work.cuda_stream_numbers(works), naming, begins, shares)
         if rank in files:
-            head = {
-                **chrome.profile_header(rank, own.ranks, own.process_groups, backend="nccl", host="simulated"),
-                **about,
-            }
-            chrome.write_chrome_trace(
-                files[rank], head, chain(rank_file_events(own, written), memory_counter_events(result, rank))
-            )
+            head = chrome.profile_header(rank, own.ranks, own.process_groups, backend="nccl", host="simulated")
+            events = chain(rank_file_events(own, written), memory_counter_events(result, rank))
+            chrome.write_chrome_trace(files[rank], {**head, **about}, events)
         yield from merged_file_events(own, written)
         yield from memory_counter_events(result, rank)
     yield from link_counter_events(result, result.facts.ranks)

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -43,12 +44,8 @@ _MARKUP = re.compile(r"``|\*")
 
 def read_head_comment(path: Path) -> str:
     """Return the comment at the top of a file, without comment marks."""
-    lines = []
-    for line in path.read_text(encoding="utf-8").splitlines():
-        if not line.startswith("#"):
-            break
-        lines.append(line.lstrip("#").strip())
-    return " ".join(lines)
+    lines = path.read_text(encoding="utf-8").splitlines()
+    return " ".join(line.lstrip("#").strip() for line in takewhile(lambda line: line.startswith("#"), lines))
 
 
 def read_entry_comments(path: Path) -> dict[str, str]:
@@ -136,12 +133,10 @@ def _list_scenarios() -> Iterable[BuiltinEntry]:
 
 
 def _file_lister(kind: str) -> Callable[[], Iterable[BuiltinEntry]]:
-
-    def entries() -> Iterable[BuiltinEntry]:
-        for name in builtin_names(kind):
-            yield BuiltinEntry(name, first_sentence(read_head_comment(builtin_folder(kind) / f"{name}.yaml")))
-
-    return entries
+    return lambda: [
+        BuiltinEntry(name, first_sentence(read_head_comment(builtin_folder(kind) / f"{name}.yaml")))
+        for name in builtin_names(kind)
+    ]
 
 
 def _list_models() -> Iterable[BuiltinEntry]:
@@ -256,9 +251,7 @@ KINDS: Mapping[str, BuiltinKind] = {
         lambda: [BuiltinEntry(name, str(what)) for name, what in RESOURCES.items()],
     ),
     "questions": BuiltinKind("questions about a run of weeks", "simcluster advise NAME", _long_run_lister("questions")),
-    "studies": BuiltinKind(
-        "tables of measured runs", "simcluster validate NAME", _file_lister("scenarios/validation")
-    ),
+    "studies": BuiltinKind("tables of measured runs", "simcluster validate NAME", _file_lister("scenarios/validation")),
 }  # fmt: skip
 """All kinds of built-in entries, in display order."""
 

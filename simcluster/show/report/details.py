@@ -36,14 +36,11 @@ def memory_section(entry: ReportEntry, run_index: int) -> Markup:
     rows = [[label, f"{parts[name] / 1e9:,.1f} GB", f"{parts[name] / total if total else 0.0:.1%}"]
             for name, label in MEMORY.items()]  # fmt: skip
     rows.append(["all of it", f"{entry.numbers['peak_memory_bytes'] / 1e9:,.1f} GB", "100.0%"])
-    figures = html_table(
-        ["at the peak of the fullest GPU", "", "share"], rows, caption="Memory at its peak", class_="total"
-    )
+    header = ["at the peak of the fullest GPU", "", "share"]
+    figures = html_table(header, rows, caption="Memory at its peak", class_="total")
     if not entry.memory:
-        why = (
-            "This run allocates no memory." if entry.result else "A saved result has no memory curve; give a scenario."
-        )
-        return join_html(figures, small_print(why))
+        saved = "A saved result has no memory curve; give a scenario."
+        return join_html(figures, small_print("This run allocates no memory." if entry.result else saved))
     fullest = entry.result.memory_peak.rank if entry.result else -1
     options = [
         element("option", f"rank {curve.rank}, stage {curve.peak.stage}", value=str(place),
@@ -78,9 +75,8 @@ def _uses_memory_part(entry: ReportEntry, part: str) -> bool:
 def links_section(entry: ReportEntry, run_index: int) -> Markup:
     """Return the report section about the busiest links: load over time, mean and peak of each link."""
     if entry.links is None:
-        return small_print(
-            "No link carries traffic." if entry.result else "A saved result has no link loads; give a scenario."
-        )
+        saved = "A saved result has no link loads; give a scenario."
+        return small_print("No link carries traffic." if entry.result else saved)
     names = ("link_from", "link_to", "links", "capacity", "bytes", "utilisation", "peak_utilisation")
     columns = (entry.links[0][name].tolist() for name in names)
     rows = [

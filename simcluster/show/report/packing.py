@@ -253,10 +253,8 @@ def _stream_lane_index(spans: Spans) -> Ints:
 
 def choose_shown_ranks(spans: Spans, max_spans: int) -> tuple[Spans, list[int]]:
     """Choose evenly spaced ranks whose spans are few enough to draw; return their spans and the omitted ranks."""
-    if len(spans) <= max_spans:
-        return spans, []
     ranks, counts = np.unique(spans.rank, return_counts=True)
-    if counts.sum() <= max_spans or len(ranks) < 2:
+    if len(spans) <= max_spans or len(ranks) < 2:
         return spans, []
     keep = max(1, int(max_spans / counts.mean()))
     while True:

@@ -116,7 +116,7 @@ def section_contents(
     entries: Sequence[ReportEntry], notes: Sequence[str], against: ReportedTrace | None = None
 ) -> dict[str, Markup]:
     """Return the HTML of each report section by name; the notes appear below the timeline."""
-    numbered = list(enumerate(entries))
+    numbered, frame = list(enumerate(entries)), schedule_frame()
     return {
         "answer": summary.summary_section(entries),
         "where": summary.time_section(entries),
@@ -126,9 +126,7 @@ def section_contents(
         "memory": _repeat_per_run([details.memory_section(entry, at) for at, entry in numbered], entries),
         "links": _repeat_per_run([details.links_section(entry, at) for at, entry in numbered], entries),
         "stragglers": _repeat_per_run([details.stragglers_section(entry) for entry in entries], entries),
-        "schedule": _repeat_per_run(
-            [details.schedule_section(entry, at, schedule_frame()) for at, entry in numbered], entries
-        ),
+        "schedule": _repeat_per_run([details.schedule_section(entry, at, frame) for at, entry in numbered], entries),
         "accuracy": details.accuracy_section(entries),
         "scenario": _repeat_per_run([details.scenario_section(entry, at) for at, entry in numbered], entries),
     }
@@ -146,11 +144,10 @@ def _repeat_per_run(parts: Sequence[Markup], entries: Sequence[ReportEntry]) -> 
 def _timeline_section(entries: Sequence[ReportEntry], notes: Sequence[str]) -> Markup:
     if not any(entry.result for entry in entries):
         return details.small_print("A saved result has no timeline; give the scenario instead.")
+    needs_script = details.small_print("The timeline needs JavaScript; everything else on this page does not.")
     return join_html(
         element("p", id="trouble", hidden="", role="alert"),
-        element(
-            "noscript", details.small_print("The timeline needs JavaScript; everything else on this page does not.")
-        ),
+        element("noscript", needs_script),
         element("div", timeline_frame(len(entries)), id="gantt", class_="gantt"),
         [details.small_print(note) for note in notes],
     )

@@ -67,11 +67,9 @@ class SpanDescriptions:
 
 def describe_spans(result: Result) -> SpanDescriptions:
     """Return the collective algorithm, awaited rank and message partner of every span of a result."""
-    ways, way, bus = _call_descriptions(result)
     path = result.critical_path
-    return SpanDescriptions(
-        ways, way, bus, _awaited_ranks(result), _message_partners(result), (path.number, path.start, path.end)
-    )
+    on_path = path.number, path.start, path.end
+    return SpanDescriptions(*_call_descriptions(result), _awaited_ranks(result), _message_partners(result), on_path)
 
 
 def _call_descriptions(result: Result) -> tuple[tuple[str, ...], Ints, Floats]:

@@ -242,21 +242,18 @@ def time_section(entries: Sequence[ReportEntry]) -> Markup:
     """Return the report section about step time: each run's stacked bar on a common scale, and a table of parts."""
     several = len(entries) > 1
     longest = max(entry.account.step_time for entry in entries)
-    bars = [
-        element(
-            "div", element("span", entry.name, class_="of") if several else "", _step_bar(entry, longest), class_="bar"
-        )
-        for entry in entries
-    ]
+    bars: list[Markup] = []
     header = ["part of the step"]
     for entry in entries:
+        name = element("span", entry.name, class_="of") if several else ""
+        bars.append(element("div", name, _step_bar(entry, longest), class_="bar"))
         header += [entry.name if several else "seconds", "of its step"]
     rows: list[list[str]] = []
-    for name in BREAKDOWN:
-        if any(entry.account.breakdown[name] > 0 for entry in entries):
-            swatch = element("span", class_=f"swatch k-{name}", aria_hidden="true")
-            cells = chain.from_iterable(_part_cells(entry, name) for entry in entries)
-            rows.append([join_html(swatch, BREAKDOWN_LABELS[name]), *cells])
+    for part in BREAKDOWN:
+        if any(entry.account.breakdown[part] > 0 for entry in entries):
+            swatch = element("span", class_=f"swatch k-{part}", aria_hidden="true")
+            cells = chain.from_iterable(_part_cells(entry, part) for entry in entries)
+            rows.append([join_html(swatch, BREAKDOWN_LABELS[part]), *cells])
     total = (cell for entry in entries for cell in (format_seconds(entry.account.step_time), "100.0%"))
     rows.append(["the step", *total])
     caption = "Time breakdown of a step, mean over ranks"
