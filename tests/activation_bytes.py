@@ -4,9 +4,16 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from simcluster.model.layers import RankShape
-from simcluster.model.memory import activation_bytes, backward_tensors, backward_working_bytes
-from simcluster.model.saved_tensors import is_saved
+from simcluster.model.layer_kind import LayerKind
+from simcluster.model.layers import RankShape, layer_kinds
+from simcluster.model.memory import (
+    activation_bytes,
+    backward_working_bytes,
+    end_backward_tensors,
+    layer_backward_tensors,
+)
+from simcluster.model.memory import working_bytes as block_working_bytes
+from simcluster.model.saved_tensors import SavedTensor, is_saved
 from simcluster.model.transformer import Model
 
 
@@ -17,7 +24,21 @@ def activation_bytes_per_layer(model: Model, shape: RankShape, layer: int = 0) -
 
 def gradients_of(block: str, model: Model, shape: RankShape) -> float:
     """Bytes that live inside a block's backward."""
-    return backward_working_bytes(block, model, shape)[0]
+    return backward_working_bytes(block, kinds_by_block(model).get(block), model, shape)[0]
+
+
+def kinds_by_block(model: Model) -> dict[str, LayerKind]:
+    """The layer kinds of all layers by block name; no two layer types have a block of one name but other sizes."""
+    layers = [layer for layer, _ in model.count_layer_types().values()]
+    return {kind.name: kind for layer in layers for kind in layer_kinds(model, layer)}
+
+
+def backward_tensors(model: Model, shape: RankShape) -> list[SavedTensor]:
+    """The tensors that backward reads, of one block of each name."""
+    layers = [layer for layer, _ in model.count_layer_types().values()]
+    found = {each: None for layer in layers for each in layer_backward_tensors(model, shape, layer)}
+    by_block = {name: [each for each in found if each.block == name] for name in kinds_by_block(model)}
+    return [*(each for tensors in by_block.values() for each in tensors), *end_backward_tensors(model, shape)]
 
 
 def working_bytes(model: Model, shape: RankShape, layer: int = 0) -> float:
@@ -27,6 +48,11 @@ def working_bytes(model: Model, shape: RankShape, layer: int = 0) -> float:
     """
     everything = activation_bytes_per_layer(model, replace(shape, recompute="none"), layer)
     return everything - activation_bytes_per_layer(model, shape, layer)
+
+
+def lm_head_working_bytes(model: Model, shape: RankShape) -> float:
+    """Bytes of the LM head's temporary logits."""
+    return block_working_bytes("lm_head", model, shape)
 
 
 def embedding_activation_bytes(model: Model, shape: RankShape) -> float:
@@ -53,5 +79,5 @@ def head_activation_bytes(model: Model, shape: RankShape) -> float:
 
 
 def _kept(block: str, model: Model, shape: RankShape) -> dict[str, float]:
-    found = (tensor for tensor in backward_tensors(model, shape) if tensor.block == block)
+    found = (tensor for tensor in end_backward_tensors(model, shape) if tensor.block == block)
     return {tensor.name: tensor.bytes for tensor in found if is_saved(tensor, shape)}

@@ -8,13 +8,14 @@ from itertools import chain
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from layer_blocks import attention_block, mlp_block
 
 from simcluster.base.errors import InputError
 from simcluster.devices.device import kernel_seconds, load_device
 from simcluster.model.flops import hardware_flops_per_sequence, model_flops_per_sequence
 from simcluster.model.kernels import Block, Kernel
 from simcluster.model.layer_block import lm_head_block
-from simcluster.model.layers import RankShape, attention_block, mlp_block
+from simcluster.model.layers import RankShape
 from simcluster.model.memory import activation_bytes
 from simcluster.model.transformer import Model
 from simcluster.planning.segment_builder import SegmentBuilder
@@ -118,9 +119,9 @@ def test_fp8_speeds_up_layers_and_not_the_head() -> None:
 @given(gather=st.integers(1, 9), product=st.integers(1, 9), pieces=st.integers(1, 4))
 def test_gathered_pieces_may_begin_a_pass(gather: int, product: int, pieces: int) -> None:
     """As in the backward of a layer on its own: the first gather is waited for, the others go beside the products."""
-    ops = SegmentBuilder(lambda some: Compute(sum(kernel.flops for kernel in some)))
+    ops = SegmentBuilder(lambda some: Compute(sum(kernel.flops for kernel in some)), pieces=pieces)
     kernel = Kernel("k", "matmul", float(product * pieces), 1.0, m=pieces, n=1, k=1)
-    ops.add_gathered_matmul(kernel, pieces, "backward", "k", float(gather * pieces), 0)
+    ops.add_gathered_matmul(kernel, "backward", "k", float(gather * pieces), 0)
     ends: dict[int, float] = {}
     lanes: dict[str, float] = {}
     for number, op in enumerate(ops.build_segment().ops):

@@ -194,7 +194,7 @@ STATE, CHUNK, WINDOW = 128, 256, 4
 
 
 class Mamba2(LayerKind):
-    name = "mamba2"
+    name = "statespace"
     MIXES = True
 
     def widths(self, model, tp):
@@ -257,7 +257,7 @@ class Mamba2(LayerKind):
         ]
 
 
-LAYER_KINDS["mamba2"] = Mamba2()
+LAYER_KINDS["statespace"] = Mamba2()
 '''
 
 COMMUNICATOR = '''
@@ -439,27 +439,27 @@ def test_an_optimizer(added: Added, capsys: pytest.CaptureFixture[str]) -> None:
 def test_a_layer_kind(added: Added, capsys: pytest.CaptureFixture[str]) -> None:
     added(LAYER)
     tests = test_layer_kinds
-    model = tests.model_with("mamba2")
+    model = tests.model_with("statespace")
     inner, groups = 256, 4 * 128
     own = 256 * (2 * inner + 2 * groups + 8) + inner * 256 + 5 * (inner + 2 * groups) + 3 * 8 + inner
-    assert LAYER_KINDS["mamba2"].count_parameters(model) == own
-    words = ["--set", "model.mixer=mamba2", "--set", "model.position=none", "--set", "model.bias=false"]
+    assert LAYER_KINDS["statespace"].count_parameters(model) == own
+    words = ["--set", "model.mixer=statespace", "--set", "model.position=none", "--set", "model.bias=false"]
     assert main(["run", "tiny_dp", *words]) == 0
     assert main(["run", "tiny_dp", *words, "--set", "parallel.cp=2"]) == 2
-    assert "is not modelled with layers of kind mamba2; use 1" in capsys.readouterr().err
+    assert "is not modelled with layers of kind statespace; use 1" in capsys.readouterr().err
     for sections in ({}, {"training": {"recompute": "full"}}, {"training": {"optimizer": "muon"}}):
-        tests.test_all_engines_simulate_it_alike("mamba2", sections)
-    tests.test_all_engines_simulate_it_alike("mamba2", {"parallel": {"pp": 2}, "pipeline": {"schedule": "zb-h1"}})
-    tests.test_the_model_has_it("mamba2")
+        tests.test_all_engines_simulate_it_alike("statespace", sections)
+    tests.test_all_engines_simulate_it_alike("statespace", {"parallel": {"pp": 2}, "pipeline": {"schedule": "zb-h1"}})
+    tests.test_the_model_has_it("statespace")
     for tp in (2, 4):
-        tests.test_tensor_parallel_ranks_split_matrices_as_they_say("mamba2", tp)
-    tests.test_parameters_are_those_of_matrices_and_vectors("mamba2")
-    tests.test_kernels_of_all_ranks_do_its_flops("mamba2")
-    tests.test_kernels_have_names_of_their_own_and_recompute_is_a_forward("mamba2")
-    tests.test_it_keeps_what_backward_reads("mamba2")
-    tests.test_a_scenario_has_the_values_that_it_is_modelled_with("mamba2")
-    tests.test_a_fast_path_knows_it_or_refuses_it_by_name("mamba2")
-    long, short = (simulate(tests.job("mamba2", model_length=length)) for length in (1024, 512))
+        tests.test_tensor_parallel_ranks_split_matrices_as_they_say("statespace", tp)
+    tests.test_parameters_are_those_of_matrices_and_vectors("statespace")
+    tests.test_kernels_of_all_ranks_do_its_flops("statespace")
+    tests.test_kernels_have_names_of_their_own_and_recompute_is_a_forward("statespace")
+    tests.test_it_keeps_what_backward_reads("statespace")
+    tests.test_a_scenario_has_the_values_that_it_is_modelled_with("statespace")
+    tests.test_a_fast_path_knows_it_or_refuses_it_by_name("statespace")
+    long, short = (simulate(tests.job("statespace", model_length=length)) for length in (1024, 512))
     assert long.step_time < 2.2 * short.step_time  # linear_section in the length
 
 

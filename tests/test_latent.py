@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from layer_blocks import attention_block
 
 from simcluster import InputError, simulate
 from simcluster.model.flops import layer_flops
 from simcluster.model.kernels import Kernel
-from simcluster.model.layers import RankShape, attention_block, parameters
+from simcluster.model.layers import LAYER_KINDS, RankShape
 from simcluster.model.memory import activation_bytes
 from simcluster.model.transformer import Model
 from simcluster.planning.ops import Segment
@@ -52,7 +53,7 @@ def moved(segment: Segment) -> Counter[tuple[str, str]]:
 def test_parameters_by_hand(model: Model, queries: int) -> None:
     """arXiv:2405.04434, section 2.1: W_DQ, W_UQ with W_QR, W_DKV with W_KR, W_UK with W_UV, W_O, two norms."""
     keys = 512 * (64 + 16) + 64 + 64 * 8 * (32 + 32)
-    assert parameters(model).attention == queries + keys + 8 * 32 * 512
+    assert LAYER_KINDS["latent_attention"].count_parameters(model) == queries + keys + 8 * 32 * 512
 
 
 @given(model=st.sampled_from([MODEL, DIRECT]), shape=SHAPES)

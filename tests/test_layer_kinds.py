@@ -38,7 +38,7 @@ MLA = Mla(kv_lora_rank=64, q_lora_rank=96, qk_nope_head_dim=32, qk_rope_head_dim
 COMMON = {
     "name", "layers", "hidden_size", "heads", "vocab_size", "sequence_length", "gated_mlp", "kv_heads", "head_dim",
     "ffn_hidden_size", "tied_embeddings", "norm", "vocab_multiple", "position_rows", "embedding_norm", "moe",
-    "clamped_activation", "mtp_layers", "mixer",
+    "clamped_activation", "mtp_layers", "mixer", "blocks", "pattern", "layer_types", "mamba",
 }  # fmt: skip
 """Fields of a model that are for layers of any kind, or for its ends."""
 
@@ -51,6 +51,8 @@ def model_with(word: str, **more: Any) -> Model:
         own = {"mla": MLA.model_dump(), "kv_heads": 8}
     elif kind.MIXES:
         own["mixer"] = word
+    if word == "mamba2":
+        own |= {"position": "none", "mamba": {"heads": 16, "groups": 4}}
     return Model(**{**SIZES, **own, **more})
 
 
@@ -177,6 +179,11 @@ def test_it_keeps_what_backward_reads(word: str, shape: RankShape) -> None:
     ids=["plain", "full", "split"],
 )
 def test_all_engines_simulate_it_alike(word: str, sections: dict[str, Any]) -> None:
+    recomputes = LAYER_KINDS[word].MODELLED_WITH.get("training.recompute")
+    if "training" in sections and recomputes and "full" not in recomputes.values:
+        with pytest.raises(InputError, match=r"training\.recompute: "):
+            job(word, **sections)
+        return
     scenario = job(word, **sections)
     plain = simulate(scenario)
     assert plain.step_time == simulate(scenario, engine="reference").step_time
@@ -192,10 +199,9 @@ def test_a_scenario_has_the_values_that_it_is_modelled_with(word: str) -> None:
 @every_kind
 def test_a_fast_path_knows_it_or_refuses_it_by_name(word: str) -> None:
     scenario = job(word)
-    mixer = scenario.model.mixer
     for scope in (QUICK, PLAN):
-        known = mixer in scope.field_limits["model.mixer"].values
-        assert scope.find_obstacle(scenario).endswith(f"model.mixer {mixer}") != known
+        known = scope.field_limits["model.mixer"].also_supported(scenario)
+        assert scope.find_obstacle(scenario).endswith(f"model.mixer {scenario.model.mixer}") != known
     assert fold_step(scenario, plan_step(scenario)) is not None
 
 

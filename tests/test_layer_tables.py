@@ -16,17 +16,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from activation_bytes import activation_bytes_per_layer, gradients_of
+from activation_bytes import activation_bytes_per_layer, backward_tensors, gradients_of, kinds_by_block
+from layer_blocks import attention_block, mlp_block
 from ruamel.yaml import YAML
 
 from simcluster.model.kernels import Block, Section
-from simcluster.model.layer_block import embedding_block, lm_head_block, lm_head_working_bytes, mtp_input_block
-from simcluster.model.layers import LAYER_KINDS, RankShape, attention_block, layer_kinds_by_name, mlp_block
+from simcluster.model.layer_block import embedding_block, lm_head_block, mtp_input_block
+from simcluster.model.layers import LAYER_KINDS, RankShape
 from simcluster.model.memory import (
     activation_bytes,
-    backward_tensors,
     backward_working_bytes,
-    forward_working_bytes,
     offloaded_bytes,
     working_bytes,
 )
@@ -64,12 +63,17 @@ def tensor_lines(name: str) -> Iterator[list[str]]:
     for each in backward_tensors(model, shape):
         kept = [each.keep, each.made, each.read, each.in_fp8, "routed" if each.routed else ""]
         yield [name, each.block, each.name, number(each.bytes), *kept, " ".join(each.freed_by), each.moved_by or ""]
+    kinds = kinds_by_block(model)
+
+    def forward(block: str) -> tuple[float, float]:
+        return kinds[block].forward_working_bytes(model, shape) if block in kinds else (0.0, 0.0)
+
     of_block = {"working": working_bytes, "temporary": gradients_of,
-                "temporary of rows": lambda *of: backward_working_bytes(*of)[1],
-                "working of forward": lambda *of: forward_working_bytes(*of)[0],
-                "working of rows": lambda *of: forward_working_bytes(*of)[1]}  # fmt: skip
+                "temporary of rows": lambda block, *of: backward_working_bytes(block, kinds.get(block), *of)[1],
+                "working of forward": lambda block, *of: forward(block)[0],
+                "working of rows": lambda block, *of: forward(block)[1]}  # fmt: skip
     for block in BLOCKS:
-        if block in ("mlp", "mixture") and block not in layer_kinds_by_name(model):
+        if block in ("mlp", "mixture") and block not in kinds:
             continue
         for what, count in of_block.items():
             yield [name, block, what, number(count(block, model, shape))]
@@ -179,8 +183,8 @@ def test_the_layer_that_is_meant_unless_one_is_named_is_the_first() -> None:
 
 def test_logits_in_16_bits_live_until_the_loss_has_copied_them() -> None:
     vocab = 50304  # 50,257 to a multiple of 128
-    assert lm_head_working_bytes(GPT, GPT_SHAPE) == working_bytes("lm_head", GPT, GPT_SHAPE) == 2 * TOKENS * vocab
-    assert lm_head_working_bytes(GPT, replace(GPT_SHAPE, logits="in-place")) == 0
+    assert working_bytes("lm_head", GPT, GPT_SHAPE) == 2 * TOKENS * vocab
+    assert working_bytes("lm_head", GPT, replace(GPT_SHAPE, logits="in-place")) == 0
     assert working_bytes("mlp", GPT, GPT_SHAPE) == 0
 
 

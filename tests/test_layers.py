@@ -7,6 +7,7 @@ from typing import Any, Literal
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from layer_blocks import attention_block, mlp_block
 
 from simcluster.base.errors import InputError
 from simcluster.devices.device import kernel_seconds, load_device
@@ -14,7 +15,7 @@ from simcluster.documents.catalogue.models import load_model_entry
 from simcluster.model.flops import layer_flops, lm_head_flops
 from simcluster.model.kernels import Block, Kernel, Section
 from simcluster.model.layer_block import embedding_block, lm_head_block
-from simcluster.model.layers import RankShape, attention_block, mlp_block
+from simcluster.model.layers import RankShape
 from simcluster.model.transformer import Model
 
 PHASES = ("forward", "recompute", "input_grad", "weight_grad")

@@ -14,7 +14,8 @@ from simcluster.cli import main
 from simcluster.devices.device import kernel_seconds, load_device
 from simcluster.importers.megatron_bridge import mixed_precision_settings
 from simcluster.model.kernels import split_matmul
-from simcluster.model.layer_sections import cast_kernels, linear_section
+from simcluster.model.layer_block import cast_matmul_pair
+from simcluster.model.layer_sections import linear_section
 from simcluster.model.recipes import RECIPES
 from simcluster.scenario.memory_plan import _RECIPE, recipe_of, shape_of
 from simcluster.scenario.scenario import Scenario, load
@@ -31,7 +32,10 @@ B200 = {"topology": "dgx_b200", "nodes": 1}
 @pytest.mark.parametrize(("precision", "each"), FORMATS.items())
 def test_a_cast_reads_16_bits_and_writes_two_orders_with_their_scales(tiny: Any, precision: str, each: float) -> None:
     scenario = tiny(cluster=B200, training={"precision": precision, "global_batch": 8})
-    (kernel,) = cast_kernels("input", shape_of(scenario), 1e6)
+    shape = shape_of(scenario)
+    body = [linear_section(name, shape, 1, 1, 1, bias=False) for name in ("up", "down")]
+    outside, _ = cast_matmul_pair("mlp", shape, body, rows=1, outer_size=10**6)
+    (kernel,) = outside.forward
     assert kernel.bytes == pytest.approx((2 + 2 * each) * 1e6)
     assert recipe_of(scenario).copies == pytest.approx(2 * each if precision == "nvfp4-mixed" else 2)
 

@@ -11,6 +11,7 @@ from activation_bytes import (
     embedding_activation_bytes,
     head_activation_bytes,
     head_activation_parts,
+    lm_head_working_bytes,
     working_bytes,
 )
 from hypothesis import given
@@ -18,7 +19,6 @@ from hypothesis import strategies as st
 
 from simcluster.base.errors import InputError
 from simcluster.documents.catalogue.models import load_model_entry
-from simcluster.model.layer_block import lm_head_working_bytes
 from simcluster.model.layers import RankShape
 from simcluster.model.memory import activation_bytes
 from simcluster.model.recipes import RECIPES, recipe_named, state_bytes

@@ -10,8 +10,10 @@ import numpy as np
 import pytest
 from activation_bytes import (
     activation_bytes_per_layer,
+    backward_tensors,
     embedding_activation_bytes,
     head_activation_bytes,
+    lm_head_working_bytes,
     working_bytes,
 )
 from conftest import Tiny, counts_of, tiny_scenario
@@ -23,9 +25,8 @@ import simcluster
 from simcluster import plots
 from simcluster.base.errors import InputError
 from simcluster.cli import main
-from simcluster.model.layer_block import lm_head_working_bytes
 from simcluster.model.layers import RankShape
-from simcluster.model.memory import activation_bytes, backward_tensors
+from simcluster.model.memory import activation_bytes
 from simcluster.planning.ops import MemoryChange
 from simcluster.reference.step_record import OpSpanLabel, OpTimes, split_record_by_rank
 from simcluster.results.memory_timeline import COLUMNS, POOLS, MemoryTimeline, memory_peaks, memory_timeline

@@ -139,6 +139,9 @@ def test_every_preset_is_a_valid_model_of_its_name() -> None:
         "deepseek-v3",
         "gpt-oss-20b",
         "gpt-oss-120b",
+        "nemotron-h-8b",
+        "nemotron-h-56b",
+        "nemotron-3-nano-30b",
     )
     for name in load_presets("models.yaml"):
         assert preset(name).name == name
@@ -221,7 +224,7 @@ def test_ranks_hold_the_model_and_copies_of_norms_row_biases_and_positions(model
     count = parameters(model)
     held = stage_parameters_per_tp_rank(model, tp, layers=model.layers, first=True, last=True)
     copied_bias = 2 * model.hidden_size if model.bias else 0
-    copied = model.layers * (count.norm + copied_bias) + count.position_embedding + count.final_norm
+    copied = model.layers * (model.layer_norm_parameters + copied_bias) + count.position_embedding + count.final_norm
     tables = 1 if model.tied_embeddings else 2
     padding = tables * (padded_vocab_size(model, tp) - model.vocab_size) * model.hidden_size
     assert tp * held == count.total + padding + (tp - 1) * copied
@@ -238,8 +241,7 @@ def test_stages_hold_the_model_and_a_second_copy_of_a_tied_table(model: Model, t
 
 def test_llama_70b_on_one_of_eight_ranks() -> None:
     model = preset("llama3-70b")
-    count = parameters(model)
-    layer = count.attention + count.mlp + count.norm
+    layer = layer_parameters_per_tp_rank(model, 1)
     assert layer_parameters_per_tp_rank(model, 8) == (layer - 2 * 8192) // 8 + 2 * 8192
     assert embedding_parameters_per_tp_rank(model, 8) == 129024 // 8 * 8192
 

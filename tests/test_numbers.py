@@ -153,8 +153,9 @@ def test_a_block_without_fused_attention_reaches_nothing(monkeypatch: pytest.Mon
     """A layer of another kind has no such kernel, and a run is printed without the line."""
     scenario = simcluster.scenario("tiny_dp")
     assert attention.attention_rates(scenario) is not None
-    bare = attention.layer_kinds(scenario.model, 0)[0].block(scenario.model, attention.shape_of(scenario))
+    own = attention.layer_kinds(scenario.model, 0)[0]
+    bare = own.block(scenario.model, attention.shape_of(scenario))
     bare = replace(bare, body=replace(bare.body, forward=(), input_grad=()))
-    kind = SimpleNamespace(block=lambda model, shape: bare)
+    kind = SimpleNamespace(SQUARE=True, core_flops=own.core_flops, block=lambda model, shape: bare)
     monkeypatch.setattr(attention, "layer_kinds", lambda model, layer: (kind,))
     assert attention.attention_rates(scenario) is None

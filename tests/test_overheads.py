@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from activation_bytes import activation_bytes_per_layer, gradients_of, head_activation_bytes
+from activation_bytes import activation_bytes_per_layer, gradients_of, head_activation_bytes, lm_head_working_bytes
 from conftest import Tiny, tiny_scenario
 from hypothesis import given
 from hypothesis import strategies as st
@@ -14,7 +14,6 @@ from simcluster.base.errors import InputError
 from simcluster.devices.device import memory_kernel_seconds
 from simcluster.documents.catalogue.models import load_model_entry
 from simcluster.model.flops import hardware_flops_per_sequence, layer_flops, model_flops_per_sequence
-from simcluster.model.layer_block import lm_head_working_bytes
 from simcluster.model.layers import RankShape
 from simcluster.model.memory import activation_bytes
 from simcluster.model.recipes import RECIPES, recipe_named

@@ -75,7 +75,7 @@ def test_stages_and_grid_agree(plan: ParallelPlan) -> None:
 @given(plan=PLANS)
 def test_peers_share_their_place_on_every_other_axis(plan: ParallelPlan) -> None:
     for stage, other in itertools.product(range(plan.pp), repeat=2):
-        ranks, peers = plan.paired_stage_ranks(stage, other)
+        ranks, peers = plan.stage_ranks()[stage], plan.stage_ranks()[other]
         assert sorted(ranks.tolist()) == [
             rank for rank, at in enumerate(plan.stage_of_every_rank().tolist()) if at == stage
         ]
@@ -85,7 +85,7 @@ def test_peers_share_their_place_on_every_other_axis(plan: ParallelPlan) -> None
 
 @given(plan=PLANS.filter(lambda plan: plan.pp > 1))
 def test_the_embedding_is_shared_by_first_and_last_stage(plan: ParallelPlan) -> None:
-    ranks, peers = plan.paired_stage_ranks(0, plan.pp - 1)
+    ranks, peers = plan.stage_ranks()[0], plan.stage_ranks()[-1]
     pairs = sorted(zip(ranks.tolist(), peers.tolist(), strict=True))
     assert plan.groups("embedding").tolist() == [list(pair) for pair in pairs]
 

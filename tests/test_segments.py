@@ -9,11 +9,12 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from layer_blocks import attention_block, mlp_block
 
 from simcluster.model.flops import layer_flops, lm_head_flops
 from simcluster.model.kernels import Kernel
 from simcluster.model.layer_block import embedding_block, lm_head_block
-from simcluster.model.layers import RankShape, attention_block, mlp_block
+from simcluster.model.layers import RankShape
 from simcluster.model.transformer import Model
 from simcluster.planning.ops import MAIN, Op, Segment
 from simcluster.planning.pass_segments import CachedPassSegmentMaker, PassLayers

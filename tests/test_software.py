@@ -72,7 +72,7 @@ def test_the_last_of_a_group_delays_what_waits_for_it() -> None:
     ops.add_overlapped_collective("all_gather", "k", 1.0, 0)
     ops.join_collectives()
     ops.add_collective("all_reduce", "k", 2.0)
-    ops.add_loss_time()
+    ops.add_host_wait(7.0, "loss")
     idle = [(op.name, op.work.seconds) for op in ops.build_segment().ops if isinstance(op.work, HostWork)]
     assert idle == [("late", 5.0), ("loss", 7.0)]
 

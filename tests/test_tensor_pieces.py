@@ -55,12 +55,12 @@ def test_two_things_in_pieces_take_the_longer_and_a_piece_of_the_shorter(
 ) -> None:
     """T = max(g, c) + min(g, c) / pieces, exactly."""
     g, c = float(product_unit * pieces), float(comm_unit * pieces)
-    ops = SegmentBuilder(by_flops)
+    ops = SegmentBuilder(by_flops, pieces=pieces)
     ops.add_kernels((product(1.0),), "forward", "before", 0)
     if way == "gathered":
-        ops.add_gathered_matmul(product(g), pieces, "forward", "block", c, 0)
+        ops.add_gathered_matmul(product(g), "forward", "block", c, 0)
     else:
-        ops.add_reduced_matmul(product(g), pieces, "forward", "block", ("reduce_scatter", "block", c), 0)
+        ops.add_reduced_matmul(product(g), "forward", "block", ("reduce_scatter", "block", c), 0)
         ops.join_collectives()
     ops.add_kernels((product(1.0),), "forward", "after", 0)
     assert length(ops.build_segment()) == 1.0 + max(g, c) + min(g, c) / pieces + 1.0

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from documents import scores
+from layer_blocks import attention_block, mlp_block
 
 from simcluster.devices.device import kernel_seconds, load_device, memory_kernel_seconds
 from simcluster.devices.step_end_passes import parameter_pass_seconds
@@ -15,7 +16,7 @@ from simcluster.evidence.validation.reports import Report
 from simcluster.evidence.validation.study import StepStudy, StudyFile
 from simcluster.model.kernels import Kernel
 from simcluster.model.layer_block import lm_head_block
-from simcluster.model.layers import RankShape, attention_block, mlp_block
+from simcluster.model.layers import RankShape
 from simcluster.model.recipes import RECIPES
 from simcluster.model.shard_widths import padded_vocab_size
 from simcluster.model.transformer import Model

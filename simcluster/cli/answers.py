@@ -51,7 +51,7 @@ ANSWERS: Mapping[str, str] = {
 def scenario_blocks(scenario: Scenario) -> OutputBlocks:
     """Return the printed description of a scenario as text blocks."""
     model = scenario.model
-    kind = f"{model.layers:,} layers of {model.hidden_size:,}, {model.heads} heads"
+    kind = f"{model.layers_text} layers of {model.hidden_size:,}, {model.heads} heads"
     head, *rest = describe_job(scenario)
     return [TextLines([head, kind, *rest], "head")]
 
@@ -77,9 +77,8 @@ def records_blocks(records: Any) -> OutputBlocks:
 
 def build_text_blocks(answer: object) -> OutputBlocks:
     """Return the printed output of an object as text blocks, by its class's function in ``ANSWERS``."""
-    found: OutputBlocks = next(
-        load_object(ANSWERS[each.__name__])(answer) for each in type(answer).__mro__ if each.__name__ in ANSWERS
-    )
+    name = next(each.__name__ for each in type(answer).__mro__ if each.__name__ in ANSWERS)
+    found: OutputBlocks = load_object(ANSWERS[name])(answer)
     return found
 
 

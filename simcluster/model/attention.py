@@ -83,17 +83,10 @@ class Attention(LayerKind):
         if model.qk_norm:
             heads = replace(local, edge_tokens=local.tokens, hidden=local.query + local.kv)
             turned = join_sections((norm_section("qk_norm", model, shape, heads, residual=False), turned), "none")
-        match shape.kernels:
-            case "fused":
-                pass
-            case "compiled":
-                turned = join_sections((turned, eager.head_copy_section(shape, local)), "none")
-            case "eager":
-                width = local.query + 2 * local.kv
-                copied = join_sections((turned, eager.head_copy_section(shape, local)), "none")
-                turned = join_sections((eager.split_grad_section("qkv", model, shape, local, 3, width), copied), "none")
-            case _:
-                assert_never(shape.kernels)
+        if {"fused": False, "compiled": True, "eager": True}[shape.kernels]:
+            turned = join_sections((turned, eager.head_copy_section(shape, local)), "none")
+        if shape.kernels == "eager":
+            turned = join_sections((eager.split_grad_section("qkv", model, shape, local, 3, width), turned), "none")
         return layer_block("attention", model, shape, local, (product, turned, core, projection))
 
     def cp_exchange(self, model: Model, shape: RankShape) -> CpExchange | None:
@@ -181,6 +174,8 @@ def core_attention_section(model: Model, shape: RankShape, local: LocalSizes) ->
 
 
 def _rotation_section(model: Model, shape: RankShape, local: LocalSizes) -> Section:
+    if model.position != "rope":
+        return Section()
     if shape.kernels == "eager":
-        return eager.unfused_rotation(model, shape, local)
-    return {"fused": fused_rotation, "steps": eager.rotation_step_section}[shape.rope](model, shape, local)
+        return eager.unfused_rotation(shape, local)
+    return {"fused": fused_rotation, "steps": eager.rotation_step_section}[shape.rope](shape, local)

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import repeat
 
 from simcluster.model.kernel_choices import CONTEXT_METHODS, ContextParallelMethod
@@ -95,7 +96,7 @@ def unfused_core_section(shape: RankShape, local: LocalSizes) -> Section:
     square = batch * m * n
     drop = Section()
     if shape.dropout:
-        drop = dropout_section("probabilities_dropout", shape, square).map_kernels(mark_as_row_kernel)
+        drop = dropout_section("probabilities_dropout", shape, square).map_kernels(partial(replace, by_row=True))
     scores = Section(
         forward=(matmul_kernel("scores", m, n, k, e, batch),),
         input_grad=(
@@ -159,11 +160,6 @@ def _softmax_section(shape: RankShape, square: int, *, fused: bool) -> Section:
 
 def _prefix_names(tensor: str, steps: Mapping[str, float]) -> dict[str, float]:
     return {f"{tensor}_{step}": size for step, size in steps.items()}
-
-
-def mark_as_row_kernel(kernel: Kernel) -> Kernel:
-    """Mark a memory kernel over attention scores as slower than memory bandwidth (``Kernel.by_row``)."""
-    return replace(kernel, by_row=True)
 
 
 _HALVES = 0.75  # of a rank's queries, in the passes around a piece: all of them, or one half of the zigzag

@@ -1,11 +1,11 @@
-"""Checks of whole numbers in a model's description, and defaults that follow from other fields."""
+"""Checks of a model's description: whole numbers, defaults that follow from other fields, and patterns of layers."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Annotated
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any
 
-from pydantic import BeforeValidator, WithJsonSchema
+from pydantic import AfterValidator, BeforeValidator, PlainSerializer, WithJsonSchema
 
 from simcluster.base.errors import InputError
 
@@ -32,6 +32,7 @@ def add_derived_fields(fields: object) -> object:
     """Add defaults that follow from other fields of a model's description, unless those fields are invalid."""
     if not isinstance(fields, Mapping):
         return fields
+    fields = expand_pattern(fields)
     gated = fields.get("gated_mlp") is True
     moe = fields.get("moe")
     width = _count_or_none(moe.get("expert_ffn_hidden_size")) if isinstance(moe, Mapping) else None
@@ -72,6 +73,107 @@ def _count_or_none(value: object) -> int | None:
         return None
 
 
-def join_numbers(numbers: Iterable[int]) -> str:
-    """Return the numbers as comma-separated text."""
-    return ", ".join(str(number) for number in numbers)
+# --- patterns of layers ---------------------------------------------------------------------------------------------
+
+
+TYPE_FIELDS = (
+    "mixer", "blocks", "heads", "kv_heads", "head_dim", "ffn_hidden_size", "position", "qk_norm", "attention_window",
+    "attention_sinks", "mla",
+)  # fmt: skip
+"""Fields of ``model`` that a layer type may set."""
+
+LETTERS: Mapping[str, tuple[str, ...]] = {"*": ("attention",), "-": ("mlp",), "E": ("mixture",), "M": ("mamba2",)}
+"""Layer kinds of the letters of Megatron-LM's ``--hybrid-override-pattern``: each letter is a layer with one kind."""
+
+_MAX_PATTERN_LAYERS = 100_000
+_SEPARATORS = {"|": "divides pipeline stages in Megatron-LM; use pipeline.layers_per_stage",
+               "/": "begins multi-token prediction in Megatron-LM; use model.mtp_layers"}  # fmt: skip
+
+
+class FrozenMapping(dict[str, Any]):
+    """A dict that is hashable and must not be changed."""
+
+    def __hash__(self) -> int:  # type: ignore[override]
+        """Return a hash of the items, which is the same in any order."""
+        return hash(frozenset(self.items()))
+
+
+def freeze(value: Any) -> Any:
+    """Return a value with its mappings and lists made hashable."""
+    if isinstance(value, Mapping):
+        return FrozenMapping({key: freeze(each) for key, each in value.items()})
+    return tuple(map(freeze, value)) if isinstance(value, list | tuple) else value
+
+
+def split_pattern(value: object) -> object:
+    """Return the letters of a pattern that is written as text; spaces are ignored."""
+    if not isinstance(value, str):
+        return value
+    letters = tuple(value.replace(" ", ""))
+    for letter in letters:
+        if letter in _SEPARATORS:
+            raise InputError(f"{letter!r} {_SEPARATORS[letter]}")
+    return letters
+
+
+def expand_pattern(fields: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a model's fields with ``layers`` as a number if it was written as a pattern."""
+    layers = fields.get("layers")
+    if not isinstance(layers, str | list | tuple) or (isinstance(layers, str) and layers.isdigit()):
+        return fields
+    if fields.get("pattern") is not None:
+        raise InputError("layers is a pattern, and pattern is set, too; remove one of them")
+    pattern = split_pattern(layers)
+    assert isinstance(pattern, Sequence)
+    return {**fields, "layers": len(pattern) or layers, "pattern": pattern}
+
+
+Pattern = Annotated[
+    tuple[str, ...] | None,
+    BeforeValidator(split_pattern),
+    PlainSerializer(lambda words: "".join(words) if words and max(map(len, words)) == 1 else words),
+    WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]}),
+]
+_TYPE_SCHEMA = {"type": "object", "propertyNames": {"enum": list(TYPE_FIELDS)}}
+LayerTypes = Annotated[
+    Mapping[str, Mapping[str, Any]] | None,
+    AfterValidator(freeze),
+    WithJsonSchema({"type": "object", "additionalProperties": _TYPE_SCHEMA}),
+]
+
+
+def type_fields(word: str, layer_types: Mapping[str, Mapping[str, Any]] | None) -> Mapping[str, Any]:
+    """Return the fields of ``model`` that a word of the pattern sets."""
+    if layer_types is not None and word in layer_types:
+        return layer_types[word]
+    return {"blocks": LETTERS[word]} if word else {}
+
+
+def check_pattern(
+    pattern: Sequence[str] | None, layer_types: Mapping[str, Mapping[str, Any]] | None, layers: int
+) -> None:
+    """Raise InputError for a pattern with unknown words, or for types that it does not use."""
+    types = layer_types or {}
+    if pattern is None:
+        if types:
+            raise InputError("layer_types needs a pattern that says which layer has which type; set pattern")
+        return
+    if not pattern:
+        raise InputError("pattern is empty; write a letter for each layer, as in M-M*-")
+    known = {**types, **LETTERS}
+    for word in pattern:
+        if word not in known:
+            raise InputError(f"pattern: {word!r} is not in layer_types; add it, or use one of {', '.join(known)}")
+    if layers > _MAX_PATTERN_LAYERS:
+        raise InputError(f"a pattern is supported for at most {_MAX_PATTERN_LAYERS:,} layers, not {layers:,}")
+    unused = [word for word in types if word not in pattern]
+    if unused:
+        raise InputError(f"layer_types: no layer of the pattern is {unused[0]!r}; remove it")
+    for word, fields in types.items():
+        other = [name for name in fields if name not in TYPE_FIELDS]
+        if other:
+            raise InputError(
+                f"layer_types.{word}: {other[0]} is the same in all layers; a type may set {', '.join(TYPE_FIELDS)}"
+            )
+        if fields.get("mla") is not None:
+            raise InputError(f"layer_types.{word}.mla may only be null, for attention without latent vectors")

@@ -54,10 +54,8 @@ def unfused_norm(name: str, model: Model, shape: RankShape, local: LocalSizes, *
     )  # fmt: skip
 
 
-def unfused_rotation(model: Model, shape: RankShape, local: LocalSizes) -> Section:
+def unfused_rotation(shape: RankShape, local: LocalSizes) -> Section:
     """Return the eager kernels of rotary positions: cast Q and K to fp32, complex multiply, cast to 16 bits."""
-    if model.position != "rope":
-        return Section()
     e, count = shape.element_bytes, local.tokens * (local.query + local.kv)
     steps = {"to_fp32": e + FP32_BYTES, "product": 2 * FP32_BYTES, "to_16_bits": FP32_BYTES + e}
     return Section(_kernel_per_step("rope", count, steps), input_grad=_kernel_per_step("rope_input_grad", count, steps))
@@ -142,10 +140,8 @@ ROTATION_BACKWARD_STEPS: RotationSteps = {
 }
 
 
-def rotation_step_section(model: Model, shape: RankShape, local: LocalSizes) -> Section:
+def rotation_step_section(shape: RankShape, local: LocalSizes) -> Section:
     """Return the kernels that rotate queries and keys, one kernel for each operation of the formula."""
-    if model.position != "rope":
-        return Section()
     size = shape.element_bytes * local.tokens * (local.query + local.kv)
     return Section(
         rotation_kernels("rope", size, ROTATION_STEPS),

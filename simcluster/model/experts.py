@@ -75,10 +75,8 @@ class ExpertMixture(LayerKind):
     def block(self, model: Model, shape: RankShape) -> Block:
         """Return a block of norm and residual add only; ``sections`` adds the kernels of router and experts."""
         local = local_sizes(model, shape)
-        entry, add = (
-            norm_section("mlp_norm", model, shape, local, residual=True),
-            residual_section("mlp", model, shape, local),
-        )
+        entry = norm_section("mlp_norm", model, shape, local, residual=True)
+        add = residual_section("mlp", model, shape, local)
         entry = with_recompute(entry, enabled=shape.recomputes_module("layernorm"))
         return Block("mlp", join_sections([entry], shape.recompute), Section(), join_sections([add], shape.recompute))
 

@@ -6,13 +6,14 @@ FLOP; norms, activations and embedding look-ups count as zero in all of them.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from simcluster.base.errors import InputError
 from simcluster.model.kernel_choices import RecomputeModule
 from simcluster.model.layer_kind import AttentionBackward, Flops
-from simcluster.model.layers import count_distinct_layers, layer_kinds, parameters
+from simcluster.model.layers import layer_kinds, parameters
 from simcluster.model.transformer import Model, Recompute
 
 
@@ -36,20 +37,26 @@ def layer_flops(
 ) -> LayerFlops:
     """Return the FLOPs of one layer on ``micro_batch`` sequences, over all ranks that share the layer.
 
-    A weight matmul costs as much in I and again in W as in F. Core attention has no weights: its W is 0 and its I is 2
-    x F by the arithmetic ("model"), or 2.5 x F as a flash kernel executes it, which computes the scores again ("flash",
-    arXiv:2307.08691). A causal mask halves core attention (``Model.causal_factor``). In a layer with experts the MLP is
-    those that a token visits and the shared ones; the router's matmul is not counted, as in Megatron-LM.
+    A weight matmul costs as much in I and again in W as in F; for the core attention see ``Attention.core_flops``. In a
+    layer with experts the MLP is those that a token visits and the shared ones; the router's matmul is not counted, as
+    in Megatron-LM.
     """
-    tokens = micro_batch * model.sequence_length
-    mixer, behind = layer_kinds(model, layer)
-    *_, last = mixer.matrices(model)
-    into, out = mixer.count_weights_per_token(model) - last.elements, last.elements
+    tokens, own = micro_batch * model.sequence_length, model.layer_model(layer)
+    into = out = behind = 0
+    core = Flops(0.0, 0.0, 0.0)
+    for kind in layer_kinds(model, layer):
+        weights = kind.count_weights_per_token(own)
+        if kind.MIXES:
+            *_, last = kind.matrices(own)
+            into, out = into + weights - last.elements, out + last.elements
+            core += kind.core_flops(own, tokens, attention_backward)
+        else:
+            behind += weights
     return LayerFlops(
         qkv=_weight_matmul_flops(2.0 * tokens * into),
-        core=mixer.core_flops(model, tokens, attention_backward),
+        core=core,
         projection=_weight_matmul_flops(2.0 * tokens * out),
-        mlp=_weight_matmul_flops(2.0 * tokens * behind.count_weights_per_token(model)),
+        mlp=_weight_matmul_flops(2.0 * tokens * behind),
     )
 
 
@@ -73,7 +80,7 @@ def model_flops_per_sequence(model: Model, *, attention: float = 1.0) -> float:
     so that the number does not depend on tp). ``attention`` is the part of the core attention that packed documents
     leave: sum(length^2) / sequence_length^2, Megatron-LM's ``seqlen_squared_sum_in_batch``.
     """
-    distinct = count_distinct_layers(model)
+    distinct = model.count_layer_types().values()
     layers = sum(count * _packed_layer_flops(model, layer, attention).total.total for layer, count in distinct)
     projection = 2.0 * model.sequence_length * 2 * model.hidden_size * model.hidden_size
     projections = _weight_matmul_flops(len(model.prediction_layers) * projection)
@@ -82,7 +89,7 @@ def model_flops_per_sequence(model: Model, *, attention: float = 1.0) -> float:
 
 def _packed_layer_flops(model: Model, layer: int, attention: float) -> LayerFlops:
     whole = layer_flops(model, 1, layer=layer)
-    if not layer_kinds(model, layer)[0].SQUARE:
+    if not any(kind.SQUARE for kind in layer_kinds(model, layer)):
         return whole
     core = whole.core
     return replace(whole, core=Flops(*(attention * part for part in (core.forward, core.input_grad, core.weight_grad))))
@@ -106,25 +113,25 @@ def hardware_flops_per_sequence(
     again: dict[str, Callable[[int, LayerFlops], float]] = {
         "none": lambda number, layer: 0.0,
         "selective": lambda number, layer: _selective_recompute_flops(model, modules, number, layer),
-        "operators": lambda number, layer: _second_matmul_flops(model),
+        "operators": lambda number, layer: _second_matmul_flops(model.layer_model(number)),
         "full": lambda number, layer: layer.total.forward,
     }
     if recompute not in again:
         raise InputError(f"recompute {recompute!r} is not one of {', '.join(again)}")
     if every < 1:
         raise InputError(f"every = {every} must be at least 1; 1 means every layer, 2 every second layer")
-    kinds = [model.layer_kind_names(layer) for layer in range(0, model.prediction_layers.stop, every)]
+    counts = Counter(model.layer_type(layer) for layer in range(0, model.prediction_layers.stop, every))
     twice = sum(
-        kinds.count(model.layer_kind_names(each)) * again[recompute](each, _packed_layer_flops(model, each, attention))
-        for each, _ in count_distinct_layers(model)
+        counts[name] * again[recompute](each, _packed_layer_flops(model, each, attention))
+        for name, (each, _) in model.count_layer_types().items()
     )
     return model_flops_per_sequence(model, attention=attention) + twice
 
 
 def _selective_recompute_flops(model: Model, modules: Sequence[RecomputeModule], index: int, work: LayerFlops) -> float:
     apart = [module for module in modules if module != "shared_experts" or "moe" not in modules]
-    kinds = layer_kinds(model, index)
-    return sum(kind.recompute_flops(model, module, work.core) for module in apart for kind in kinds)
+    own, kinds = model.layer_model(index), layer_kinds(model, index)
+    return sum(kind.recompute_flops(own, module, work.core) for module in apart for kind in kinds)
 
 
 def _second_matmul_flops(model: Model) -> float:
@@ -141,6 +148,10 @@ def torchtitan_flops_per_sequence(model: Model) -> float:
     count = parameters(model)
     table = model.vocab_size * model.hidden_size if model.tied_embeddings else 0
     multiplied = count.active - count.embedding + table
-    widths = model.heads * (model.head_dim + model.value_dim)
-    per_token = 6.0 * multiplied + 6.0 * model.layers * widths * model.sequence_length
+    widths, counts = 0, Counter(map(model.layer_type, range(model.layers)))  # without multi-token prediction
+    for name, (layer, _) in model.count_layer_types().items():
+        own = model.layer_model(layer)
+        squares = counts[name] * sum(kind.SQUARE for kind in layer_kinds(model, layer))
+        widths += squares * own.heads * (own.head_dim + own.value_dim)
+    per_token = 6.0 * multiplied + 6.0 * widths * model.sequence_length
     return per_token * model.sequence_length

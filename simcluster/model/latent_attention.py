@@ -32,7 +32,6 @@ from simcluster.model.transformer import Model
 class LatentAttention(Attention):
     """Layer kind of latent attention: keys and values of all heads are computed from one narrow vector."""
 
-    MIXES = False  # ``model.mla`` chooses it
     MODELLED_WITH: ClassVar[Mapping[str, AllowedValues]] = {
         "training.recompute": AllowedValues(
             ("none", "full", "selective"),

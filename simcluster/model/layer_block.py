@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import NamedTuple, assert_never
+from typing import assert_never
 
 from simcluster.model import eager_sections as eager
 from simcluster.model.kernels import Block, Kernel, Section
@@ -17,7 +17,6 @@ from simcluster.model.layer_sections import (
     FP32_BYTES,
     LocalSizes,
     RankShape,
-    cast_kernels,
     dropout_section,
     forward_backward_section,
     fused_norm,
@@ -56,12 +55,7 @@ def layer_block(name: str, model: Model, shape: RankShape, local: LocalSizes, bo
         again += add.forward if name == "attention" else ()
         return Block(name, entry=entry, body=replace(joined, recompute=again), exit=add)
     mode = "full" if name == "mlp" and shape.recomputes_module("mlp") else shape.recompute
-    whole = Block(
-        name,
-        entry=join_sections([entry], mode),
-        body=join_sections(body, mode),
-        exit=join_sections([add], shape.recompute),
-    )
+    whole = Block(name, join_sections([entry], mode), join_sections(body, mode), join_sections([add], shape.recompute))
     if shape.recompute == "full" and shape.stops_early and name == "mlp":
         shorter = replace(whole.body, recompute=whole.body.recompute[:-1])
         return replace(whole, body=shorter, exit=replace(whole.exit, recompute=()))
@@ -99,30 +93,22 @@ def _recompute_kernels(
 # --- casts to fp8 or fp4 ----------------------------------------------------------------------------------------------
 
 
-class CastMatmulPair(NamedTuple):
-    """The two matmuls of an MLP, the kernels between them, and casts of their operands to fp8 or fp4.
-
-    ``outer_casts``: casts of the first matmul's input (forward) and of the last one's output gradient (backward), which
-    the caller puts where these are made; ``body``: both matmuls, and between them the casts of the inner tensors.
-    """
-
-    outer_casts: Section
-    body: tuple[Section, Section, Section]
-
-
 def cast_matmul_pair(
     name: str, shape: RankShape, body: Sequence[Section], *, rows: int, outer_size: int, launches: int = 1
-) -> CastMatmulPair:
-    """Add casts to fp8 or fp4, ``launches`` kernels each, to the two matmuls of an MLP.
+) -> tuple[Section, tuple[Section, Section, Section]]:
+    """Add casts to fp8 or fp4, ``launches`` kernels each, to the matmuls of an MLP; return outer casts and the rest.
 
-    The matmuls work on N ``rows``; ``outer_size`` counts the elements of the first matmul's input and of the last one's
-    output; 0 if these arrive cast.
+    The outer ones are those of the first matmul's input (forward) and of the last one's output gradient (backward),
+    which the caller puts where these are made. The matmuls work on N ``rows``; ``outer_size`` counts the elements of
+    the first matmul's input and of the last one's output; 0 if these arrive cast. A kernel casts row-wise and
+    column-wise, since forward and weight gradient need one order each. The largest value, which sets the scale, is
+    found by the kernel that made the operand (Transformer Engine; torchao, compiled).
     """
     first, *rest, last = body
 
     def cast_tensor(tensor: str, elements: int) -> tuple[Kernel, ...]:
-        kernels = cast_kernels(f"{name}_{tensor}", shape, elements) if elements else ()
-        return tuple(replace(kernel, launches=launches) for kernel in kernels)
+        size = (shape.element_bytes + 2 * shape.cast_bytes) * elements
+        return (memory_kernel(f"{name}_{tensor}_cast", size, launches),) if shape.fp8 and elements else ()
 
     between = (
         Section(input_grad=cast_tensor("middle_grad", rows * first.forward[0].n)),
@@ -130,7 +116,7 @@ def cast_matmul_pair(
         Section(forward=cast_tensor("middle", rows * last.forward[0].k)),
     )
     outside = Section(forward=cast_tensor("input", outer_size), input_grad=cast_tensor("grad", outer_size))
-    return CastMatmulPair(outside, (first, join_sections(between, "none"), last))
+    return outside, (first, join_sections(between, "none"), last)
 
 
 def weight_cast_kernels(shape: RankShape, sections: Iterable[Section]) -> tuple[Kernel, ...]:
@@ -160,19 +146,20 @@ def embedding_block(model: Model, shape: RankShape) -> Block:
     gradient of the whole table pays more.
     """
     local = local_sizes(model, shape)
-    e = shape.element_bytes
-    update = shape.gradient_write_bytes(min(local.tokens, model.vocab_size) / shape.tp * local.hidden)
-    size = local.tokens * local.hidden
-    lookup = Section(
-        forward=(memory_kernel("embedding", 2 * e * size),),
-        weight_grad=(memory_kernel("embedding_weight_grad", e * size + update),),
-    )
+    lookup = _lookup_section("embedding", model, shape, local)
     pieces = [learned_position_section(model, shape, local)]
     if model.embedding_norm:
         pieces.append(norm_section("embedding_norm", model, shape, local, residual=False))
     if shape.dropout:
         pieces.append(dropout_section("embedding_dropout", shape, local.edge_tokens * local.hidden))
     return Block("embedding", entry=Section(), body=lookup, exit=join_sections(pieces, "none"))
+
+
+def _lookup_section(name: str, model: Model, shape: RankShape, local: LocalSizes) -> Section:
+    size = shape.element_bytes * local.tokens * local.hidden
+    update = shape.gradient_write_bytes(min(local.tokens, model.vocab_size) / shape.tp * local.hidden)
+    gradient = memory_kernel(f"{name}_weight_grad", size + update)
+    return Section((memory_kernel(name, 2 * size),), weight_grad=(gradient,))
 
 
 def mtp_input_block(model: Model, shape: RankShape) -> Block:
@@ -183,12 +170,7 @@ def mtp_input_block(model: Model, shape: RankShape) -> Block:
     core/transformer/multi_token_prediction.py, ``MultiTokenPredictionLayer``.)
     """
     local = local_sizes(model, shape)
-    size = shape.element_bytes * local.tokens * local.hidden
-    update = shape.gradient_write_bytes(min(local.tokens, model.vocab_size) / shape.tp * local.hidden)
-    rows = Section(
-        forward=(memory_kernel("prediction_rows", 2 * size),),
-        weight_grad=(memory_kernel("prediction_rows_weight_grad", size + update),),
-    )
+    rows = _lookup_section("prediction_rows", model, shape, local)
     both = [norm_section(f"prediction_{name}_norm", model, shape, local, residual=False) for name in ("row", "hidden")]
     product = linear_section("projection", shape, local.tokens, 2 * local.hidden, local.hidden // shape.tp, bias=False)
     entry = join_sections([rows, *both], "none")
@@ -204,12 +186,8 @@ def lm_head_block(model: Model, shape: RankShape) -> Block:
     logits = local.tokens * local.vocab
     product = linear_section("logits", shape, local.tokens, local.hidden, local.vocab, bias=False, wide=True)
     entry = norm_section("final_norm", model, shape, local, residual=False)
-    return Block(
-        "lm_head",
-        entry=entry,
-        body=join_sections((product, _loss_section(shape, shape.loss_vocab_shares * logits)), "none"),
-        exit=Section(),
-    )
+    body = join_sections((product, _loss_section(shape, shape.loss_vocab_shares * logits)), "none")
+    return Block("lm_head", entry=entry, body=body, exit=Section())
 
 
 def _loss_section(shape: RankShape, logits: float) -> Section:
@@ -278,15 +256,3 @@ def lm_head_tensors(model: Model, shape: RankShape) -> list[SavedTensor]:
         loss = [replace(gradient, name="logits", made="F")]
     inputs = matmul_input_tensors("lm_head", "head_input", model, shape)
     return [SavedTensor("lm_head", "final_norm_input", hidden), *inputs, *loss]
-
-
-def lm_head_working_bytes(model: Model, shape: RankShape) -> float:
-    """Return the bytes of 16-bit logits, which exist only until the loss has cast them to fp32.
-
-    Their gradient is as large: made from the fp32 ones, and read by both matmuls of the head's backward. None where the
-    loss works in place.
-    """
-    if shape.logits == "in-place":
-        return 0.0
-    local = local_sizes(model, shape)
-    return shape.element_bytes * local.tokens * local.vocab * shape.loss_vocab_shares

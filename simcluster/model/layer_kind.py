@@ -1,6 +1,6 @@
-"""Interface of layer kinds (attention, MLP, mixture of experts): half a layer, from norm to residual add.
+"""Interface of layer kinds (attention, MLP, mixture of experts): a part of a layer, from norm to residual add.
 
-A layer has one kind that mixes tokens (attention) and one that does not (an MLP, or a mixture of experts). A kind
+A layer has one kind, or two: one that mixes tokens (attention), then an MLP or a mixture of experts. A kind
 describes the part's weights, FLOPs, kept tensors and communication; most follow from its weight matrices.
 """
 
@@ -14,7 +14,7 @@ from simcluster.documents.field_annotations import AllowedValues
 from simcluster.model.context_parallel import CpExchange
 from simcluster.model.kernel_choices import RecomputeModule
 from simcluster.model.kernels import Block, Section
-from simcluster.model.layer_sections import RankShape, local_sizes
+from simcluster.model.layer_sections import RankShape
 from simcluster.model.saved_tensors import SavedTensor, with_saved_precision
 from simcluster.model.transformer import Model
 
@@ -70,7 +70,7 @@ class Flops:
 class LayerKind:
     """Base class of layer kinds, half a layer each (attention, MLP, ...); ops and tensors carry its ``name``.
 
-    ``WHOLE`` is the recompute module that repeats all of it, if there is one. ``MIXES``: ``model.mixer`` may name it.
+    ``WHOLE`` is the recompute module that repeats all of it, if there is one. ``MIXES``: it mixes tokens.
     ``ROUTED``: its tokens travel to experts over ep. ``SQUARE``: its core works on all pairs of tokens.
     ``MODELLED_WITH`` lists by field of a scenario the values that the kind is modelled with; the scenario rejects
     others by name. The default allows only what holds for any kind: options that only attention has, or that need more
@@ -169,10 +169,3 @@ class LayerKind:
     def backward_working_bytes(self, model: Model, shape: RankShape) -> tuple[float, float]:
         """Return the bytes of temporary gradients: (total, part proportional to this rank's routed rows)."""
         return 0.0, 0.0
-
-
-def incoming_gradient_bytes(model: Model, shape: RankShape) -> float:
-    """Return the bytes of a block's output gradient: the gathered tensor, and its sequence shard if any."""
-    local = local_sizes(model, shape)
-    tokens, edge = shape.element_bytes * local.tokens, shape.element_bytes * local.edge_tokens
-    return local.hidden * (tokens + (edge if edge < tokens else 0.0))

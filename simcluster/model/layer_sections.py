@@ -206,9 +206,9 @@ def join_sections(pieces: Sequence[Section], recompute: Recompute) -> Section:
 # --- kernels --------------------------------------------------------------------------------------------------------
 
 
-def memory_kernel(name: str, size: float) -> Kernel:
-    """Return a kernel limited by memory bandwidth, which reads and writes ``size`` bytes."""
-    return Kernel(name, "memory", 0.0, size)
+def memory_kernel(name: str, size: float, launches: int = 1) -> Kernel:
+    """Return a kernel limited by memory bandwidth, which reads and writes ``size`` bytes in all its launches."""
+    return Kernel(name, "memory", 0.0, size, launches=launches)
 
 
 def forward_backward_section(name: str, forward: float, backward: float) -> Section:
@@ -263,17 +263,6 @@ def bias_section(name: str, shape: RankShape, tokens: int, width: int) -> Sectio
     return Section(forward=(memory_kernel(f"{name}_bias", 2 * shape.element_bytes * tokens * width),))
 
 
-def cast_kernels(name: str, shape: RankShape, elements: float) -> tuple[Kernel, ...]:
-    """Return the kernel that casts a matmul operand from 16 bits to fp8 or fp4, row-wise and column-wise.
-
-    Forward and weight gradient need one order each. The largest value, which sets the scale, is found by the kernel
-    that made the operand (Transformer Engine; torchao, compiled).
-    """
-    return (
-        (memory_kernel(f"{name}_cast", (shape.element_bytes + 2 * shape.cast_bytes) * elements),) if shape.fp8 else ()
-    )
-
-
 def fused_norm(name: str, shape: RankShape, local: LocalSizes, *, residual: bool) -> Section:
     """Return the fused kernels of a norm: the forward reads X and writes Y, the backward reads X, dY and writes dX.
 
@@ -310,10 +299,8 @@ def dropout_section(name: str, shape: RankShape, elements: int) -> Section:
     return forward_backward_section(name, size, size)
 
 
-def fused_rotation(model: Model, shape: RankShape, local: LocalSizes) -> Section:
+def fused_rotation(shape: RankShape, local: LocalSizes) -> Section:
     """Return the fused kernel of rotary positions, which reads and writes Q and K, forward and backward."""
-    if model.position != "rope":
-        return Section()
     size = 2 * shape.element_bytes * local.tokens * (local.query + local.kv)
     return forward_backward_section("rope", size, size)
 

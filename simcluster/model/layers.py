@@ -11,10 +11,10 @@ from simcluster.base.errors import InputError
 from simcluster.base.texts import did_you_mean
 from simcluster.model.attention import Attention
 from simcluster.model.experts import ExpertMixture
-from simcluster.model.kernels import Block
 from simcluster.model.latent_attention import LatentAttention
 from simcluster.model.layer_kind import LayerKind, WeightMatrix
 from simcluster.model.layer_sections import RankShape as RankShape
+from simcluster.model.mamba2 import Mamba2
 from simcluster.model.mlp import Mlp
 from simcluster.model.shard_widths import padded_vocab_size
 from simcluster.model.transformer import Model
@@ -24,6 +24,7 @@ LAYER_KINDS: dict[str, LayerKind] = {
     "latent_attention": LatentAttention(),
     "mlp": Mlp(),
     "mixture": ExpertMixture(),
+    "mamba2": Mamba2(),
 }
 """Every layer kind by its name in scenarios."""
 
@@ -38,51 +39,23 @@ def layer_kinds(model: Model, layer: int) -> tuple[LayerKind, ...]:
         raise InputError(f"there is no layer kind {word!r}{near}; use one of {', '.join(LAYER_KINDS)}") from None
 
 
-def count_distinct_layers(model: Model) -> list[tuple[int, int]]:
-    """Return (first layer, number of layers) for each distinct kind of layer; layers without experts come first."""
-    mixtures = model.num_moe_layers + sum(map(model.has_experts, model.prediction_layers))
-    first = sorted(model.first_layer_of_kinds.values(), key=model.has_experts)
-    return [
-        (layer, mixtures if model.has_experts(layer) else model.prediction_layers.stop - mixtures) for layer in first
-    ]
-
-
-def layer_kinds_by_name(model: Model) -> dict[str, LayerKind]:
-    """Return the model's layer kinds by name, in forward order."""
-    sorts = [layer_kinds(model, layer) for layer, _ in count_distinct_layers(model)]
-    return {kind.name: kind for each in zip(*sorts, strict=True) for kind in each}
-
-
 def layer_matrices(model: Model, layer: int, *, tp: int, ep: int, etp: int) -> tuple[WeightMatrix, ...]:
     """Return a layer's weight matrices on one rank, for optimizers that update whole matrices (Muon).
 
     Embedding, LM head, norms and biases are not among them (Megatron-Core, core/optimizer/layer_wise_optimizer.py,
     ``is_managed_by_layer_wise_optimizer``).
     """
-    return tuple([matrix for kind in layer_kinds(model, layer) for matrix in kind.matrices(model, tp, ep, etp)])
-
-
-def attention_block(model: Model, shape: RankShape) -> Block:
-    """Return the attention block of a layer on one rank."""
-    return layer_kinds(model, 0)[0].block(model, shape)
-
-
-def mlp_block(model: Model, shape: RankShape) -> Block:
-    """Return the MLP block of a layer on one rank."""
-    return LAYER_KINDS["mlp"].block(model, shape)
+    own = model.layer_model(layer)
+    return tuple([matrix for kind in layer_kinds(model, layer) for matrix in kind.matrices(own, tp, ep, etp)])
 
 
 @dataclass(frozen=True, slots=True)
 class ParameterCount:
-    """Number of parameters in each part of a model.
+    """Number of parameters in a model (``total``), in parts of it outside its layers, and those that a token uses.
 
-    ``attention`` (or another kind that mixes tokens), ``mlp`` and ``norm`` are of one layer (norm: both of them),
-    ``total`` of the whole model, and ``active`` those that one token uses: all but the experts that it does not visit.
+    A token uses (``active``) all but the experts that it does not visit.
     """
 
-    attention: int
-    mlp: int
-    norm: int
     token_embedding: int
     position_embedding: int
     lm_head: int  # 0 when it is the token embedding (tied)
@@ -106,16 +79,13 @@ def parameters(model: Model) -> ParameterCount:
     tables = table, position_parameters(model), 0 if model.tied_embeddings else table
     norms = model.norm_parameters, model.norm_parameters if model.embedding_norm else 0
     total = active = sum(tables) + sum(norms) + len(model.prediction_layers) * mtp_layer_parameters(model)
-    for layer, count in count_distinct_layers(model):
-        kinds = layer_kinds(model, layer)
-        total += count * sum(kind.count_parameters(model) + kind.count_expert_parameters(model) for kind in kinds)
-        active += count * sum(kind.count_parameters_per_token(model) for kind in kinds)
-    mixer, *_ = layer_kinds(model, 0)
-    layers = model.prediction_layers.stop * model.layer_norm_parameters
-    return ParameterCount(
-        mixer.count_parameters(model), LAYER_KINDS["mlp"].count_parameters(model), model.layer_norm_parameters,
-        *tables, *norms, total + layers, active + layers,
-    )  # fmt: skip
+    for layer, count in model.count_layer_types().values():
+        own, kinds = model.layer_model(layer), layer_kinds(model, layer)
+        layer_norms = count * own.layer_norm_parameters
+        total += count * sum(kind.count_parameters(own) + kind.count_expert_parameters(own) for kind in kinds)
+        active += count * sum(kind.count_parameters_per_token(own) for kind in kinds) + layer_norms
+        total += layer_norms
+    return ParameterCount(*tables, *norms, total, active)
 
 
 def mtp_layer_parameters(model: Model, tp: int = 1) -> int:
@@ -137,23 +107,26 @@ def layer_parameters_per_tp_rank(model: Model, tp: int, layer: int = 0) -> int:
 
     Routed experts are not among them (``expert_parameters_per_rank``); router and shared experts are.
     """
-    return sum(kind.count_parameters(model, tp) for kind in layer_kinds(model, layer)) + model.layer_norm_parameters
+    own = model.layer_model(layer)
+    return sum(kind.count_parameters(own, tp) for kind in layer_kinds(model, layer)) + own.layer_norm_parameters
 
 
-def layer_matrices_per_tp_rank(model: Model, tp: int) -> tuple[int, ...]:
+def layer_matrices_per_tp_rank(model: Model, tp: int, layer: int) -> tuple[int, ...]:
     """Return the parameter count of each weight matrix of a layer on one of ``tp`` ranks, in order of use.
 
     Queries, keys and values are one matrix, as are the gate and the first of a gated MLP (Megatron-LM). Of a mixture
     and of latent attention: all of the layer as one.
     """
-    if model.moe or model.mla:
-        return (layer_parameters_per_tp_rank(model, tp),)
-    return tuple(each.elements for kind in layer_kinds(model, 0) for each in kind.matmul_matrices(model, tp))
+    own = model.layer_model(layer)
+    if own.moe or own.mla:
+        return (layer_parameters_per_tp_rank(model, tp, layer),)
+    return tuple(each.elements for kind in layer_kinds(model, layer) for each in kind.matmul_matrices(own, tp))
 
 
 def expert_parameters_per_rank(model: Model, layer: int, *, ep: int, etp: int) -> int:
     """Count the routed-expert parameters of a layer on one rank: experts / ep, each split over etp."""
-    return sum(kind.count_expert_parameters(model, ep, etp) for kind in layer_kinds(model, layer))
+    own = model.layer_model(layer)
+    return sum(kind.count_expert_parameters(own, ep, etp) for kind in layer_kinds(model, layer))
 
 
 def embedding_parameters_per_tp_rank(model: Model, tp: int) -> int:
@@ -174,6 +147,8 @@ def stage_parameters_per_tp_rank(model: Model, tp: int, *, layers: int, first: b
     embedding and the final norm with the LM head. Tied embeddings on two stages are held twice (Megatron-LM), on one
     stage once.
     """
+    if layers and len(model.count_layer_types()) > 1 and model.pattern:
+        raise InputError("stage_parameters_per_tp_rank needs equal layers, but the model has a pattern of layers")
     total = layers * layer_parameters_per_tp_rank(model, tp) if layers else 0
     if first:
         total += embedding_parameters_per_tp_rank(model, tp)

@@ -10,24 +10,30 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from simcluster.model.kernel_choices import OffloadModule
-from simcluster.model.layer_block import embedding_tensors, lm_head_tensors, lm_head_working_bytes, mtp_input_tensors
-from simcluster.model.layer_kind import incoming_gradient_bytes
-from simcluster.model.layer_sections import RankShape
-from simcluster.model.layers import layer_kinds, layer_kinds_by_name
+from simcluster.model.layer_block import embedding_tensors, lm_head_tensors, mtp_input_tensors
+from simcluster.model.layer_kind import LayerKind
+from simcluster.model.layer_sections import RankShape, local_sizes
+from simcluster.model.layers import layer_kinds
 from simcluster.model.saved_tensors import SavedTensor, is_saved, with_saved_precision
 from simcluster.model.transformer import Model
 
 
-def backward_tensors(model: Model, shape: RankShape) -> list[SavedTensor]:
-    """Return every tensor that a model's backward reads, in the order of creation.
+def layer_backward_tensors(model: Model, shape: RankShape, layer: int) -> list[SavedTensor]:
+    """Return every tensor that a layer's backward reads, in the order of creation.
 
     Those made in F are what a full backward reads; those made in I exist only where the backward is split. GPT-style
     without tensor parallelism W reads 32 s b h of a layer (14 of inputs, 18 of gradients), as the zero-bubble papers
     have it. Under sequence parallelism I leaves W what it has gathered over tp, whole.
     """
-    layer = [tensor for kind in layer_kinds_by_name(model).values() for tensor in kind.saved_tensors(model, shape)]
-    predicted = with_saved_precision(mtp_input_tensors(model, shape), shape) if model.prediction_layers else []
-    return [*layer, *embedding_tensors(model, shape), *predicted, *lm_head_tensors(model, shape)]
+    own = model.layer_model(layer)
+    return [tensor for kind in layer_kinds(model, layer) for tensor in kind.saved_tensors(own, shape)]
+
+
+def end_backward_tensors(model: Model, shape: RankShape) -> list[SavedTensor]:
+    """Return every tensor that the backward reads in the embedding, multi-token prediction and the LM head."""
+    ends = model.layer_model(0)
+    predicted = with_saved_precision(mtp_input_tensors(ends, shape), shape) if model.prediction_layers else []
+    return [*embedding_tensors(ends, shape), *predicted, *lm_head_tensors(ends, shape)]
 
 
 def activation_bytes(model: Model, shape: RankShape, layer: int = 0) -> dict[str, float]:
@@ -51,30 +57,34 @@ def offloaded_bytes(model: Model, shape: RankShape, layer: int, modules: Sequenc
 
 
 def working_bytes(block: str, model: Model, shape: RankShape) -> float:
-    """Return the bytes of a block's temporary tensors: the 16-bit logits of the LM head, otherwise 0."""
-    return lm_head_working_bytes(model, shape) if block == "lm_head" else 0.0
+    """Return the bytes of a block's temporary tensors: of the LM head 16-bit logits until they are cast, otherwise 0.
+
+    Their gradient is as large: made from the fp32 ones, and read by both matmuls of the head's backward. None where the
+    loss works in place.
+    """
+    if block != "lm_head" or shape.logits == "in-place":
+        return 0.0
+    local = local_sizes(model, shape)
+    return shape.element_bytes * local.tokens * local.vocab * shape.loss_vocab_shares
 
 
-def forward_working_bytes(block: str, model: Model, shape: RankShape) -> tuple[float, float]:
-    """Return the bytes of a block's temporary forward tensors: (total, part proportional to routed rows)."""
-    kind = layer_kinds_by_name(model).get(block)
-    return kind.forward_working_bytes(model, shape) if kind else (0.0, 0.0)
-
-
-def backward_working_bytes(block: str, model: Model, shape: RankShape) -> tuple[float, float]:
+def backward_working_bytes(
+    block: str, kind: LayerKind | None, model: Model, shape: RankShape
+) -> tuple[float, float]:  # fmt: skip
     """Return the peak bytes of a block's temporary gradients: (total, part proportional to routed rows).
 
-    They are the incoming gradient, and what a layer kind adds (``LayerKind.backward_working_bytes``). The head's: the
-    gradient of its input before and after the reduction. Zero unless ``shape.temporaries``, for the embedding, whose
-    table's gradient is added in place, and for multi-token prediction's matmul, which is small compared with its layer.
+    They are the output gradient (gathered, and its sequence shard if any), and what a layer kind adds
+    (``LayerKind.backward_working_bytes``). The head's: the gradient of its input before and after the reduction. Zero
+    unless ``shape.temporaries``, for the embedding, whose table's gradient is added in place, and for multi-token
+    prediction's matmul, which is small compared with its layer.
     """
     if not shape.temporaries or block in ("embedding", "mtp"):
         return 0.0, 0.0
-    kind = layer_kinds_by_name(model).get(block)
     own, routed = kind.backward_working_bytes(model, shape) if kind else (0.0, 0.0)
-    return incoming_gradient_bytes(model, shape) + own, routed
+    local = local_sizes(model, shape)
+    tokens, edge = shape.element_bytes * local.tokens, shape.element_bytes * local.edge_tokens
+    return local.hidden * (tokens + (edge if edge < tokens else 0.0)) + own, routed
 
 
 def _saved_forward_tensors(model: Model, shape: RankShape, layer: int) -> list[SavedTensor]:
-    kept = (tensor for kind in layer_kinds(model, layer) for tensor in kind.saved_tensors(model, shape))
-    return [tensor for tensor in kept if tensor.made == "F"]
+    return [tensor for tensor in layer_backward_tensors(model, shape, layer) if tensor.made == "F"]

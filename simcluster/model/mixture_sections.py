@@ -104,7 +104,7 @@ def make_mixture_sections(model: Model, shape: RankShape) -> MixtureSections:
 def _branch_grad_section(moe: Moe, shape: RankShape, local: LocalSizes) -> Section:
     sums = 1 + bool(moe.shared_width)
     size = 3 * shape.element_bytes * local.hidden * local.edge_tokens * sums
-    return Section(input_grad=(replace(memory_kernel("mixture_branches_grad", size), launches=sums),))
+    return Section(input_grad=(memory_kernel("mixture_branches_grad", size, sums),))
 
 
 def _shared_sections(model: Model, shape: RankShape, local: LocalSizes) -> tuple[Section, ...]:
@@ -132,9 +132,9 @@ def _dispatch_section(moe: Moe, shape: RankShape, local: LocalSizes, routed: Rou
     rows, choices = routed.row_bytes * routed.sent, local.edge_tokens * moe.experts
     fused = _FUSED[shape.experts.permute]
     if fused:
-        placed = replace(memory_kernel("permute_map", (1 + 4 * FP32_BYTES) * choices), launches=3)
+        placed = memory_kernel("permute_map", (1 + 4 * FP32_BYTES) * choices, 3)
     else:
-        placed = replace(memory_kernel("permute_map", _SORT_BYTES * choices), launches=_SORT_LAUNCHES)
+        placed = memory_kernel("permute_map", _SORT_BYTES * choices, _SORT_LAUNCHES)
     if shape.all_gathered:  # columns of the rank's experts, of all tokens; rows are made after the gather
         return Section((placed,))
     sizes = (one + rows, one + rows) if fused else (2 * rows, one + 3 * rows)
@@ -231,8 +231,8 @@ def _clamp_section(model: Model, shape: RankShape, routed: RoutedRows) -> Sectio
         return Section()
     half = shape.element_bytes * routed.rows * routed.ffn
     return Section(
-        (replace(memory_kernel("experts_clamp", 8 * half), launches=3),),
-        input_grad=(replace(memory_kernel("experts_clamp_input_grad", 10 * half), launches=3),),
+        (memory_kernel("experts_clamp", 8 * half, 3),),
+        input_grad=(memory_kernel("experts_clamp_input_grad", 10 * half, 3),),
     )
 
 
@@ -245,15 +245,10 @@ def _bias_section(model: Model, shape: RankShape, routed: RoutedRows) -> Section
     if not model.mlp_bias or _FUSED[shape.experts.bias]:
         return Section()
     rows, e = routed.rows * routed.hidden, shape.element_bytes
-
-    def bias_kernels(name: str, size: float, launches: int) -> tuple[Kernel, ...]:
-        return (replace(memory_kernel(name, size * rows), launches=launches),)
-
-    return Section(
-        bias_kernels("experts_bias", 2 * e + 6 * FP32_BYTES, 2 * routed.experts + 2),
-        input_grad=bias_kernels("experts_bias_input_grad", 4 * e + 5 * FP32_BYTES, 3 * routed.experts + 2),
-        weight_grad=bias_kernels("experts_bias_weight_grad", 3 * FP32_BYTES, 2 * routed.experts),
-    )
+    added = memory_kernel("experts_bias", (2 * e + 6 * FP32_BYTES) * rows, 2 * routed.experts + 2)
+    input_grad = memory_kernel("experts_bias_input_grad", (4 * e + 5 * FP32_BYTES) * rows, 3 * routed.experts + 2)
+    weight_grad = memory_kernel("experts_bias_weight_grad", 3 * FP32_BYTES * rows, 2 * routed.experts)
+    return Section((added,), input_grad=(input_grad,), weight_grad=(weight_grad,))
 
 
 def _expert_linear_section(

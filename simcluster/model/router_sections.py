@@ -11,7 +11,14 @@ from __future__ import annotations
 from dataclasses import replace
 
 from simcluster.model.kernels import Kernel, Section
-from simcluster.model.layer_sections import FP32_BYTES, LocalSizes, RankShape, join_sections, linear_section
+from simcluster.model.layer_sections import (
+    FP32_BYTES,
+    LocalSizes,
+    RankShape,
+    join_sections,
+    linear_section,
+    memory_kernel,
+)
 from simcluster.model.mixture import Moe
 
 _RADIX_PASSES = 16  # PyTorch's radix selection takes 2 bits of 32 at a time (aten/native/cuda/SortingRadixSelect.cuh)
@@ -25,9 +32,15 @@ def router_section(moe: Moe, shape: RankShape, local: LocalSizes) -> Section:
     out = linear_section("router", shape, local.edge_tokens, local.hidden, moe.experts, bias=moe.router_bias, wide=True)
     if {"activations": False, "fp32": True}[shape.experts.router_dtype]:
         out = _fp32_logits_section(out, shape, local.edge_tokens, local.hidden)
+    scores = local.edge_tokens * moe.experts
     fused = {"steps": False, "fused": True}[shape.experts.router]
-    pieces = [_fused_router_section(moe, shape, local)] if fused else _separate_router_sections(moe, shape, local)
-    return join_sections((out, *pieces), "none")
+    choice, loss = _fused_sections(shape, scores) if fused else _separate_sections(shape, local.edge_tokens, scores)
+    pieces = [out, choice]
+    if moe.capacity_factor is not None:
+        pieces.append(_capacity_section(moe, shape, scores))
+    if moe.aux_loss:
+        pieces.append(loss)
+    return join_sections(pieces, "none")
 
 
 def _fp32_logits_section(product: Section, shape: RankShape, tokens: int, hidden: int) -> Section:
@@ -43,69 +56,61 @@ def _fp32_logits_section(product: Section, shape: RankShape, tokens: int, hidden
     return Section(
         forward=(replace(forward, bytes=forward.bytes + more * scores),),
         input_grad=(
-            _memory_kernels("router_weights_to_fp32", both * weights, 1),
+            memory_kernel("router_weights_to_fp32", both * weights),
             replace(input_grad, bytes=input_grad.bytes + more * (scores + inputs + weights)),
-            _memory_kernels("router_input_grad_to_16_bits", both * inputs, 1),
+            memory_kernel("router_input_grad_to_16_bits", both * inputs),
         ),
         weight_grad=(
-            _memory_kernels("router_inputs_to_fp32", both * inputs, 1),
+            memory_kernel("router_inputs_to_fp32", both * inputs),
             replace(weight_grad, bytes=weight_grad.bytes + more * (scores + inputs)),
             *others,
         ),
     )
 
 
-def _separate_router_sections(moe: Moe, shape: RankShape, local: LocalSizes) -> list[Section]:
-    e, wide, tokens = shape.element_bytes, FP32_BYTES, local.edge_tokens
-    scores = tokens * moe.experts
-    found = [
-        Section(
-            forward=(
-                _memory_kernels("router_scores", (e + wide) * scores, 1),
-                _top_k_kernel("router_choice", wide * scores, tokens),
-                _memory_kernels("router_map", (5 * e + 4 * _INTEGER_BYTES + _MAP_BYTES) * scores, 11),
-            ),
-            input_grad=(_memory_kernels("router_choice_input_grad", (4 * wide + e) * scores, 6),),
-        )
-    ]
-    if moe.capacity_factor is not None:  # apply_router_token_dropping: the best tokens of every expert, by column
-        kept = (6 * e + 2 * _MAP_BYTES) * scores
-        dropped = (_top_k_kernel("router_capacity", e * scores, moe.experts), _memory_kernels("router_drop", kept, 5))
-        found.append(
-            Section(dropped, input_grad=(_memory_kernels("router_drop_input_grad", (2 * e + _MAP_BYTES) * scores, 1),))
-        )
-    if moe.aux_loss:  # compute_routing_scores_for_aux_loss, and the loss of its sums
-        forward = (
-            _memory_kernels("router_loss_scores", (e + wide) * scores, 1),
-            _top_k_kernel("router_loss_choice", wide * scores, tokens),
-            _memory_kernels("router_loss", (wide + 4 * _INTEGER_BYTES + 2 * _MAP_BYTES) * scores, 16),
-        )
-        back = (_memory_kernels("router_loss_input_grad", (3 * wide + 4 * e) * scores, 8),)
-        found.append(Section(forward, input_grad=back))
-    return found
-
-
-def _fused_router_section(moe: Moe, shape: RankShape, local: LocalSizes) -> Section:
+def _separate_sections(shape: RankShape, tokens: int, scores: int) -> tuple[Section, Section]:
+    """Return the kernels of the choice of experts, and of the load-balancing loss, one for each step."""
     e, wide = shape.element_bytes, FP32_BYTES
-    scores = local.edge_tokens * moe.experts
-    one = Section(
-        forward=(_memory_kernels("router_choice", (2 * e + wide + _MAP_BYTES) * scores, 1),),
-        input_grad=(_memory_kernels("router_choice_input_grad", (2 * e + wide) * scores, 1),),
+    choice = Section(
+        forward=(
+            memory_kernel("router_scores", (e + wide) * scores),
+            _top_k_kernel("router_choice", wide * scores, tokens),
+            memory_kernel("router_map", (5 * e + 4 * _INTEGER_BYTES + _MAP_BYTES) * scores, 11),
+        ),
+        input_grad=(memory_kernel("router_choice_input_grad", (4 * wide + e) * scores, 6),),
     )
-    if moe.capacity_factor is not None:
-        kept = _separate_router_sections(moe.model_copy(update={"aux_loss": False}), shape, local)[1]
-        one = join_sections((one, kept), "none")
-    if not moe.aux_loss:
-        return one
+    loss = Section(  # compute_routing_scores_for_aux_loss, and the loss of its sums
+        forward=(
+            memory_kernel("router_loss_scores", (e + wide) * scores),
+            _top_k_kernel("router_loss_choice", wide * scores, tokens),
+            memory_kernel("router_loss", (wide + 4 * _INTEGER_BYTES + 2 * _MAP_BYTES) * scores, 16),
+        ),
+        input_grad=(memory_kernel("router_loss_input_grad", (3 * wide + 4 * e) * scores, 8),),
+    )
+    return choice, loss
+
+
+def _fused_sections(shape: RankShape, scores: int) -> tuple[Section, Section]:
+    """Return the kernels of the choice of experts, and of the load-balancing loss, one for each expression."""
+    e, wide = shape.element_bytes, FP32_BYTES
+    choice = Section(
+        forward=(memory_kernel("router_choice", (2 * e + wide + _MAP_BYTES) * scores),),
+        input_grad=(memory_kernel("router_choice_input_grad", (2 * e + wide) * scores),),
+    )
     loss = Section(
-        forward=(_memory_kernels("router_loss", (e + 2 * wide + 2 * _MAP_BYTES) * scores, 3),),
-        input_grad=(_memory_kernels("router_loss_input_grad", (2 * wide + 3 * e) * scores, 3),),
+        forward=(memory_kernel("router_loss", (e + 2 * wide + 2 * _MAP_BYTES) * scores, 3),),
+        input_grad=(memory_kernel("router_loss_input_grad", (2 * wide + 3 * e) * scores, 3),),
     )
-    return join_sections((one, loss), "none")
+    return choice, loss
 
 
-def _memory_kernels(name: str, size: float, launches: int) -> Kernel:
-    return Kernel(name, "memory", 0.0, size, launches=launches)
+def _capacity_section(moe: Moe, shape: RankShape, scores: int) -> Section:
+    """Return the kernels that keep the best tokens of every expert, by column (apply_router_token_dropping)."""
+    e = shape.element_bytes
+    best = _top_k_kernel("router_capacity", e * scores, moe.experts)
+    dropped = memory_kernel("router_drop", (6 * e + 2 * _MAP_BYTES) * scores, 5)
+    back = memory_kernel("router_drop_input_grad", (2 * e + _MAP_BYTES) * scores)
+    return Section((best, dropped), input_grad=(back,))
 
 
 def _top_k_kernel(name: str, size: float, rows: int) -> Kernel:

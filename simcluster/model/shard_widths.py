@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from simcluster.base.errors import InputError
-from simcluster.model.defaults import join_numbers
 from simcluster.model.transformer import Model
 
 
@@ -25,11 +24,12 @@ def shard_widths(model: Model, tp: int) -> ShardWidths:
     With more ranks than key-value heads each rank keeps a copy of one of them, as Megatron-LM does. Raises InputError
     where heads, key-value heads or MLP columns do not divide.
     """
+    assert model.pattern is None, "widths differ by layer; pass Model.layer_model(layer)"
     if not _tp_divides_widths(model, tp):
-        fitting = join_numbers(each for each in range(1, min(model.heads, 1024) + 1) if _tp_divides_widths(model, each))
+        fitting = [str(each) for each in range(1, min(model.heads, 1024) + 1) if _tp_divides_widths(model, each)]
         widths = {"heads": model.heads, "kv_heads": model.kv_heads} | mlp_widths_split_by_tp(model)
         *most, last = (f"{name} {width}" for name, width in widths.items())
-        raise InputError(f"tp {tp} does not split {', '.join(most)} and {last} evenly; use one of {fitting}")
+        raise InputError(f"tp {tp} does not split {', '.join(most)} and {last} evenly; use one of {', '.join(fitting)}")
     return ShardWidths(
         heads=model.heads // tp,
         kv_heads=max(model.kv_heads // tp, 1),
@@ -41,7 +41,8 @@ def shard_widths(model: Model, tp: int) -> ShardWidths:
 def mlp_widths_split_by_tp(model: Model) -> dict[str, int]:
     """Return the MLP widths that tp must divide (dense MLPs, shared experts), by scenario key."""
     moe = model.moe
-    found = {} if model.num_moe_layers == model.layers else {"ffn_hidden_size": model.ffn_hidden_size}
+    dense = any("mlp" in kinds for kinds in model.count_layer_types())
+    found = {"ffn_hidden_size": model.ffn_hidden_size} if dense else {}
     return found | ({"moe.shared_ffn_hidden_size": moe.shared_width} if moe and moe.shared_width else {})
 
 

@@ -5,14 +5,18 @@ Counting only: no device, no time. The kernels that one GPU launches are in ``la
 
 from __future__ import annotations
 
-from typing import Literal, Self
+from collections import Counter
+from functools import lru_cache
+from typing import Annotated, Literal, Self
 
-from pydantic import StrictBool, model_validator
+from pydantic import StrictBool, ValidationError, model_validator
 
 from simcluster.base.errors import InputError
 from simcluster.documents.base_spec import Spec
-from simcluster.model.defaults import Count, add_derived_fields, join_numbers
-from simcluster.model.mixture import Mla, Moe
+from simcluster.documents.diagnostics import RuleError
+from simcluster.documents.field_annotations import SchemaAlternatives
+from simcluster.model.defaults import Count, LayerTypes, Pattern, add_derived_fields, check_pattern, type_fields
+from simcluster.model.mixture import Mamba, Mla, Moe
 
 Recompute = Literal["none", "selective", "operators", "full"]
 
@@ -28,8 +32,8 @@ class Model(Spec):
 
     name: str = ""
     """Name of the model, shown in tables."""
-    layers: Count
-    """Number of transformer layers."""
+    layers: Annotated[Count, SchemaAlternatives(lambda: (..., str, tuple[str, ...]))]
+    """Number of transformer layers; or their types in order, as in *-*-*E (see pattern)."""
     hidden_size: Count
     """Width of the hidden state."""
     heads: Count
@@ -79,6 +83,8 @@ class Model(Spec):
     """Mixture-of-experts layers instead of the MLP, in all or some layers."""
     mla: Mla | None = None
     """Multi-head latent attention (DeepSeek-V2); kv_heads must equal heads."""
+    mamba: Mamba | None = None
+    """Sizes of Mamba-2 layers, for layers of the kind mamba2 (M in a pattern)."""
     attention_sinks: Literal[True] | None = None
     """Whether every head has a learned attention sink (GPT-OSS); simulated as parameters that take no time."""
     clamped_activation: Literal[True] | None = None
@@ -88,16 +94,24 @@ class Model(Spec):
     and a pass of the LM head (DeepSeek-V3, arXiv:2412.19437 section 2.2); not included in layers."""
     mixer: str | None = None
     """Name of the layer kind that mixes tokens in every layer, one of LAYER_KINDS; default: attention."""
+    blocks: tuple[str, ...] | None = None
+    """Names of the layer kinds of every layer in forward order, one or two; default: the mixer, then an MLP or
+    experts."""
+    pattern: Pattern = None
+    """Types of the layers in order, repeated or cut to ``layers``: a text of letters, or a list of words. Letters that
+    layer_types does not define mean one layer kind alone: * attention, - MLP, E experts."""
+    layer_types: LayerTypes = None
+    """Fields of model that differ in the layers of a type, by the type's letter or word in the pattern."""
 
     _fill_defaults = model_validator(mode="before")(add_derived_fields)
 
     @model_validator(mode="after")
     def _check_fields(self) -> Self:
         if self.heads % self.kv_heads:
-            fitting = join_numbers(number for number in range(1, min(self.heads, 1024) + 1) if self.heads % number == 0)
+            fitting = [str(number) for number in range(1, min(self.heads, 1024) + 1) if self.heads % number == 0]
             raise InputError(
                 f"kv_heads {self.kv_heads} does not divide heads {self.heads}, so query heads cannot share them "
-                f"evenly; use one of {fitting}"
+                f"evenly; use one of {', '.join(fitting)}"
             )
         if self.position_rows is not None and (self.position != "learned" or self.position_rows < self.sequence_length):
             raise InputError(
@@ -111,11 +125,7 @@ class Model(Spec):
         if self.parallel_residual and (self.moe or self.layer_norms == 4):
             what = "moe" if self.moe else "layer_norms 4"
             raise InputError(f"parallel_residual is not supported with {what}; remove one of the two")
-        if self.moe and not self.moe.count_moe_layers(self.layers):
-            raise InputError(
-                f"none of the {self.layers} layers has experts: first_dense_layers {self.moe.first_dense_layers}, "
-                f"every {self.moe.every}; use fewer first_dense_layers, or remove moe"
-            )
+        self._check_layer_types()
         if self.mla and self.head_dim != self.mla.qk_head_dim:
             raise InputError(
                 f"head_dim {self.head_dim} does not equal mla's qk_nope_head_dim + qk_rope_head_dim = "
@@ -127,6 +137,36 @@ class Model(Spec):
                 "remove kv_heads, qk_norm and bias (or set bias: false)"
             )
         return self
+
+    def _check_layer_types(self) -> None:
+        check_pattern(self.pattern, self.layer_types, self.layers)
+        if self.blocks is not None and (self.mixer or not 1 <= len(self.blocks) <= 2):
+            what = "names the mixer, too; remove mixer" if self.mixer else "must have one or two layer kinds"
+            raise InputError(f"blocks {what}")
+        if self.pattern and self.full_attention_every is not None:
+            raise InputError("the pattern says which layers have a window; remove full_attention_every")
+        positions = [fields["position"] for fields in (self.layer_types or {}).values() if "position" in fields]
+        if positions and "learned" in (self.position, *positions):
+            raise InputError("learned positions are a table in front of all layers; remove position from layer_types")
+        types = self.count_layer_types()
+        if self.moe and not any("mixture" in each and first < self.layers for each, (first, _) in types.items()):
+            raise InputError(
+                f"none of the {self.layers} layers has experts: first_dense_layers {self.moe.first_dense_layers}, "
+                f"every {self.moe.every}; use fewer first_dense_layers, or remove moe"
+            )
+        if bool(self.mamba) != any("mamba2" in each for each in types):
+            raise InputError(
+                "mamba has no effect; remove it" if self.mamba else "layers of kind mamba2 need model.mamba"
+            )
+        for (word, *kinds), (layer, _) in types.items():
+            if "mixture" in kinds and not self.moe and (self.pattern or self.blocks):
+                raise InputError(f"layers of type {word or '/'.join(kinds)} have experts; set moe, or use mlp")
+            try:
+                self.layer_model(layer)
+            except ValidationError as error:
+                wrong = error.errors()[0]
+                path = ("layer_types", word, *wrong["loc"])
+                raise RuleError([(path, wrong["msg"].removeprefix("Value error, "))]) from None
 
     @property
     def mlp_bias(self) -> bool:
@@ -159,30 +199,47 @@ class Model(Spec):
         return self.hidden_size * {"layernorm": 2, "rmsnorm": 1}[self.norm]
 
     @property
-    def num_moe_layers(self) -> int:
-        """Number of layers that have a mixture of experts."""
-        return self.moe.count_moe_layers(self.layers) if self.moe else 0
-
-    @property
     def prediction_layers(self) -> range:
         """Layer numbers of the multi-token prediction layers, which follow the last layer."""
         return range(self.layers, self.layers + (self.mtp_layers or 0))
 
     def has_experts(self, layer: int) -> bool:
         """Return whether layer number ``layer`` (from 0) has a mixture of experts."""
-        return self.moe is not None and self.moe.is_moe_layer(layer)
+        return "mixture" in self.layer_kind_names(layer)
 
-    def layer_kind_names(self, layer: int) -> tuple[str, str]:
-        """Return the names of a layer's two kinds: attention, then MLP or mixture of experts."""
-        mixer = self.mixer or "attention"
-        mixer = "latent_attention" if self.mla and mixer == "attention" else mixer
-        return mixer, "mixture" if self.has_experts(layer) else "mlp"
+    def layer_kind_names(self, layer: int) -> tuple[str, ...]:
+        """Return the names of a layer's kinds in forward order, such as attention and mlp."""
+        return self.layer_type(layer)[1:]
+
+    def layer_type(self, layer: int) -> tuple[str, ...]:
+        """Return a key that only equal layers share: the layer's word of the pattern, and its kinds' names."""
+        word = self.pattern[min(layer, self.layers - 1) % len(self.pattern)] if self.pattern else ""
+        fields = type_fields(word, self.layer_types)
+        blocks, mixer = fields.get("blocks", self.blocks), fields.get("mixer", self.mixer) or "attention"
+        if blocks is None:
+            experts = self.moe is not None and self.moe.is_moe_layer(layer)
+            blocks = mixer, "mixture" if experts else "mlp"
+        if fields.get("mla", self.mla):
+            blocks = tuple("latent_attention" if kind == "attention" else kind for kind in blocks)
+        return word, *blocks
+
+    def layer_model(self, layer: int) -> Model:
+        """Return the model with the fields of one layer's type, as if all layers were of this type."""
+        return self if self.pattern is None else _model_of_type(self, self.layer_type(layer))
 
     @property
-    def first_layer_of_kinds(self) -> dict[tuple[str, str], int]:
-        """First layer of each distinct pair of layer kinds; multi-token prediction layers count too."""
-        sorts = self.moe.first_dense_layers + self.moe.every + 1 if self.moe else 1  # the first layers have them
-        return {self.layer_kind_names(each): each for each in reversed(range(min(sorts, self.prediction_layers.stop)))}
+    def layers_text(self) -> str:
+        """Number of layers, and of each type if there are several, as in "62 (52 S, 10 F)"."""
+        counts = Counter(self.layer_type(layer)[0] for layer in range(self.layers if self.pattern else 0))
+        types = ", ".join(f"{count} {word}" for word, count in counts.items())
+        return f"{self.layers:,} ({types})" if types else f"{self.layers:,}"
+
+    def count_layer_types(self) -> dict[tuple[str, ...], tuple[int, int]]:
+        """Return (first layer, number of layers) for each layer type; multi-token prediction layers count too.
+
+        Layers without experts come first.
+        """
+        return _count_layer_types(self)
 
     @property
     def causal_factor(self) -> float:
@@ -213,8 +270,35 @@ class Model(Spec):
     @property
     def layer_norm_parameters(self) -> int:
         """Number of parameters in a layer's norms, which tensor parallelism does not split."""
-        found = (self.layer_norms or 2) * self.norm_parameters
-        if self.qk_norm is None:
+        kinds = self.layer_kind_names(0)
+        found = (self.layer_norms or 2) * len(kinds) // 2 * self.norm_parameters
+        if self.qk_norm is None or "attention" not in kinds:
             return found
         widths = {"head": 2 * self.head_dim, "full": self.query_size + self.kv_size}
         return found + self.norm_parameters // self.hidden_size * widths[self.qk_norm]
+
+
+@lru_cache(maxsize=256)
+def _model_of_type(model: Model, layer_type: tuple[str, ...]) -> Model:
+    word, *kinds = layer_type
+    shared = model.model_dump(exclude={"pattern", "layer_types", "mixer", "blocks"})
+    own = {name: value for name, value in type_fields(word, model.layer_types).items() if name != "mixer"}
+    absent = {name: None for name, kind in (("moe", "mixture"), ("mamba", "mamba2")) if kind not in kinds}
+    return Model.model_validate({**shared, **absent, **own, "blocks": kinds})
+
+
+@lru_cache(maxsize=64)
+def _count_layer_types(model: Model) -> dict[tuple[str, ...], tuple[int, int]]:
+    stop, moe = model.prediction_layers.stop, model.moe
+    if model.pattern is None:  # at most two types, counted by arithmetic: layers may be very many
+        experts = moe.count_moe_layers(stop) if moe and model.blocks is None else 0
+        layers = range(min(stop, moe.first_dense_layers + moe.every + 1) if experts and moe else 1)
+        counts = {each: experts if "mixture" in each else stop - experts for each in map(model.layer_type, layers)}
+        counts = {each: count or stop for each, count in counts.items()}
+    else:
+        layers = range(stop)
+        counts = Counter(map(model.layer_type, layers))
+    first = {model.layer_type(layer): layer for layer in reversed(layers)}
+    return {
+        each: (first[each], counts[each]) for each in sorted(counts, key=lambda key: ("mixture" in key, first[key]))
+    }

@@ -16,14 +16,23 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Literal, NamedTuple
 
-from simcluster.model.layers import RankShape, layer_kinds, layer_kinds_by_name
-from simcluster.model.memory import backward_tensors, backward_working_bytes, forward_working_bytes, working_bytes
+from simcluster.model.layer_kind import LayerKind
+from simcluster.model.layers import RankShape, layer_kinds
+from simcluster.model.memory import (
+    backward_working_bytes,
+    end_backward_tensors,
+    layer_backward_tensors,
+    working_bytes,
+)
 from simcluster.model.saved_tensors import SavedTensor, is_saved
 from simcluster.model.transformer import Model
 from simcluster.planning.ops import MemoryChange
 
 Phase = Literal["forward", "recompute", "backward", "input_grad", "weight_grad"]
 """Phases of a block in a pass; a backward is whole, or split into the gradients of the input and of the weights."""
+
+BlockKey = tuple[tuple[str, ...], str]
+"""Type of a block's layer, () outside layers, and the block's name; equal blocks have equal keys."""
 
 PREDICTION = "mtp"
 """Name of the projection block in front of a layer of multi-token prediction."""
@@ -90,20 +99,27 @@ class BlockMemory:
 
 @dataclass(frozen=True, slots=True)
 class BlockMemoryTable:
-    """Memory of every model block, by block name, separately for layers with and without recomputation.
+    """Memory of every model block, by layer type and block name, with recomputation and without.
 
-    ``blocks_of_layers`` are the names of the blocks of each layer, in forward order.
+    ``blocks_of_layers`` are the names of the blocks of each layer, in forward order, and ``types`` its type; the
+    embedding, the LM head and the projections of multi-token prediction have the type ().
     """
 
     model: Model
     shape: RankShape
-    recomputed: Mapping[str, BlockMemory]
-    plain: Mapping[str, BlockMemory]
+    recomputed: Mapping[BlockKey, BlockMemory]
+    plain: Mapping[BlockKey, BlockMemory]
     blocks_of_layers: tuple[tuple[str, ...], ...]
+    types: tuple[tuple[str, ...], ...]
+
+    def block_key(self, block: str, layer: int) -> BlockKey:
+        """Return the type and name of a block, which only equal blocks share."""
+        return (self.types[layer] if block in self.blocks_of_layers[layer] else ()), block
 
     def memory_of_block(self, block: str, layer: int) -> BlockMemory:
         """Return the memory of a block, given its name and its layer."""
-        return (self.recomputed if self.shape.recomputes_layer(layer) else self.plain)[block]
+        table = self.recomputed if self.shape.recomputes_layer(layer) else self.plain
+        return table[self.block_key(block, layer)]
 
     def kept_bytes(self, layer: int) -> float:
         """Return the activation bytes per microbatch that a layer's forward keeps for its backward."""
@@ -113,7 +129,8 @@ class BlockMemoryTable:
         """Return the blocks of a layer whose whole forward is recomputed before its backward."""
         if layer < 0 or not self.shape.recomputes_layer(layer):
             return ()
-        return tuple(block for block in self.blocks_of_layers[layer] if self.recomputed[block].separate_recompute)
+        blocks = self.blocks_of_layers[layer]
+        return tuple(block for block in blocks if self.recomputed[self.types[layer], block].separate_recompute)
 
     def block_phases(self, kind: str, layers: Sequence[int], *, embedding: bool, lm_head: bool) -> list[BlockPhase]:
         """List the block phases of a pass in execution order; ``kind`` is F, B, I (input) or W (weight gradients).
@@ -140,33 +157,46 @@ class BlockMemoryTable:
 @lru_cache(maxsize=16)
 def block_memory_table(model: Model, shape: RankShape) -> BlockMemoryTable:
     """Return the memory of all blocks of a model on a rank; the result is cached."""
-    layers = tuple(
-        tuple(kind.name for kind in layer_kinds(model, layer)) for layer in range(model.prediction_layers.stop)
-    )  # fmt: skip
+    types = tuple(model.layer_type(layer) for layer in range(model.prediction_layers.stop))
+    names = {each: tuple(kind.name for kind in layer_kinds(model, layer))
+             for each, (layer, _) in model.count_layer_types().items()}  # fmt: skip
     return BlockMemoryTable(
         model,
         shape,
-        _block_memories_by_name(model, shape),
-        _block_memories_by_name(model, replace(shape, recompute="none")),
-        layers,
+        _block_memories(model, shape),
+        _block_memories(model, replace(shape, recompute="none")),
+        tuple(names[each] for each in types),
+        types,
     )
 
 
-def _block_memories_by_name(model: Model, shape: RankShape) -> dict[str, BlockMemory]:
-    everything, kinds = backward_tensors(model, shape), layer_kinds_by_name(model)
-    found = {}
-    for name in dict.fromkeys(tensor.block for tensor in everything):
-        own = [tensor for tensor in everything if tensor.block == name]
-        module = kinds[name].WHOLE if name in kinds else None
-        again = shape.recompute == "full" or (module is not None and shape.recomputes_module(module))
-        working = working_bytes(name, model, shape)
-        passing, temporary = forward_working_bytes(name, model, shape), backward_working_bytes(name, model, shape)
-        found[name] = _sum_block_memory(own, shape, working, passing[0], temporary[0], separate=again)
-        rows = [tensor for tensor in own if tensor.routed]
-        if rows:
-            routed = _sum_block_memory(rows, shape, 0.0, passing[1], temporary[1], separate=again)
-            found[name] = replace(found[name], routed=routed)
-    return found
+def _block_memories(model: Model, shape: RankShape) -> dict[BlockKey, BlockMemory]:
+    found: dict[BlockKey, BlockMemory] = {}
+    for layer_type, (layer, _) in model.count_layer_types().items():
+        kinds = {kind.name: kind for kind in layer_kinds(model, layer)}
+        tensors = layer_backward_tensors(model, shape, layer)
+        found |= {
+            (layer_type, name): _block_memory(name, kind, tensors, model.layer_model(layer), shape)
+            for name, kind in kinds.items()
+        }
+    tensors, ends = end_backward_tensors(model, shape), model.layer_model(0)
+    blocks = dict.fromkeys(tensor.block for tensor in tensors)
+    return found | {((), name): _block_memory(name, None, tensors, ends, shape) for name in blocks}
+
+
+def _block_memory(
+    name: str, kind: LayerKind | None, tensors: Sequence[SavedTensor], model: Model, shape: RankShape
+) -> BlockMemory:
+    own = [tensor for tensor in tensors if tensor.block == name]
+    module = kind.WHOLE if kind else None
+    again = shape.recompute == "full" or (module is not None and shape.recomputes_module(module))
+    passing = kind.forward_working_bytes(model, shape) if kind else (0.0, 0.0)
+    temporary = backward_working_bytes(name, kind, model, shape)
+    found = _sum_block_memory(own, shape, working_bytes(name, model, shape), passing[0], temporary[0], separate=again)
+    rows = [tensor for tensor in own if tensor.routed]
+    if not rows:
+        return found
+    return replace(found, routed=_sum_block_memory(rows, shape, 0.0, passing[1], temporary[1], separate=again))
 
 
 def _sum_block_memory(
@@ -215,9 +245,9 @@ class MemoryProfile(NamedTuple):
 
 def profile_pass(blocks: BlockMemoryTable, phases: Sequence[BlockPhase], *, split: bool) -> MemoryProfile:
     """Compute the memory profile of one pass from its block phases in execution order."""
-    known: dict[tuple[int, Phase], tuple[MemoryChange, ...]] = {}  # layers alike share one Residency
-    activations = other = 0.0
-    peak, most = MemoryLevel(0.0, 0.0), 0.0
+    known: dict[tuple[int, Phase], tuple[MemoryChange, ...]] = {}  # equal layers share one BlockMemory
+    held = {"activations": 0.0, "other": 0.0}
+    peak = MemoryLevel(0.0, 0.0)
     for visit in phases:
         own = blocks.memory_of_block(visit.block, visit.layer)
         name = id(own), visit.phase
@@ -225,20 +255,14 @@ def profile_pass(blocks: BlockMemoryTable, phases: Sequence[BlockPhase], *, spli
         if changes is None:
             changes = known[name] = own.memory_changes(visit.phase, split=split)
         for change in changes:
-            if change.pool == "activations":
-                activations += change.start
-            else:
-                other += change.start
-        if activations + other > most:
-            peak, most = MemoryLevel(activations, other), activations + other
+            held[change.pool] += change.start
+        if held["activations"] + held["other"] > peak.total:
+            peak = MemoryLevel(**held)
         for change in changes:
-            if change.pool == "activations":
-                activations += change.end
-            else:
-                other += change.end
-    if activations + other > most:
-        peak = MemoryLevel(activations, other)
-    return MemoryProfile(peak, activations)
+            held[change.pool] += change.end
+    if held["activations"] + held["other"] > peak.total:
+        peak = MemoryLevel(**held)
+    return MemoryProfile(peak, held["activations"])
 
 
 def peak_of_passes(profiles: Iterable[MemoryProfile]) -> MemoryLevel:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass
 from fractions import Fraction
 from functools import partial
 from typing import Literal, NamedTuple
@@ -11,26 +10,15 @@ from typing import Literal, NamedTuple
 from simcluster.planning.ops import MAIN, Dependency, Op, Segment, StageProgram, WorkItem
 from simcluster.planning.program_builder import ProgramBuilder
 from simcluster.planning.rank_grid import ParallelPlan
-from simcluster.planning.stage_boundaries import Key, SendReceiveBuilder
+from simcluster.planning.stage_boundaries import BlockingSendOptions, Key, SendReceiveBuilder, action_hops, tensor_name
 from simcluster.planning.user_supplied_times import ChunkCosts, Costs
 from simcluster.planning.work_kinds import Compute, FixedCollective, StageSend
-from simcluster.schedules import Action, Hop, Schedule
+from simcluster.schedules import Action, Schedule
 from simcluster.schedules.actions import PASS_NAMES, Kind
 
 
-def make_send_segment(kind: str, to_stage: int, seconds: float, lane: str) -> Segment:
-    """Return the segment that sends a tensor to another stage in ``seconds``."""
-    name = "activation" if kind == "F" else "gradient"
-    return Segment((Op(StageSend(to_stage, 0.0, seconds), "pp", "send", name, lane=lane),))
-
-
-def make_pass_segment(kind: Kind, seconds: float, costs: Costs, tp: int) -> Segment:
-    """Return the ops of one pass: equal parts of compute, each (except in W) followed by a tp collective."""
-    return make_pass_piece_segments(kind, seconds, costs, tp, 1)[0]
-
-
 def make_pass_piece_segments(kind: Kind, seconds: float, costs: Costs, tp: int, pieces: int) -> list[Segment]:
-    """Return one pass as segments of equal compute time; each tp collective stays after its own compute."""
+    """Return one pass as segments of equal compute time; a tp collective follows each equal part of it, not in W."""
     name = PASS_NAMES[kind]
     quiet = kind == "W" or tp == 1 or not costs.tensor_parallel
     collectives = 0 if quiet else costs.collectives
@@ -47,11 +35,6 @@ def make_pass_piece_segments(kind: Kind, seconds: float, costs: Costs, tp: int, 
             found.append(Segment(tuple(ops)))
             ops = []
     return found
-
-
-def make_grad_bucket_reduction(seconds: float, lane: str) -> Segment:
-    """Return the segment that all-reduces one gradient bucket over the dp ranks."""
-    return Segment((Op(FixedCollective("dp", seconds), "dp", "all_reduce", "gradients", lane=lane),))
 
 
 SendMode = Literal["beside", "blocking", "rendezvous"]
@@ -84,17 +67,6 @@ class _ActionTemplate(NamedTuple):
     send: Segment | None
     send_key: int
     append_send: Callable[[WorkItem], None]
-
-
-@dataclass(frozen=True, slots=True)
-class BlockingSendOptions:
-    """Options of a job with blocking sends, in which sender and receiver wait for each other."""
-
-    schedule: Schedule
-    rendezvous: bool = True
-    overlap_sends: bool = False
-    gather_boundary: bool = False
-    send_bytes: float = 0.0
 
 
 class FixedTimeSendReceiveBuilder(SendReceiveBuilder):
@@ -141,11 +113,7 @@ class FixedTimeStageBuilder:
         return self._lanes.build_program()
 
     def _add_schedule_row(self, step: int) -> None:
-        """Add the stage's scheduled actions (passes of microbatches) in order.
-
-        In a fused pair [F|B] the first half waits for what both need; the outputs of both exist at the end of the
-        second.
-        """
+        """Add the stage's scheduled actions in order; fused pairs [F|B] wait as in ``stage_programs``."""
         row, firsts = self._schedule.rows[self._stage], frozenset(self._schedule.fused_positions(self._stage))
         begin = step * len(_ENDS) * self._slices * self._schedule.num_microbatches
         parts, route_of, meetings = self._parts, self._schedule.route_of, self._meetings
@@ -190,16 +158,15 @@ class FixedTimeStageBuilder:
     def _make_action_template(self, action: Action) -> _ActionTemplate:
         schedule, stage, made = self._schedule, self._stage, "B" if action.kind == "I" else action.kind
         here = schedule.virtual_stage(action.microbatch, stage, action.chunk)
-        source, _ = _adjacent_hops(schedule, stage, action)
+        source, _ = action_hops(schedule, stage, action)
         target = None if self._meetings else _receiving_stage(schedule, stage, action)
         lane = MAIN if self._blocking else f"send {made}"
         send = None
         if target is not None:
-            name = made, target, self._costs.chunk_costs(stage, action.chunk).send_seconds(made), lane
-            send = self._lanes.cached_segment(name, partial(make_send_segment, *name))
+            work = StageSend(target, 0.0, self._costs.chunk_costs(stage, action.chunk).send_seconds(made))
+            send = self._lanes.op_segment(Op(work, "pp", "send", tensor_name(made), lane=lane))
         whence = wanted = -1
-        if source is not None and action.kind != "W" and not (self._meetings and source[0] != stage):
-            # W: what it makes itself is made there first
+        if source is not None and not (self._meetings and source[0] != stage):
             whence, there = source[0], here + (-1 if made == "F" else 1)
             wanted = self._end_key(made if whence == stage else f"send {made}", there)
         part = _ActionTemplate(
@@ -221,24 +188,26 @@ class FixedTimeStageBuilder:
     def _pass_segment(self, action: Action) -> Segment:
         kind, chunk = action.kind, action.chunk
         seconds, costs = self._pass_seconds(action), self._costs.chunk_costs(self._stage, chunk)
-        make = partial(make_pass_segment, kind, seconds, costs, self._plan.tp)
-        return self._lanes.cached_segment((kind, chunk, seconds), make)
+        pieces = partial(make_pass_piece_segments, kind, seconds, costs, self._plan.tp, 1)
+        return self._lanes.cached_segment((kind, chunk, seconds), lambda: pieces()[0])
 
     def _add_pass_pieces(self, part: _ActionTemplate, action: Action, step: int, at: int) -> list[Hashable]:
         kind, microbatch, chunk = action
         count, _ = self._costs.chunk_grad_buckets(self._stage, chunk)
         seconds, costs = self._pass_seconds(action), self._costs.chunk_costs(self._stage, chunk)
         needs = _input_dependencies(part, at)
-        put, ends = partial(self._lanes.append_item, MAIN), list[Hashable]()
+        ends: list[Hashable] = []
         for number, segment in enumerate(make_pass_piece_segments(kind, seconds, costs, self._plan.tp, count), 1):
             ends.append(part.end_key + at if number == count else ("piece", step, chunk, number))
-            put(WorkItem(segment, ends[-1], () if number > 1 else needs, step, chunk, microbatch))
+            item = WorkItem(segment, ends[-1], () if number > 1 else needs, step, chunk, microbatch)
+            self._lanes.append_item(MAIN, item)
         return ends
 
     def _add_grad_reductions(self, step: int, chunk: int, ends: list[Hashable]) -> None:
         """Add a chunk's gradient reductions: each bucket waits for the part of the backward that completes it."""
         count, each = self._costs.chunk_grad_buckets(self._stage, chunk)
-        segment = self._lanes.cached_segment(("reduce", each), lambda: make_grad_bucket_reduction(each, _REDUCTIONS))
+        op = Op(FixedCollective("dp", each), "dp", "all_reduce", "gradients", lane=_REDUCTIONS)
+        segment = self._lanes.op_segment(op)
         for number in range(count):
             made = ends[min(number, len(ends) - 1)]
             key = ("reduced", step, chunk, number)
@@ -268,8 +237,7 @@ class FixedTimeStageBuilder:
             self._add_blocking_op("optimizer", Op(Compute(optimizer), "compute", "optimizer", "optimizer"), step)
 
     def _add_blocking_op(self, key: str, op: Op, step: int) -> None:
-        segment = self._lanes.cached_segment(key, lambda: Segment((op,)))
-        self._lanes.append_item(MAIN, WorkItem(segment, (key, step), (), step))
+        self._lanes.append_item(MAIN, WorkItem(self._lanes.op_segment(op), (key, step), (), step))
 
 
 def _input_dependencies(part: _ActionTemplate, at: int) -> tuple[Dependency, ...]:
@@ -277,11 +245,5 @@ def _input_dependencies(part: _ActionTemplate, at: int) -> tuple[Dependency, ...
 
 
 def _receiving_stage(schedule: Schedule, stage: int, action: Action) -> int | None:
-    _, target = _adjacent_hops(schedule, stage, action)
-    return None if action.kind == "W" or target is None or target[0] == stage else target[0]
-
-
-def _adjacent_hops(schedule: Schedule, stage: int, action: Action) -> tuple[Hop | None, Hop | None]:
-    before = schedule.previous_hop(action.microbatch, stage, action.chunk)
-    after = schedule.next_hop(action.microbatch, stage, action.chunk)
-    return (before, after) if action.kind == "F" else (after, before)
+    _, target = action_hops(schedule, stage, action)
+    return None if target is None or target[0] == stage else target[0]

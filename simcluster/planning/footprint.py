@@ -7,9 +7,8 @@ rank. ``JobFacts`` holds what else is known of a job before it runs. Pure.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from functools import partial
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -107,8 +106,7 @@ def stage_footprint(
     if experts is None:
         peak = activation_peak(blocks, schedule, slices, stage, offload)
     else:
-        order = partial(_list_block_phases, blocks, schedule, slices, stage)
-        peak = uneven_activation_peak(blocks, schedule.rows[stage], order, experts, steps)
+        peak = uneven_activation_peak(blocks, schedule, slices, stage, experts, steps)
     updated = state.optimizer / recipe.optimizer  # parameters whose state the rank has
     spared = optimizer.saved_state_bytes(layers) if optimizer else 0.0
     lost = (overheads.fragmentation - 1.0) * peak.total
@@ -127,7 +125,7 @@ def stage_footprint(
 
 
 def activation_peak(
-    blocks: BlockMemoryTable, schedule: Schedule, slices: ModelSlices, stage: int, offload: OffloadOptions = _NO_OFFLOAD
+    blocks: BlockMemoryTable, schedule: Schedule, slices: ModelSlices, stage: int, offload: OffloadOptions
 ) -> MemoryLevel:
     """Return the bytes of activations and of working tensors on a rank at the time when their sum peaks.
 
@@ -193,9 +191,6 @@ def _list_block_phases(
 
 # --- ranks of a stage whose experts get unequal numbers of rows -----------------------------------------------------
 
-Order = Callable[[Action], Sequence[BlockPhase]]
-"""Function that returns the block phases of an action, in order."""
-
 
 class UnevenExpertLoads(Protocol):
     """Interface of uneven expert loads: how many tokens each rank's experts receive relative to an even share."""
@@ -221,12 +216,12 @@ class _RankMemoryLevels(NamedTuple):
 
 
 def uneven_activation_peak(
-    blocks: BlockMemoryTable, row: Sequence[Action], order: Order, experts: UnevenExpertLoads, steps: int
-) -> MemoryLevel:  # fmt: skip
+    blocks: BlockMemoryTable, schedule: Schedule, slices: ModelSlices, stage: int, loads: UnevenExpertLoads, steps: int
+) -> MemoryLevel:
     """Return the activation memory peak of a stage's fullest rank under uneven expert loads."""
     found = MemoryLevel(0.0, 0.0)
-    for step in range(steps if experts.by_pass else 1):
-        levels = _row_peak_levels(blocks, row, order, experts, step)
+    for step in range(steps if loads.by_pass else 1):
+        levels = _row_peak_levels(blocks, schedule, slices, stage, loads, step)
         fullest = int((levels.activations + levels.other).argmax())
         level = MemoryLevel(float(levels.activations[fullest]), float(levels.other[fullest]))
         found = max(found, level, key=lambda level: level.total)
@@ -234,16 +229,17 @@ def uneven_activation_peak(
 
 
 def _row_peak_levels(
-    blocks: BlockMemoryTable, row: Sequence[Action], order: Order, experts: UnevenExpertLoads, step: int
+    blocks: BlockMemoryTable, schedule: Schedule, slices: ModelSlices, stage: int, loads: UnevenExpertLoads, step: int
 ) -> _RankMemoryLevels:
     """Return each rank's memory peak over a stage's scheduled actions; equal passes are computed only once."""
     known: dict[tuple[str, int, int], tuple[_RankMemoryLevels, Floats]] = {}
     held = np.zeros(1)
     found = _RankMemoryLevels(held, held)
-    for action in row:
-        name = action.kind, action.chunk, action.microbatch if experts.by_pass else -1
+    for action in schedule.rows[stage]:
+        name = action.kind, action.chunk, action.microbatch if loads.by_pass else -1
         if name not in known:
-            known[name] = _pass_peak_levels(blocks, action, order(action), experts, step)
+            order = _list_block_phases(blocks, schedule, slices, stage, action)
+            known[name] = _pass_peak_levels(blocks, action, order, loads, step)
         peak, left = known[name]
         found = found.rankwise_maximum(_RankMemoryLevels(held + peak.activations, peak.other))
         held = held + left

@@ -66,38 +66,27 @@ def find_fsdp_units(job: Job, stage: int) -> FsdpUnits:
     """Return the FSDP units of a stage."""
     model, tp, most = job.model, job.plan.tp, job.data_parallel.fsdp.unit_layers
     wholes = [job.pass_over_chunk(stage, chunk) for chunk in range(job.schedule.num_chunks)]
-    tied = (
-        model.tied_embeddings
-        and any(whole.embedding for whole in wholes)
-        and any(whole.lm_head for whole in wholes)
-    )  # fmt: skip
+    tied = model.tied_embeddings and any(whole.embedding for whole in wholes) and any(whole.lm_head for whole in wholes)
     held: list[OwnedParameters] = []
     if tied:
         held.append(OwnedParameters(embedding_parameters_per_tp_rank(model, tp) + model.norm_parameters))
     chunks = []
     for whole in wholes:
+        works = [PassLayers((), embedding=True)] if whole.embedding else []
+        works += [PassLayers(whole.layers[at : at + most]) for at in range(0, len(whole.layers), most)]
+        works += [PassLayers((), lm_head=True)] if whole.lm_head else []
         stretches: list[FsdpUnitPart] = []
-
-        def add(work: PassLayers, own: OwnedParameters, found: list[FsdpUnitPart] = stretches) -> None:
-            found.append(FsdpUnitPart(work, len(held)))
+        for work in works or [PassLayers(())]:  # a slice without layers
+            if tied and (work.embedding or work.lm_head):
+                stretches.append(FsdpUnitPart(work, 0))
+                continue
+            stretches.append(FsdpUnitPart(work, len(held)))
+            own = parameters_of_layers(model, job.plan, work.layers)
+            if work.embedding:
+                own += OwnedParameters(embedding_parameters_per_tp_rank(model, tp))
+            if work.lm_head:
+                own += OwnedParameters(lm_head_parameters_per_tp_rank(model, tp) + model.norm_parameters)
             held.append(own)
-
-        if whole.embedding and tied:
-            stretches.append(FsdpUnitPart(PassLayers((), embedding=True), 0))
-        elif whole.embedding:
-            add(PassLayers((), embedding=True), OwnedParameters(embedding_parameters_per_tp_rank(model, tp)))
-        for begin in range(0, len(whole.layers), most):
-            layers = whole.layers[begin : begin + most]
-            add(PassLayers(layers), parameters_of_layers(model, job.plan, layers))
-        if whole.lm_head and tied:
-            stretches.append(FsdpUnitPart(PassLayers((), lm_head=True), 0))
-        elif whole.lm_head:
-            add(
-                PassLayers((), lm_head=True),
-                OwnedParameters(lm_head_parameters_per_tp_rank(model, tp) + model.norm_parameters),
-            )
-        if not stretches:  # a slice without layers
-            add(PassLayers(()), OwnedParameters())
         chunks.append(tuple(stretches))
     shared = job.plan.expert_replicas > 1
     sizes = tuple(own.total if shared else own.common for own in held)
@@ -116,8 +105,11 @@ def _parameters_per_gather(
     found: list[tuple[float, ...]] = [(own.common,) for own in held]
     if job.data_parallel.fsdp.gather_by_matrix:
         for stretch in (stretch for chunk in chunks for stretch in chunk if stretch.work.layers):
-            each = layer_matrices_per_tp_rank(job.model, job.plan.tp)
-            found[stretch.unit] = tuple(map(float, each)) * len(stretch.work.layers)
+            found[stretch.unit] = tuple(
+                float(each)
+                for layer in stretch.work.layers
+                for each in layer_matrices_per_tp_rank(job.model, job.plan.tp, layer)
+            )
     return tuple(found)
 
 

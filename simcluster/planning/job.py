@@ -9,15 +9,14 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
-from typing import Literal, Protocol, assert_never
+from typing import Literal, assert_never
 
 from simcluster.base.display import Displayable
 from simcluster.base.errors import InputError
 from simcluster.model.transformer import Model
 from simcluster.planning.checkpoint import SimulatedCheckpoint
-from simcluster.planning.ops import Segment
 from simcluster.planning.optimizer import Optimizer, OuterOptimizerStep
-from simcluster.planning.pass_segments import PassLayers
+from simcluster.planning.pass_segments import CachedPassSegmentMaker, PassLayers
 from simcluster.planning.rank_grid import ParallelPlan
 from simcluster.schedules import Action, Schedule
 
@@ -69,10 +68,6 @@ class ModelSlices:
     def pass_over_slice(self, number: int) -> PassLayers:
         """Return the layers of a slice as one pass, including embedding and LM head if the slice has them."""
         return PassLayers(self.layers_of_slice(number), number == 0, number == len(self.counts) - 1)
-
-    def slice_of_layer(self, layer: int) -> int:
-        """Return the number of the slice that contains a layer."""
-        return next(number for number, end in enumerate(accumulate(self.counts)) if layer < end)
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,15 +173,6 @@ class OffloadOptions:
         assert_never(self.optimizer)
 
 
-class PassSegmentMaker(Protocol):
-    """Interface that makes the ops (a segment) of one pass; ``CachedPassSegmentMaker`` makes them from kernels.
-
-    Given times (``simcluster.studies.bench.fixed_durations``) have none: they make whole programs.
-    """
-
-    def segment(self, kind: str, part: PassLayers) -> Segment: ...
-
-
 @dataclass(frozen=True, slots=True)
 class Job(Displayable):
     """Training job to plan: model, rank grid, schedule and options, from which the ops of all stages follow."""
@@ -195,7 +181,7 @@ class Job(Displayable):
     plan: ParallelPlan
     schedule: Schedule
     slices: ModelSlices
-    pass_maker: PassSegmentMaker
+    pass_maker: CachedPassSegmentMaker
     data_parallel: DataParallelOptions
     send_bytes: float  # over a stage boundary, by each rank
     gather_boundary: bool  # is it sent split over tp and gathered on arrival?

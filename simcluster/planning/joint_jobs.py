@@ -107,19 +107,13 @@ class JointParallelPlan:
 
     def stage_ranks(self) -> list[Ranks]:
         """Return the ranks of every stage of every job."""
-        return [
-            ranks + first.start
-            for plan, first in zip(self.plans, self.rank_ranges, strict=True)
-            for ranks in plan.stage_ranks()
-        ]
+        jobs = zip(self.plans, self.rank_ranges, strict=True)
+        return [ranks + numbers.start for plan, numbers in jobs for ranks in plan.stage_ranks()]
 
     def groups(self, axis: str) -> list[Ranks]:
         """Return all groups of the communicator ``axis``, job by job."""
-        return [
-            group + first.start
-            for plan, first in zip(self.plans, self.rank_ranges, strict=True)
-            for group in plan.groups(axis)
-        ]
+        jobs = zip(self.plans, self.rank_ranges, strict=True)
+        return [group + numbers.start for plan, numbers in jobs for group in plan.groups(axis)]
 
 
 def join_programs(programs: Sequence[Sequence[StageProgram]], plan: JointParallelPlan) -> list[StageProgram]:

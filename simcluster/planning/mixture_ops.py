@@ -81,9 +81,9 @@ class MixtureOpBuilder:
     def _add_forward(self, ops: SegmentBuilder, edges: Block, parts: MixtureSections, kind: str, layer: int) -> None:
         def add_shared_experts() -> None:
             if parts.shared.forward:
-                self._add_all_gather(ops, "shared", layer)
+                self._add_tp_collective(ops, "all_gather", "shared", layer)
                 ops.add_kernels(parts.shared.forward_kernels(kind), kind, "shared", layer)
-                self._add_reduce_scatter(ops, "shared", layer)
+                self._add_tp_collective(ops, "reduce_scatter", "shared", layer)
 
         ops.add_kernels(edges.entry.forward_kernels(kind) + parts.router.forward_kernels(kind), kind, "router", layer)
         if not self._overlap:
@@ -99,10 +99,10 @@ class MixtureOpBuilder:
     def _add_backward(self, ops: SegmentBuilder, edge: Block, parts: MixtureSections, kind: str, layer: int) -> None:
         def add_shared_experts() -> None:
             if parts.shared.forward:
-                self._add_all_gather(ops, "shared_grad", layer)
-                self._add_all_gather(ops, "shared_input", layer)
+                self._add_tp_collective(ops, "all_gather", "shared_grad", layer)
+                self._add_tp_collective(ops, "all_gather", "shared_input", layer)
                 ops.add_kernels(parts.shared.backward_kernels(kind), kind, "shared", layer)
-                self._add_reduce_scatter(ops, "shared_grad", layer)
+                self._add_tp_collective(ops, "reduce_scatter", "shared_grad", layer)
 
         def add_weight_grads() -> None:
             ops.add_kernels(parts.experts.weight_grad if kind == "backward" else (), kind, EXPERTS, layer)
@@ -122,9 +122,9 @@ class MixtureOpBuilder:
     def _add_recompute(self, ops: SegmentBuilder, edges: Block, parts: MixtureSections, layer: int) -> None:
         ops.add_kernels(edges.entry.recompute, "recompute", "router", layer)
         if parts.shared.recompute:
-            self._add_all_gather(ops, "shared_again", layer)
+            self._add_tp_collective(ops, "all_gather", "shared_again", layer)
             ops.add_kernels(parts.shared.recompute, "recompute", "shared", layer)
-            self._add_reduce_scatter(ops, "shared_again", layer)
+            self._add_tp_collective(ops, "reduce_scatter", "shared_again", layer)
         ops.add_kernels(parts.experts.recompute, "recompute", EXPERTS, layer)
 
     def _add_transfer_to_experts(self, ops: SegmentBuilder, name: str, layer: int, beside: Callable[[], None]) -> None:
@@ -148,10 +148,6 @@ class MixtureOpBuilder:
         elif self._shape.ep > 1:
             ops.add_collective(travel.kind, name, travel.size, layer, "ep")
 
-    def _add_all_gather(self, ops: SegmentBuilder, name: str, layer: int) -> None:
+    def _add_tp_collective(self, ops: SegmentBuilder, kind: str, name: str, layer: int) -> None:
         if self._shape.tp > 1:
-            ops.add_collective("all_gather", name, self._whole, layer)
-
-    def _add_reduce_scatter(self, ops: SegmentBuilder, name: str, layer: int) -> None:
-        if self._shape.tp > 1:
-            ops.add_collective("reduce_scatter", name, self._whole, layer)
+            ops.add_collective(kind, name, self._whole, layer)

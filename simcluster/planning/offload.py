@@ -18,7 +18,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import NamedTuple
 
 from simcluster.planning.job import Job
@@ -73,7 +72,7 @@ class ActivationCopyBuilder:
         halves = job.schedule.fused_positions(lanes.stage)
         planned = plan_activation_offloads(row, halves, job.offload.prefetch_actions)
         trips = [trip for trip in planned if self._offloaded_bytes(row[trip.producer])]
-        self._leaves = {row[trip.producer]: trip for trip in trips}
+        self._leaves = {row[trip.producer] for trip in trips}
         self._returns = {row[trip.copied_back_after]: trip for trip in trips}
         self._used = {row[trip.consumer]: trip for trip in trips}
 
@@ -84,22 +83,18 @@ class ActivationCopyBuilder:
 
     def add_copies_after(self, action: Action, step: int) -> None:
         """Add the copies that start when an action ends: out its own activations, and back earlier ones."""
-        stage = self._lanes.stage
+        end = Dependency(self._lanes.stage, self._key(action, step))
         if action in self._leaves:
-            self._add_copy(
-                "d2h", action, ("away", *self._key(action, step)), (Dependency(stage, self._key(action, step)),), step
-            )
+            self._add_copy("d2h", action, (end,), step)
         if action in self._returns:
             made = self._row[self._returns[action].producer]
-            needs = self._copy_dependency("away", made, step), Dependency(stage, self._key(action, step))
-            self._add_copy("h2d", made, ("back", *self._key(made, step)), needs, step)
+            self._add_copy("h2d", made, (self._copy_dependency("away", made, step), end), step)
 
     def _copy_dependency(self, what: str, made: Action, step: int) -> Dependency:
         return Dependency(self._lanes.stage, (what, *self._key(made, step)))
 
-    def _add_copy(
-        self, way: Direction, made: Action, key: tuple[object, ...], needs: tuple[Dependency, ...], step: int
-    ) -> None:
+    def _add_copy(self, way: Direction, made: Action, needs: tuple[Dependency, ...], step: int) -> None:
+        key = self._copy_dependency("away" if way == "d2h" else "back", made, step).key
         size = self._offloaded_bytes(made)
         memory = MemoryChange("activations", 0.0, -size) if way == "d2h" else MemoryChange("activations", size, 0.0)
         segment = make_copy_segment(self._lanes, way, "activations", size, (memory,))
@@ -134,7 +129,7 @@ def add_streamed_update(job: Job, lanes: ProgramBuilder, step: int, parameters: 
     count = offload.count_buckets(parameters)
     size = parameters / count * offload.state_bytes
     compute = Compute(job.data_parallel.optimizer_seconds(parameters / count))
-    update = lanes.cached_segment("update", lambda: Segment((Op(compute, "compute", "optimizer", "optimizer"),)))
+    update = lanes.op_segment(Op(compute, "compute", "optimizer", "optimizer"))
     begin = Dependency(stage, SendReceiveBuilder(job, lanes).output_key(job.schedule.rows[stage][-1], step))
     for index in range(count):
         number = step * count + index
@@ -163,14 +158,13 @@ def add_host_update(
         down = make_copy_segment(lanes, "d2h", "gradients", part.parameters * offload.gradient_bytes)
         lanes.append_item("d2h", WorkItem(down, ("gradients down", *key), part.needs, step))
         seconds = part.parameters * offload.update_bytes / offload.host_rate
-        segment = lanes.cached_segment((HOST, seconds), partial(_make_host_update, seconds))
+        segment = lanes.op_segment(Op(HostWork(seconds), HOST, "optimizer", "host_update", lane=HOST))
         needs = (Dependency(stage, ("gradients down", *key)), *ready)
         lanes.append_item(HOST, WorkItem(segment, ("updated", *key), needs, step))
         up = make_copy_segment(lanes, "h2d", "parameters", part.parameters * offload.weight_bytes)
         lanes.append_item("h2d", WorkItem(up, ("weights up", *key), (Dependency(stage, ("updated", *key)),), step))
         last = (Dependency(stage, ("weights up", *key)),)
-    zero = Op(Compute(zeroed), "compute", "optimizer", "zero_gradients")
-    segment = lanes.cached_segment("zero", lambda: Segment((zero,)))
+    segment = lanes.op_segment(Op(Compute(zeroed), "compute", "optimizer", "zero_gradients"))
     lanes.append_item(MAIN, WorkItem(segment, ("optimizer", step), last, step))
 
 
@@ -182,13 +176,8 @@ def _split_into_buckets(job: Job, reduced: Sequence[ReducedGradients]) -> list[R
     return found
 
 
-def _make_host_update(seconds: float) -> Segment:
-    return Segment((Op(HostWork(seconds), HOST, "optimizer", "host_update", lane=HOST),))
-
-
 def make_copy_segment(
     lanes: ProgramBuilder, way: Direction, name: str, size: float, memory: tuple[MemoryChange, ...] = ()
 ) -> Segment:
     """Return the segment that copies ``size`` bytes from GPU to host memory or back."""
-    op = Op(Copy(way, size), way, "copy", name, lane=way, memory=memory)
-    return lanes.cached_segment((way, name, size, memory), lambda: Segment((op,)))
+    return lanes.op_segment(Op(Copy(way, size), way, "copy", name, lane=way, memory=memory))

@@ -130,6 +130,15 @@ class Segment:
         ops = zip(self.ops, map(change, self.ops), strict=True)
         return Segment(tuple([op if op.work is work else replace(op, work=work) for op, work in ops]))
 
+    def with_memory(self, memory: tuple[MemoryChange, ...]) -> Segment:
+        """Return the segment with memory that is allocated at its start and freed at its end."""
+        ops = list(self.ops)
+        comes = tuple(MemoryChange(pool, start, 0.0) for pool, start, _ in memory if start)
+        goes = tuple(MemoryChange(pool, 0.0, end) for pool, _, end in memory if end)
+        ops[0] = replace(ops[0], memory=ops[0].memory + comes)
+        ops[-1] = replace(ops[-1], memory=ops[-1].memory + goes)
+        return Segment(tuple(ops))
+
 
 class Dependency(NamedTuple):
     """Dependency of a work item on the end of another item, on the rank's counterpart in stage ``stage``.

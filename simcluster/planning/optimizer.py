@@ -177,9 +177,9 @@ class Optimizer:
         """Return a rank's weight matrices of these layers: a list of non-expert and a list of expert matrices."""
         model, plan = self.job.model, self.job.plan
         sizes = {"tp": plan.tp, "ep": plan.ep, "etp": plan.expert_tp}
-        known = {model.layer_kind_names(layer): layer for layer in layers}
-        of_kind = {kind: layer_matrices(model, layer, **sizes) for kind, layer in known.items()}
-        held = [each for layer in layers for each in of_kind[model.layer_kind_names(layer)]]
+        known = {model.layer_type(layer): layer for layer in layers}
+        of_type = {name: layer_matrices(model, layer, **sizes) for name, layer in known.items()}
+        held = [each for layer in layers for each in of_type[model.layer_type(layer)]]
         kinds = ([each for each in held if each.experts == experts] for experts in (False, True))
         return [mine for mine in kinds if mine]
 

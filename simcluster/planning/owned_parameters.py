@@ -74,16 +74,16 @@ def megatron_te_buffer_bytes(model: Model, shape: RankShape, layers: Sequence[in
     """
     shapes = {
         (each.rows, each.columns)
-        for kinds in {model.layer_kind_names(layer): layer_kinds(model, layer) for layer in layers}.values()
-        for kind in kinds
-        for each in kind.matmul_matrices(model, shape.tp, shape.expert_tp)
+        for layer in {model.layer_type(layer): layer for layer in layers}.values()
+        for kind in layer_kinds(model, layer)
+        for each in kind.matmul_matrices(model.layer_model(layer), shape.tp, shape.expert_tp)
     }
     kept = float(sum(rows * columns for rows, columns in shapes))
     hidden, e = model.hidden_size, shape.element_bytes
     if not last:
         return e * kept
     gathered = shape.micro_batch * model.sequence_length / shape.cp if shape.sequence_parallel and shape.tp > 1 else 0.0
-    return e * (kept + hidden * (shard_widths(model, shape.tp).vocab + gathered))
+    return e * (kept + hidden * (shard_widths(model.layer_model(0), shape.tp).vocab + gathered))
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,11 +117,10 @@ def parameters_of_layers(model: Model, plan: ParallelPlan, layers: Iterable[int]
     found = OwnedParameters()
     known: dict[tuple[str, ...], OwnedParameters] = {}
     for layer in layers:
-        kind = model.layer_kind_names(layer)
+        kind = model.layer_type(layer)
         if kind not in known:
             known[kind] = OwnedParameters(layer_parameters_per_tp_rank(model, plan.tp, layer))
-            if model.has_experts(layer):
-                held = expert_parameters_per_rank(model, layer, ep=plan.ep, etp=plan.expert_tp)
+            if held := expert_parameters_per_rank(model, layer, ep=plan.ep, etp=plan.expert_tp):
                 known[kind] += OwnedParameters(0.0, held) if plan.has_separate_expert_groups else OwnedParameters(held)
         found += known[kind]
     return found

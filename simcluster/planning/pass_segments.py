@@ -27,9 +27,9 @@ from typing import assert_never
 from simcluster.model.kernels import Block, Kernel
 from simcluster.model.layer_block import embedding_block, lm_head_block, mtp_input_block, weight_cast_kernels
 from simcluster.model.layer_sections import local_sizes
-from simcluster.model.layers import RankShape, layer_kinds_by_name
+from simcluster.model.layers import RankShape, layer_kinds
 from simcluster.model.transformer import Model
-from simcluster.planning.block_memory import Phase, block_memory_table
+from simcluster.planning.block_memory import BlockKey, Phase, block_memory_table
 from simcluster.planning.context_ops import add_cp_attention
 from simcluster.planning.expert_dispatch import ExpertDispatch
 from simcluster.planning.mixture_ops import MixtureOpBuilder
@@ -67,10 +67,9 @@ def cache_timer(timer: Timer) -> Timer:
 class PassLayers:
     """Layers of a chunk that one segment covers, and whether it includes the embedding and the LM head.
 
-    ``layers`` are global layer numbers in forward order; ``embedding`` and ``lm_head`` state whether the ends of the
-    model are in it (the layers of multi-token prediction count to the LM head); ``gathers_input`` whether a tensor
-    arrives split over tp and must be gathered first; ``starts_action`` whether the action begins here;
-    ``casts_weights`` whether F casts weights, as in a step's first microbatch.
+    ``layers`` are global layer numbers in forward order; those of multi-token prediction count to the LM head.
+    ``gathers_input``: a tensor arrives split over tp and must be gathered first. ``starts_action``: the action begins
+    here. ``casts_weights``: F casts weights, as in a step's first microbatch.
     """
 
     layers: tuple[int, ...]
@@ -116,17 +115,20 @@ class CachedPassSegmentMaker:
         tokens = shape.micro_batch * model.sequence_length // shape.cp
         self.activation_bytes = shape.element_bytes * tokens * model.hidden_size
         self._token_bytes = _LOSS_BYTES * tokens
-        self._kinds = layer_kinds_by_name(model)
+        self._kinds = {
+            (layer_type, kind.name): (kind, model.layer_model(layer))
+            for layer_type, (layer, _) in model.count_layer_types().items()
+            for kind in layer_kinds(model, layer)
+        }
         self._recomputed = self._make_blocks(model, shape)
         self._plain = self._make_blocks(model, replace(shape, recompute="none"))
         self._shape = shape
         self.casts = shape.weight_cast_bytes > 0
-        contexts = ((name, kind.cp_exchange(model, shape)) for name, kind in self._kinds.items() if shape.cp > 1)
-        self._contexts = dict(contexts)
+        self._contexts = {key: kind.cp_exchange(own, shape) for key, (kind, own) in self._kinds.items() if shape.cp > 1}
         self._model = model
         self._routed = {
-            name: MixtureOpBuilder(model, shape, self.activation_bytes, overlap=overlap_experts, dispatch=dispatch)
-            for name, kind in self._kinds.items()
+            key: MixtureOpBuilder(own, shape, self.activation_bytes, overlap=overlap_experts, dispatch=dispatch)
+            for key, (kind, own) in self._kinds.items()
             if kind.ROUTED
         }
         self._residencies = block_memory_table(model, shape)
@@ -140,7 +142,7 @@ class CachedPassSegmentMaker:
         gathered here, alongside the input gradient as in B, and kept for W. W has no traffic: matmuls on what F and I
         left on the GPU.
         """
-        own = [(self._residencies.blocks_of_layers[each], self._shape.recomputes_layer(each)) for each in part.layers]
+        own = [(self._residencies.types[each], self._shape.recomputes_layer(each)) for each in part.layers]
         key = kind, tuple(own), part.embedding, part.lm_head, part.gathers_input, part.starts_action, part.casts_weights
         if key not in self._made:
             self._made[key] = part, self._build_ops(kind, part).build_segment()
@@ -154,28 +156,29 @@ class CachedPassSegmentMaker:
         return self._build_ops(kind, part).launched
 
     def _build_ops(self, kind: str, part: PassLayers) -> SegmentBuilder:
-        ops = SegmentBuilder(self._work, self._issue)
-        if kind == "F" and part.starts_action and self._issue.microbatch:
+        ops = SegmentBuilder(self._work, self._issue, pieces=self._pieces, ring=self._ring)
+        if kind == "F" and part.starts_action:
             ops.add_microbatch_start()
         if part.gathers_input and kind != "W":
             ops.add_collective("all_gather", "boundary", self.activation_bytes)
         for phase, name, layer in self._residencies.block_phases(
             kind, part.layers, embedding=part.embedding, lm_head=part.lm_head
         ):
-            block = (self._recomputed if self._shape.recomputes_layer(layer) else self._plain)[name]
-            begin, main = len(ops), EXPERTS if name in self._routed else name
+            key = self._residencies.block_key(name, layer)
+            block = (self._recomputed if self._shape.recomputes_layer(layer) else self._plain)[key]
+            begin, main = len(ops), EXPERTS if key in self._routed else name
             if part.casts_weights and phase == "forward":
-                weights = self._routed.get(name, block).sections
+                weights = self._routed.get(key, block).sections
                 ops.add_kernels(weight_cast_kernels(self._shape, weights), phase, f"{block.name}_weight_cast", layer)
-            if name in self._routed:
-                self._routed[name].add_phase(ops, phase, layer)
+            if key in self._routed:
+                self._routed[key].add_phase(ops, phase, layer)
             else:
                 self._add_block_phase(ops, phase, block, layer)
             held, split = self._residencies.memory_of_block(name, layer), kind in ("I", "W")
             routed = held.routed.memory_changes(phase, split=split) if held.routed else ()
             ops.attach_memory(begin, main, held.memory_changes(phase, split=split), routed)
-        if kind == "F" and part.lm_head and self._issue.loss:
-            ops.add_loss_time()
+        if kind == "F" and part.lm_head:
+            ops.add_host_wait(self._issue.loss, "loss")
         if not len(ops):
             ops.add_empty_pass({"F": "forward", "B": "backward", "I": "input_grad", "W": "weight_grad"}[kind])
         return ops
@@ -214,7 +217,7 @@ class CachedPassSegmentMaker:
 
     def _add_loss_exchange(self, ops: SegmentBuilder) -> None:
         if self._shape.logits == "gathered":
-            size = local_sizes(self._model, self._shape).vocab * self._tp * self._shape.element_bytes
+            size = local_sizes(self._model.layer_model(0), self._shape).vocab * self._tp * self._shape.element_bytes
             return ops.add_collective("all_gather", "logits", size * self._token_bytes / _LOSS_BYTES)
         for name in ("loss_maximum", "loss_logit", "loss_sum"):
             ops.add_collective("all_reduce", name, self._token_bytes)
@@ -238,12 +241,12 @@ class CachedPassSegmentMaker:
         rest = list(kernels)
         cut = self._pieces > 1
         if gathers and cut and rest and rest[0].kind == "matmul":
-            ops.add_gathered_matmul(rest.pop(0), self._pieces, kind, name, gathers, layer, ring=self._ring)
+            ops.add_gathered_matmul(rest.pop(0), kind, name, gathers, layer)
         elif gathers:
             ops.add_collective("all_gather", name, gathers, layer)
         last = rest.pop() if reduces and cut and rest and rest[-1].kind == "matmul" else None
         core = next((place for place, kernel in enumerate(rest) if kernel.kind == "attention"), -1)
-        context = self._contexts.get(name)
+        context = self._contexts.get(self._residencies.block_key(name, layer))
         if context and core >= 0:
             ops.add_kernels(rest[:core], kind, name, layer)
             add_cp_attention(ops, context, rest.pop(core), kind, name, layer)
@@ -251,10 +254,10 @@ class CachedPassSegmentMaker:
         ops.add_kernels(rest, kind, name, layer)
         if last:
             reduction = (self._reduction, name, self.activation_bytes)
-            ops.add_reduced_matmul(last, self._pieces, kind, name, reduction, layer, ring=self._ring)
+            ops.add_reduced_matmul(last, kind, name, reduction, layer)
             ops.join_collectives()
             if self._ring:
-                ops.add_ring_sum(self._pieces, kind, name, self.activation_bytes, layer)
+                ops.add_ring_sum(kind, name, self.activation_bytes, layer)
         elif reduces:
             ops.add_collective(self._reduction, name, self.activation_bytes, layer)
 
@@ -288,7 +291,7 @@ class CachedPassSegmentMaker:
         if gathers:
             ops.add_overlapped_collective("all_gather", f"{name}_input", size, layer)
         if self._pieces > 1 and reduces:
-            ops.add_reduced_matmul(own[0], self._pieces, kind, called, reduction, layer, ring=self._ring)
+            ops.add_reduced_matmul(own[0], kind, called, reduction, layer)
         else:
             ops.add_kernels(own, kind, called, layer)
         ops.join_collectives(1 if gathers else 0)
@@ -300,7 +303,7 @@ class CachedPassSegmentMaker:
         ops.add_kernels(weight, kind, f"{name}_weight_grad", layer)
         ops.join_collectives()
         if reduces and self._ring:
-            ops.add_ring_sum(self._pieces, kind, f"{name}_weight_grad", size, layer)
+            ops.add_ring_sum(kind, f"{name}_weight_grad", size, layer)
         if reduces and self._pieces == 1 and not beside:
             ops.add_collective(*reduction, layer)
 
@@ -325,7 +328,7 @@ class CachedPassSegmentMaker:
         self._add_backward_end(ops, own_input, own_weight, kind, block, layer)
         ops.add_kernels(block.entry.backward_kernels(kind), kind, f"{name}_norm", layer)
 
-    def _make_blocks(self, model: Model, shape: RankShape) -> dict[str, Block]:
+    def _make_blocks(self, model: Model, shape: RankShape) -> dict[BlockKey, Block]:
         ends = [embedding_block, *([mtp_input_block] if model.prediction_layers else []), lm_head_block]
-        own = {name: kind.block(model, shape) for name, kind in self._kinds.items()}
-        return own | {block.name: block for block in (end(model, shape) for end in ends)}
+        own = {key: kind.block(typed, shape) for key, (kind, typed) in self._kinds.items()}
+        return own | {((), block.name): block for block in (end(model.layer_model(0), shape) for end in ends)}

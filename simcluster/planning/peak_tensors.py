@@ -6,15 +6,14 @@ from collections import Counter
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from simcluster.model.layers import RankShape
-from simcluster.model.memory import backward_tensors
+from simcluster.model.memory import end_backward_tensors, layer_backward_tensors
 from simcluster.model.saved_tensors import SavedTensor, is_saved
-from simcluster.planning.block_memory import BlockMemoryTable
+from simcluster.planning.block_memory import BlockKey, BlockMemoryTable
 from simcluster.planning.job import ModelSlices
 from simcluster.schedules import Schedule
 
-_Place = tuple[str, bool]
-"""Name of a block, and whether its layer recomputes."""
+_Place = tuple[BlockKey, bool]
+"""Type and name of a block, and whether its layer recomputes."""
 
 _State = Literal["F", "again", "in I", "I"]
 """States of a block: F is over; W's inputs are being recomputed or were; I runs; I is over but not W."""
@@ -45,10 +44,17 @@ def list_peak_tensors(
     With even shares of experts, and nothing in host memory.
     """
     found: Counter[tuple[str, str, float]] = Counter()
+    types = blocks.model.count_layer_types()
     for (state, place), count in _count_alive_blocks(blocks, schedule, slices, stage).items():
-        shape = _shape_of_block(blocks, place)
-        for tensor in backward_tensors(blocks.model, shape):
-            if tensor.block == place[0] and _is_alive(tensor, state, kept=is_saved(tensor, shape)):
+        (layer_type, block), recomputes = place
+        shape = blocks.shape if recomputes else replace(blocks.shape, recompute="none")
+        tensors = (
+            layer_backward_tensors(blocks.model, shape, types[layer_type][0])
+            if layer_type
+            else end_backward_tensors(blocks.model, shape)
+        )
+        for tensor in tensors:
+            if tensor.block == block and _is_alive(tensor, state, kept=is_saved(tensor, shape)):
                 found[tensor.block, tensor.name, tensor.bytes] += count
     parts = [PeakTensor(*name, alive) for name, alive in found.items() if alive]
     return sorted(parts, key=lambda part: -part.total_bytes)
@@ -72,7 +78,7 @@ def _count_alive_blocks(blocks: BlockMemoryTable, schedule: Schedule, slices: Mo
         whole = slices.pass_over_slice(schedule.model_slice(stage, action.chunk))
         for visit in blocks.block_phases(action.kind, whole.layers, embedding=whole.embedding, lm_head=whole.lm_head):
             own = blocks.memory_of_block(visit.block, visit.layer)
-            place = visit.block, blocks.shape.recomputes_layer(visit.layer)
+            place = blocks.block_key(visit.block, visit.layer), blocks.shape.recomputes_layer(visit.layer)
             changes = own.memory_changes(visit.phase, split=split)
             held += sum(change.start for change in changes)
             states["F", place] += visit.phase == "forward"
@@ -86,7 +92,3 @@ def _count_alive_blocks(blocks: BlockMemoryTable, schedule: Schedule, slices: Mo
             states["in I", place] -= visit.phase == "input_grad"
             states["I", place] += (visit.phase == "input_grad") - (visit.phase == "weight_grad")
     return found
-
-
-def _shape_of_block(blocks: BlockMemoryTable, place: _Place) -> RankShape:
-    return blocks.shape if place[1] else replace(blocks.shape, recompute="none")

@@ -46,6 +46,10 @@ class ProgramBuilder:
             known = self._segments[name] = make()
         return known
 
+    def op_segment(self, op: Op) -> Segment:
+        """Return the segment that has only this op."""
+        return self.cached_segment(op, lambda: Segment((op,)))
+
     def collectives_segment(
         self, kind: str, name: str, calls: Sequence[tuple[str, float]], lane: str = MAIN,
         *, layer: int = -1, memory: tuple[MemoryChange, ...] = (), issue: float = 0.0,
@@ -69,19 +73,6 @@ class ProgramBuilder:
 
         return self.cached_segment((kind, name, tuple(calls), lane, layer, memory, issue), make)
 
-    def segment_with_memory(self, name: Hashable, segment: Segment, memory: tuple[MemoryChange, ...]) -> Segment:
-        """Return the segment with memory that is allocated at the segment's start and freed at its end."""
-        return self.cached_segment((name, memory), lambda: _attach_memory(segment, memory))
-
     def build_program(self) -> StageProgram:
         """Return the stage program with all work items appended so far."""
         return StageProgram(self.stage, self._items)
-
-
-def _attach_memory(segment: Segment, memory: tuple[MemoryChange, ...]) -> Segment:
-    ops = list(segment.ops)
-    comes = tuple(MemoryChange(pool, start, 0.0) for pool, start, _ in memory if start)
-    goes = tuple(MemoryChange(pool, 0.0, end) for pool, _, end in memory if end)
-    ops[0] = replace(ops[0], memory=ops[0].memory + comes)
-    ops[-1] = replace(ops[-1], memory=ops[-1].memory + goes)
-    return Segment(tuple(ops))

@@ -148,10 +148,6 @@ class ParallelPlan:
         first = groups[:, 0]
         return groups if (first[1:] > first[:-1]).all() else groups[np.argsort(first, kind="stable")]
 
-    def paired_stage_ranks(self, stage: int, to_stage: int) -> tuple[Ranks, Ranks]:
-        """Return the ranks of two stages, paired by equal dp, cp and tp coordinates."""
-        return self.grid[stage].ravel(), self.grid[to_stage].ravel()
-
     def coordinates(self, rank: int) -> dict[str, int]:
         """Return a rank's coordinate on every axis."""
         place = np.argwhere(self.grid == rank)[0]
@@ -221,9 +217,8 @@ def _expert_grid(plan: ParallelPlan) -> Ranks:
 
 
 def _expert_replica_groups(plan: ParallelPlan) -> Ranks:
-    together = _expert_grid(plan)[
-        np.array(plan.copies or [(stage,) for stage in range(plan.pp)])
-    ]  # copy, of it stage, ...
+    stages = np.array(plan.copies or [(stage,) for stage in range(plan.pp)])
+    together = _expert_grid(plan)[stages]  # copy, of it stage, ...
     return np.sort(np.moveaxis(together, (1, 2), (-2, -1)).reshape(-1, plan.expert_replicas), axis=1)
 
 

@@ -82,9 +82,8 @@ def add_step_end(
     data.outer_step.add_outer_step(
         lanes, step, parameters / shares, parameters * data.parameter_bytes if shares > 1 else 0.0
     )
-    return lanes.append_item(
-        MAIN, WorkItem(Segment((Op(HostWork(0.0), "host", "optimizer", "outer"),)), ("optimizer", step), (), step)
-    )
+    end = lanes.op_segment(Op(HostWork(0.0), "host", "optimizer", "outer"))
+    return lanes.append_item(MAIN, WorkItem(end, ("optimizer", step), (), step))
 
 
 def add_blocking_collectives(
@@ -218,19 +217,13 @@ class DataParallelBuilder:
         return held.sharded_count(self._job.plan) if self._data.zero else held.total
 
     def _list_reduced_gradients(self, step: int) -> list[ReducedGradients]:
-        found = {
-            self._reduction_key(self._last_gradient[chunk], step, number): (
-                self._count_updated_params(held),
-                work.embedding or work.lm_head,
-            )
-            for chunk, buckets in self._buckets.items()
-            for number, (work, held) in enumerate(buckets)
-        }
-        order = {key: place for place, key in enumerate(self._sent)}
-        return [
-            ReducedGradients(found[key][0], (Dependency(self._stage, key),), tied=found[key][1])
-            for key in sorted(found, key=order.__getitem__)
-        ]
+        found: dict[tuple[object, ...], ReducedGradients] = {}
+        for chunk, buckets in self._buckets.items():
+            for number, (work, held) in enumerate(buckets):
+                key = self._reduction_key(self._last_gradient[chunk], step, number)
+                tied = work.embedding or work.lm_head
+                found[key] = ReducedGradients(self._count_updated_params(held), (Dependency(self._stage, key),), tied)
+        return [found[key] for key in self._sent if key in found]
 
     def _reduces_gradients_after(self, action: Action) -> bool:
         if action.kind not in ("B", "W") or self._job.has_no_replicas:
@@ -274,8 +267,8 @@ def _split_chunk_into_buckets(job: Job, whole: PassLayers, embeds: bool) -> list
     buckets: list[tuple[PassLayers, OwnedParameters]] = []
     layers: list[int] = []
     held = OwnedParameters()
-    kinds = {model.layer_kind_names(layer): layer for layer in whole.layers}
-    own = {kind: parameters_of_layers(model, job.plan, [layer]) for kind, layer in kinds.items()}
+    types = {model.layer_type(layer): layer for layer in whole.layers}
+    own = {name: parameters_of_layers(model, job.plan, [layer]) for name, layer in types.items()}
     head = whole.lm_head
     if head:
         held += OwnedParameters(model.norm_parameters)
@@ -288,7 +281,7 @@ def _split_chunk_into_buckets(job: Job, whole: PassLayers, embeds: bool) -> list
             buckets.append((PassLayers(tuple(reversed(layers)), embedding=False, lm_head=head), held))
             layers, held, head = [], OwnedParameters(), False
         layers.append(layer)
-        held += own[model.layer_kind_names(layer)]
+        held += own[model.layer_type(layer)]
     if whole.embedding:
         held += OwnedParameters(embedding_parameters_per_tp_rank(model, tp))
     return [*buckets, (PassLayers(tuple(reversed(layers)), whole.embedding, head), held)]

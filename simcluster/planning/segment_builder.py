@@ -50,12 +50,17 @@ class LaunchedKernels(NamedTuple):
 class SegmentBuilder:
     """Builder of the ops of a segment: kernels on the main lane, collectives on the main or on separate lanes.
 
-    The last op cannot begin before the host has issued them all.
+    The last op cannot begin before the host has issued them all. ``pieces`` is the number of pieces of matmuls that
+    overlap with collectives; in a ``ring`` every rank of the group has a piece.
     """
 
-    def __init__(self, work: WorkMaker, issue: HostLaunchTimes = NO_HOST_COSTS) -> None:
+    def __init__(
+        self, work: WorkMaker, issue: HostLaunchTimes = NO_HOST_COSTS, *, pieces: int = 1, ring: bool = False
+    ) -> None:
         self._work = work
         self._issue = issue
+        self._pieces = pieces
+        self._ring = ring
         self._issued = 0.0  # seconds of the host since it began, or last waited for the GPU
         self._begun = 0  # the op from whose end on it issues the others
         self._ops: list[Op] = []
@@ -67,10 +72,6 @@ class SegmentBuilder:
     def add_microbatch_start(self) -> None:
         """Add the host time to load a microbatch and build its attention masks."""
         self._issued += self._issue.microbatch
-
-    def add_loss_time(self) -> None:
-        """Add the host time to average and scale the loss between forward and backward."""
-        self._add_host_wait(self._issue.loss, "loss")
 
     def add_wait_for_counts(self, layer: int) -> None:
         """Make the host wait for counts from the GPU, such as the number of rows per expert.
@@ -105,7 +106,7 @@ class SegmentBuilder:
         """Add a collective of ``size`` bytes over an axis; the main lane waits until the collective ends."""
         self._issued += self._issue.collective
         stream = get_communicator(axis).stream
-        self._add_host_wait(self._issue.late if stream == "tp" else 0.0, "late", layer)
+        self.add_host_wait(self._issue.late if stream == "tp" else 0.0, "late", layer)
         self._add_main_op(Collective(kind, axis, size), stream, kind, name, layer)
 
     def add_overlapped_collective(self, kind: str, name: str, size: float, layer: int, axis: str = "tp") -> None:
@@ -127,9 +128,7 @@ class SegmentBuilder:
         self._joining += tuple(self._beside[:many])
         del self._beside[:many]
 
-    def add_gathered_matmul(
-        self, kernel: Kernel, pieces: int, kind: str, name: str, size: float, layer: int, *, ring: bool = False
-    ) -> None:
+    def add_gathered_matmul(self, kernel: Kernel, kind: str, name: str, size: float, layer: int) -> None:
         """Add a matmul in pieces; each piece waits for the all-gather of one part of the operand.
 
         With equal pieces, matmul g and gather c take max(g, c) + min(g, c) / pieces (modelling of asynchronous tensor
@@ -138,25 +137,17 @@ class SegmentBuilder:
         (Transformer Engine's userbuffers, CommOverlapP2P; PyTorch's fused_all_gather_matmul).
         """
         begins = not self._ops  # nothing is there for the first to go beside
-        called = "send_recv" if ring else "all_gather"
+        called = "send_recv" if self._ring else "all_gather"
         if begins:
-            self.add_collective(called, name, size / pieces, layer)
-        for _ in range(pieces - begins - ring):
-            self.add_overlapped_collective(called, name, size / pieces, layer)
-        for number, piece in enumerate(split_matmul(kernel, pieces)):
-            self.join_collectives(1 if number >= begins + ring else 0)
+            self.add_collective(called, name, size / self._pieces, layer)
+        for _ in range(self._pieces - begins - self._ring):
+            self.add_overlapped_collective(called, name, size / self._pieces, layer)
+        for number, piece in enumerate(split_matmul(kernel, self._pieces)):
+            self.join_collectives(1 if number >= begins + self._ring else 0)
             self.add_kernels((piece,), kind, name, layer)
 
     def add_reduced_matmul(
-        self,
-        kernel: Kernel,
-        pieces: int,
-        kind: str,
-        name: str,
-        reduction: tuple[str, str, float],
-        layer: int,
-        *,
-        ring: bool = False,
+        self, kernel: Kernel, kind: str, name: str, reduction: tuple[str, str, float], layer: int
     ) -> None:
         """Add a matmul in pieces; the result of each piece is reduced over an axis as soon as the piece ends.
 
@@ -165,18 +156,20 @@ class SegmentBuilder:
         (``add_ring_sum``).
         """
         collective, called, size = reduction
-        for number, piece in enumerate(split_matmul(kernel, pieces)):
+        for number, piece in enumerate(split_matmul(kernel, self._pieces)):
             self.add_kernels((piece,), kind, name, layer)
-            if not ring or number < pieces - 1:
-                self.add_overlapped_collective("send_recv" if ring else collective, called, size / pieces, layer)
+            if not self._ring:
+                self.add_overlapped_collective(collective, called, size / self._pieces, layer)
+            elif number < self._pieces - 1:
+                self.add_overlapped_collective("send_recv", called, size / self._pieces, layer)
 
-    def add_ring_sum(self, pieces: int, kind: str, name: str, size: float, layer: int) -> None:
+    def add_ring_sum(self, kind: str, name: str, size: float, layer: int) -> None:
         """Add the kernel that sums partial results received around a ring of ranks (``size`` bytes in total).
 
         (Transformer Engine's reduce_bf16 after CommOverlapP2PBase's split_overlap_rs; the sum over stacked partial
         results in PyTorch's fused_matmul_reduce_scatter.)
         """
-        self.add_kernels((Kernel(f"{name}_sum", "memory", 0.0, size * (1.0 + 1.0 / pieces)),), kind, name, layer)
+        self.add_kernels((Kernel(f"{name}_sum", "memory", 0.0, size * (1.0 + 1.0 / self._pieces)),), kind, name, layer)
 
     def attach_memory(
         self, begin: int, name: str, changes: Sequence[MemoryChange], routed: Sequence[MemoryChange] = ()
@@ -223,7 +216,8 @@ class SegmentBuilder:
         left = HostWork(max(self._issued - done, 0.0))
         return Op(left, "host", "launch", "launch", lane="host", after=(self._begun,))
 
-    def _add_host_wait(self, seconds: float, name: str, layer: int = -1) -> None:
+    def add_host_wait(self, seconds: float, name: str, layer: int = -1) -> None:
+        """Let the GPU wait for ``seconds`` of host work; add nothing for 0."""
         if seconds:
             self._add_main_op(HostWork(seconds), "host", "launch", name, layer)
 

@@ -15,9 +15,11 @@ Pure.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from dataclasses import dataclass
+from typing import NamedTuple
 
-from simcluster.planning.ops import MAIN, Dependency, Op, Segment, WorkItem
+from simcluster.planning.job import Job
+from simcluster.planning.ops import MAIN, Dependency, Op, WorkItem
 from simcluster.planning.program_builder import ProgramBuilder
 from simcluster.planning.work_kinds import StageReceive, StageSend
 from simcluster.schedules import Action, Hop, Schedule
@@ -38,25 +40,21 @@ class _ActionDataPath(NamedTuple):
     target: Hop | None
 
 
-class StageBoundaryOptions(Protocol):
-    """Interface of the job options that decide how tensors are sent between pipeline stages."""
+@dataclass(frozen=True, slots=True)
+class BlockingSendOptions:
+    """Options of a job with blocking sends, in which sender and receiver wait for each other."""
 
-    @property
-    def schedule(self) -> Schedule: ...
-    @property
-    def rendezvous(self) -> bool: ...
-    @property
-    def overlap_sends(self) -> bool: ...
-    @property
-    def gather_boundary(self) -> bool: ...
-    @property
-    def send_bytes(self) -> float: ...
+    schedule: Schedule
+    rendezvous: bool = True
+    overlap_sends: bool = False
+    gather_boundary: bool = False
+    send_bytes: float = 0.0
 
 
 class SendReceiveBuilder:
     """Builder of the send and receive ops between one pipeline stage and its neighbours."""
 
-    def __init__(self, job: StageBoundaryOptions, lanes: ProgramBuilder) -> None:
+    def __init__(self, job: Job | BlockingSendOptions, lanes: ProgramBuilder) -> None:
         self._job = job
         self._lanes = lanes
         self._stage = lanes.stage
@@ -134,12 +132,7 @@ class SendReceiveBuilder:
         target, meets = hop[0], self._job.rendezvous
         kind, step, *_ = key
         lane = f"send {kind}" if self._job.overlap_sends or meets else MAIN
-        work = self._send_work(target, key)
-
-        def make() -> Segment:
-            return Segment((Op(work, "pp", "send", _tensor_name(kind), lane=lane),))
-
-        segment = self._lanes.cached_segment((lane, kind, work), make)
+        segment = self._lanes.op_segment(Op(self._send_work(target, key), "pp", "send", tensor_name(kind), lane=lane))
         sent = (f"send {kind}", *key[1:])
         self._lanes.append_item(lane, WorkItem(segment, sent, needs, step, action.chunk, action.microbatch))
         return (Dependency(self._stage, sent),)
@@ -157,8 +150,7 @@ class SendReceiveBuilder:
             return
         kind = self.output_key(action, step)[0]
         lane = f"recv {kind}"
-        op = Op(StageReceive(hop[0]), "pp", "recv", _tensor_name(kind), lane=lane)
-        segment = self._lanes.cached_segment((lane, kind, hop[0]), lambda: Segment((op,)))
+        segment = self._lanes.op_segment(Op(StageReceive(hop[0]), "pp", "recv", tensor_name(kind), lane=lane))
         (need,) = self.input_dependencies(action, step)
         self._lanes.append_item(
             lane, WorkItem(segment, ("receive", need.key), needs, step, action.chunk, action.microbatch)
@@ -179,13 +171,22 @@ class SendReceiveBuilder:
         key = kind, chunk, schedule.route_of[action.microbatch]
         way = self._ways.get(key)
         if way is None:
-            where = action.microbatch, self._stage, chunk
-            before, after = schedule.previous_hop(*where), schedule.next_hop(*where)
-            ends = (None, None) if kind == "W" else (before, after) if kind == "F" else (after, before)
-            way = self._ways[key] = _ActionDataPath("B" if kind == "I" else kind, schedule.virtual_stage(*where), *ends)
+            number = schedule.virtual_stage(action.microbatch, self._stage, chunk)
+            ends = action_hops(schedule, self._stage, action)
+            way = self._ways[key] = _ActionDataPath("B" if kind == "I" else kind, number, *ends)
         self._asked = action, way
         return way
 
 
-def _tensor_name(kind: object) -> str:
+def action_hops(schedule: Schedule, stage: int, action: Action) -> tuple[Hop | None, Hop | None]:
+    """Return the hops from which an action gets its input and to which its output goes; W has neither."""
+    if action.kind == "W":
+        return None, None
+    before = schedule.previous_hop(action.microbatch, stage, action.chunk)
+    after = schedule.next_hop(action.microbatch, stage, action.chunk)
+    return (before, after) if action.kind == "F" else (after, before)
+
+
+def tensor_name(kind: str) -> str:
+    """Return the name of the tensor that a pass of this kind sends."""
     return "activation" if kind == "F" else "gradient"

@@ -7,7 +7,7 @@ Before, during and after it, the replicas of the stage communicate and run the o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
@@ -37,7 +37,6 @@ class _StageBuilder:
         self._row = job.schedule.rows[stage]
         self._casting = job.casting_actions(stage) if job.casts_weights else ()
         self._lanes = ProgramBuilder(stage, pipelined=job.plan.pp > 1)
-        self._segments: dict[Hashable, Segment] = {}
         self._boundaries = SendReceiveBuilder(job, self._lanes)
         replicas = (FsdpBuilder if job.data_parallel.zero == 3 else DataParallelBuilder)(job, self._lanes)
         self._offloaded = ActivationCopyBuilder(job, self._lanes) if job.offload.activations else None
@@ -120,15 +119,15 @@ class _StageBuilder:
         ]
 
     def _segment_of_part(self, action: Action, part: ActionPart, *, boundary: bool, begins: bool) -> Segment:
-        kind, casts = action.kind, action in self._casting
-        name = kind, part.work, boundary, begins, casts, part.memory
-        found = self._segments.get(name)
-        if found is None:
+        casts = action in self._casting
+
+        def make() -> Segment:
             work = replace(part.work, gathers_input=boundary, starts_action=begins, casts_weights=casts)
-            plain = self._lanes.cached_segment((kind, work), lambda: self._job.pass_maker.segment(kind, work))
-            found = self._lanes.segment_with_memory((kind, work), plain, part.memory) if part.memory else plain
-            self._segments[name] = found
-        return found
+            plain = self._job.pass_maker.segment(action.kind, work)
+            return plain.with_memory(part.memory) if part.memory else plain
+
+        name = action.kind, part.work, boundary, begins, casts, part.memory
+        return self._lanes.cached_segment(name, make)
 
 
 # --- fused pairs [F|B] whose halves overlap -------------------------------------------------------------------------
@@ -240,9 +239,10 @@ def interleave_halves(halves: Sequence[Sequence[FusedPairPiece]]) -> Iterator[tu
     """Yield (half, piece index) in issue order; issue switches to the other half where one half would wait."""
     place, turn = [0, 0], 0
     while place[0] < len(halves[0]) or place[1] < len(halves[1]):
-        half = halves[turn]
         begun = place[turn]
-        while place[turn] < len(half) and (place[turn] == begun or not _would_wait(half[place[turn]])):
+        for piece in halves[turn][begun:]:
+            if place[turn] > begun and piece.lane == MAIN and piece.waits:
+                break
             yield turn, place[turn]
             place[turn] += 1
         turn = 1 - turn
@@ -250,10 +250,6 @@ def interleave_halves(halves: Sequence[Sequence[FusedPairPiece]]) -> Iterator[tu
 
 def _move_to_main(segment: Segment) -> Segment:
     return Segment(tuple([replace(op, lane=MAIN) for op in segment.ops]))
-
-
-def _would_wait(piece: FusedPairPiece) -> bool:
-    return piece.lane == MAIN and bool(piece.waits)
 
 
 def _pair_lane(op: Op) -> str:

@@ -91,32 +91,30 @@ class ChunkCosts:
 
     def __init__(self, costs: Costs | Sequence[Costs], schedule: Schedule) -> None:
         self._schedule = schedule
-        self._slices = None if isinstance(costs, Costs) else tuple(costs)
-        self._alike = costs if isinstance(costs, Costs) else None
+        self._costs = costs if isinstance(costs, Costs) else tuple(costs)
         depth = len(schedule.routes[0])
         # a second copy of the model (two routes) does not make chunks smaller
         self._share = schedule.num_stages / depth
-        if self._slices is not None:
-            require_costs_per_slice(self._slices, depth, schedule.name)
+        if not isinstance(self._costs, Costs):
+            require_costs_per_slice(self._costs, depth, schedule.name)
 
     def chunk_costs(self, stage: int, chunk: int) -> Costs:
         """Return the user-supplied Costs that apply to a chunk of a stage."""
-        if self._alike is not None:
-            return self._alike
-        assert self._slices is not None
+        if isinstance(self._costs, Costs):
+            return self._costs
         route = next(route for route in self._schedule.routes if (stage, chunk) in route)
-        return self._slices[route.index((stage, chunk))]
+        return self._costs[route.index((stage, chunk))]
 
     def chunk_pass_seconds(self, kind: Kind, stage: int, chunk: int) -> float:
         """Return the compute time (s) of one pass of a stage's chunk, including launch overhead."""
         costs = self.chunk_costs(stage, chunk)
-        share = 1.0 if self._alike is None else self._share
+        share = self._share if isinstance(self._costs, Costs) else 1.0
         return costs.pass_seconds(kind) * share + costs.launch
 
     def seconds_after_pipeline(self, stage: int) -> tuple[float, float]:
         """Return a stage's times (s) after the last backward: blocking gradient reduction, and optimizer."""
-        if self._alike is not None:
-            return 0.0 if self._alike.grad_buckets else self._alike.grad_reduce, self._alike.optimizer
+        if isinstance(self._costs, Costs):
+            return 0.0 if self._costs.grad_buckets else self._costs.grad_reduce, self._costs.optimizer
         here = [self.chunk_costs(stage, chunk) for chunk in range(self._schedule.num_chunks)]
         blocking = math.fsum(each.grad_reduce for each in here if not each.grad_buckets)
         return blocking, math.fsum(each.optimizer for each in here)
@@ -126,7 +124,7 @@ class ChunkCosts:
         costs = self.chunk_costs(stage, chunk)
         if not costs.grad_buckets or not costs.grad_reduce:
             return 0, 0.0
-        share = 1.0 if self._alike is None else 1 / self._schedule.num_chunks
+        share = 1 / self._schedule.num_chunks if isinstance(self._costs, Costs) else 1.0
         return costs.grad_buckets, costs.grad_reduce * share / costs.grad_buckets
 
 

@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING
 from simcluster.devices.device import kernel_sequence_seconds
 from simcluster.model.context_parallel import make_cp_exchange
 from simcluster.model.kernels import Kernel
+from simcluster.model.layer_kind import LayerKind
 from simcluster.model.layers import layer_kinds
+from simcluster.model.transformer import Model
 from simcluster.scenario.memory_plan import shape_of
 
 if TYPE_CHECKING:
@@ -37,8 +39,11 @@ def attention_rates(scenario: Scenario) -> AttentionRates | None:
     shape, device = shape_of(scenario), scenario.cluster.device
     if shape.attention != "fused":
         return None
-    body = layer_kinds(scenario.model, 0)[0].block(scenario.model, shape).body
-    context = make_cp_exchange(scenario.model, shape) if shape.cp > 1 else None
+    kind, model = _main_attention(scenario.model)
+    if kind is None:
+        return None
+    body = kind.block(model, shape).body
+    context = make_cp_exchange(model, shape) if shape.cp > 1 else None
     precision = scenario.training.precision.removesuffix("-mixed")
     precision = "bf16" if precision == "fp8" else precision
 
@@ -53,3 +58,16 @@ def attention_rates(scenario: Scenario) -> AttentionRates | None:
 
     forward, backward = rate(body.forward), rate(body.input_grad)
     return AttentionRates(device.attention.kernel, forward, backward, device.peak_flops(precision))
+
+
+def _main_attention(model: Model) -> tuple[LayerKind | None, Model]:
+    """Return the attention with the most work of all layers, and the model of its layers."""
+    found = [
+        (count * kind.core_flops(own, 1, "model").forward, kind, own)
+        for layer, count in model.count_layer_types().values()
+        for own in [model.layer_model(layer)]
+        for kind in layer_kinds(model, layer)
+        if kind.SQUARE
+    ]
+    _, kind, own = max(found, key=lambda each: each[0], default=(0.0, None, model))
+    return kind, own

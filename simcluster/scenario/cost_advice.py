@@ -79,7 +79,7 @@ def _warn_zb_auto_activations(scenario: Scenario, schedule: Schedule) -> Iterato
 
 
 def _warn_overfull_experts(scenario: Scenario, moe: Moe) -> Iterator[str]:
-    first = next((layer for layer in range(scenario.model.layers) if moe.is_moe_layer(layer)), 0)
+    first = next((layer for layer in range(scenario.model.layers) if scenario.model.has_experts(layer)), 0)
     for fault in (each for each in scenario.faults if isinstance(each, ExpertImbalance)):
         asked = fault.requested_rows_per_token(scenario.seed, moe.token_routes, first)
         if asked > 1:

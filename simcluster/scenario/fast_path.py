@@ -115,7 +115,8 @@ EVERYWHERE = parse_field_paths(
 ANY_JOB = parse_field_paths(
     """
     engine steps replicas
-    model: mtp_layers
+    model: mtp_layers blocks pattern layer_types
+    model.mamba: heads head_dim groups state conv chunk
     model.moe: experts top_k expert_ffn_hidden_size shared_experts shared_ffn_hidden_size shared_gate
     model.moe: first_dense_layers every offset router_bias capacity_factor pad_to_capacity aux_loss groups top_groups
     parallel: cp zero ep etp
@@ -130,6 +131,15 @@ ANY_JOB = parse_field_paths(
 )
 """Additional fields that may have any value in fast paths on the ops of any job: folding, chains, a sweep of
 replicas."""
+
+
+def _has_proved_kinds(scenario: Scenario) -> bool:
+    kinds = {kind for _, *names in scenario.model.count_layer_types() for kind in names}
+    return kinds <= {"attention", "latent_attention", "mlp", "mixture", "mamba2"}
+
+
+PROVED_KINDS = FieldLimit("", (), _has_proved_kinds)
+"""Limit of ``model.mixer``: only layers of kinds for which fast paths are proved."""
 
 
 def list_step_fields() -> tuple[str, ...]:

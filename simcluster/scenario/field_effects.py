@@ -134,9 +134,11 @@ def _has_overlap(scenario: ScenarioFields) -> bool:
 
 
 def _overlaps_cp_traffic(scenario: ScenarioFields) -> bool:
-    parallel, model, software = scenario.parallel, scenario.model, scenario.software
+    parallel, software = scenario.parallel, scenario.software
     tp, method = parallel.tp, CONTEXT_METHODS[parallel.cp_comm]
-    if method.head_trading_ranks(model.heads // tp, max(model.kv_heads // tp, 1), parallel.cp) == parallel.cp:
+    models = [scenario.model.layer_model(layer) for layer, _ in scenario.model.count_layer_types().values()]
+    traders = [method.head_trading_ranks(own.heads // tp, max(own.kv_heads // tp, 1), parallel.cp) for own in models]
+    if all(ranks == parallel.cp for ranks in traders):
         return False  # whole sequences of fewer heads
     if software is not None and software.ring == "torch":
         return software.kernels != "compiled"

@@ -6,7 +6,7 @@ Pure functions of a scenario, called by ``rules``.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from simcluster.base.errors import InputError
@@ -28,11 +28,22 @@ if TYPE_CHECKING:
     from simcluster.scenario.sections import Parallel
 
 
+_ATTENTION_FIELDS = (
+    "model.position", "model.qk_norm", "model.attention_window", "model.attention_sinks", "model.mla",
+    "training.attention",
+)  # fmt: skip
+"""Fields of attention alone, which layers of other kinds leave to the attention layers of the same model."""
+
+
 def check_model_rules(scenario: ScenarioFields) -> Iterator[KeyProblem]:
     """Yield every violated rule on the model's dimensions, layers and experts."""
-    yield from _check_tp(scenario)
-    if scenario.parallel.cp > 1:
-        yield from _check_cp(scenario)
+    if problem := _find_unknown_kind(scenario):
+        yield problem
+        return
+    types = _scenarios_by_type(scenario)
+    yield from dict.fromkeys(
+        problem for each, _ in types for check in (_check_tp, _check_cp) for problem in check(each)
+    )
     if scenario.model.moe:
         yield from _check_experts(scenario, scenario.model.moe)
     if scenario.training.recompute == "selective":
@@ -40,13 +51,51 @@ def check_model_rules(scenario: ScenarioFields) -> Iterator[KeyProblem]:
     if scenario.model.mtp_layers and scenario.parallel.zero == 3:
         what = "layers of multi-token prediction are not modelled with parameters sharded by ZeRO 3"
         yield ("model", "mtp_layers"), f"{what}; use zero 1 or 2, or remove mtp_layers"
-    mixer, known = scenario.model.mixer, [word for word, kind in LAYER_KINDS.items() if kind.MIXES]
-    if mixer is not None and mixer not in known:
-        near = did_you_mean(mixer, known)
-        yield ("model", "mixer"), f"{mixer!r} is not a layer kind that mixes tokens{near}; known: {', '.join(known)}"
-        return
-    for word in dict.fromkeys(word for kinds in scenario.model.first_layer_of_kinds for word in kinds):
-        yield from find_unsupported_values(f"layers of kind {word}", LAYER_KINDS[word].MODELLED_WITH, scenario)
+    attends = any(LAYER_KINDS[kind].SQUARE for _, kinds in types for kind in kinds)
+    yield from dict.fromkeys(
+        (path, problem)
+        for each, kinds in types
+        for kind in kinds
+        for path, problem in find_unsupported_values(f"layers of kind {kind}", LAYER_KINDS[kind].MODELLED_WITH, each)
+        if not (attends and ".".join(path) in _ATTENTION_FIELDS)
+    )
+    if any(len(kinds) == 1 for _, kinds in types):
+        yield from _check_single_kind_layers(scenario)
+
+
+def _find_unknown_kind(scenario: ScenarioFields) -> KeyProblem | None:
+    """Return the problem of a layer kind that does not exist or does not mix tokens; None if there is none."""
+    model, mixers = scenario.model, [word for word, kind in LAYER_KINDS.items() if kind.MIXES and word == kind.name]
+    for mixer in (model.mixer, *(fields.get("mixer") for fields in (model.layer_types or {}).values())):
+        if mixer is not None and mixer not in mixers:
+            what = f"{mixer!r} is not a layer kind that mixes tokens{did_you_mean(mixer, mixers)}"
+            return ("model", "mixer"), f"{what}; known: {', '.join(mixers)}"
+    for kind in (kind for _, *kinds in model.count_layer_types() for kind in kinds):
+        if kind not in LAYER_KINDS:
+            what = f"there is no layer kind {kind!r}{did_you_mean(kind, LAYER_KINDS)}"
+            return ("model", "blocks"), f"{what}; use one of {', '.join(LAYER_KINDS)}"
+    return None
+
+
+def _scenarios_by_type(scenario: ScenarioFields) -> list[tuple[ScenarioFields, Sequence[str]]]:
+    """Return, for each layer type, the scenario as if all layers were of this type, and the names of its kinds."""
+    model = scenario.model
+    return [
+        (scenario.model_copy(update={"model": model.layer_model(layer)}) if model.pattern else scenario, kinds)
+        for (_, *kinds), (layer, _) in model.count_layer_types().items()
+    ]
+
+
+def _check_single_kind_layers(scenario: ScenarioFields) -> Iterator[KeyProblem]:
+    """Yield an error for each option that is not modelled with layers that have a single kind."""
+    model, what = scenario.model, "is not modelled with layers that have a single kind, such as * or - of a pattern"
+    if model.layer_norms == 1 or model.parallel_residual:
+        name = "parallel_residual" if model.parallel_residual else "layer_norms"
+        yield ("model", name), f"{what}; remove it"
+    if scenario.training.recompute == "operators":
+        yield ("training", "recompute"), f"{what}; use none, selective or full"
+    if scenario.training.recompute == "full" and scenario.software and scenario.software.checkpoint == "early-stop":
+        yield ("software", "checkpoint"), f"{what}; use whole"
 
 
 def _check_recompute(scenario: ScenarioFields) -> Iterator[KeyProblem]:
@@ -55,8 +104,8 @@ def _check_recompute(scenario: ScenarioFields) -> Iterator[KeyProblem]:
     absent = unusable_recompute_modules(
         experts=moe is not None,
         shared=moe is not None and moe.shared_width > 0,
-        dense=moe is None or not all(moe.is_moe_layer(layer) for layer in range(model.layers)),
-        latent=model.mla is not None,
+        dense=any("mlp" in kinds for kinds in model.count_layer_types()),
+        latent=any("latent_attention" in kinds for kinds in model.count_layer_types()),
     )
     for name in training.recompute_modules:
         if name in absent:
@@ -69,6 +118,8 @@ def _check_tp(scenario: ScenarioFields) -> Iterator[KeyProblem]:
     split = {"heads": model.heads} | mlp_widths_split_by_tp(model)
     if model.kv_heads % tp and tp % model.kv_heads:  # more ranks than key-value heads: each keeps a copy of one
         split["kv_heads"] = model.kv_heads
+    if model.mamba:
+        split |= {"mamba.heads": model.mamba.heads, "mamba.groups": model.mamba.groups}
     if parallel.sequence_parallel:
         split |= {"hidden_size": model.hidden_size, "sequence_length": model.sequence_length}
         if tp == 1:
@@ -83,6 +134,8 @@ def _check_tp(scenario: ScenarioFields) -> Iterator[KeyProblem]:
 def _check_cp(scenario: ScenarioFields) -> Iterator[KeyProblem]:
     model, parallel, where = scenario.model, scenario.parallel, ("parallel", "cp")
     cp, tp, length = parallel.cp, parallel.tp, scenario.model.sequence_length
+    if cp == 1:
+        return
     if scenario.training.attention == "unfused":
         what = f"cp {cp} computes attention in pieces, which needs a fused kernel, but attention is unfused"
         yield ("training", "attention"), f"{what}; set attention to fused, or cp to 1"

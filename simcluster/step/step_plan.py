@@ -31,7 +31,7 @@ from simcluster.planning.work_kinds import StageSend
 from simcluster.reference.step_record import StepRecord
 from simcluster.scenario.checkpoint_plan import plan_step_checkpoint
 from simcluster.scenario.effort_estimate import estimate_simulation_seconds
-from simcluster.scenario.fast_path import ANY_JOB, EVERYWHERE, FastPath, FieldLimit, parse_field_paths
+from simcluster.scenario.fast_path import ANY_JOB, EVERYWHERE, PROVED_KINDS, FastPath, FieldLimit, parse_field_paths
 from simcluster.scenario.job_conversion import (
     collective_methods,
     disturbances_of,
@@ -64,7 +64,7 @@ FOLDING = FastPath(
     unrestricted=_FREE,
     field_limits={
         "collectives.detail": FieldLimit("ranks differ when collectives are simulated in steps", ("flow",)),
-        "model.mixer": FieldLimit("", (None, "attention")),
+        "model.mixer": PROVED_KINDS,
     },
     fault_rules=_FAULTS,
 )

@@ -8,20 +8,18 @@ from __future__ import annotations
 
 from simcluster.faults import FAULTS, BackgroundLoad, ExpertImbalance, HostStall, NicSpeeds
 from simcluster.planning.expert_dispatch import ExpertDispatch
-from simcluster.scenario.fast_path import ANY_JOB, EVERYWHERE, FastPath, FieldLimit
+from simcluster.scenario.fast_path import ANY_JOB, EVERYWHERE, PROVED_KINDS, FastPath, FieldLimit
 from simcluster.scenario.scenario import Scenario
 from simcluster.scenario.sections import Fsdp, HostOffload
 from simcluster.scenario.training_section import MuonSpec
 from simcluster.schedules import SCHEDULES
-
-_MIXER = FieldLimit("", (None, "attention"))
 
 PLAN = FastPath(
     "the search for layouts",
     unrestricted=(EVERYWHERE | ANY_JOB)
     - {"steps", "replicas", "overlap.pairs", "parallel.cp_comm", "training.optimizer"},
     field_limits={
-        "model.mixer": _MIXER,
+        "model.mixer": PROVED_KINDS,
         "parallel.cp_comm": FieldLimit("", ("ring", "all_gather", "all_to_all")),
         "training.optimizer": FieldLimit("", ("adam", "muon")),
         "checkpoint": FieldLimit("checkpoint: the layout search does not simulate checkpoints; remove it", (None,)),
@@ -79,9 +77,13 @@ QUICK = FastPath(
         "parallel.expert_dispatch": FieldLimit("layers have experts", (ExpertDispatch(),)),
         "overlap.experts": FieldLimit("layers have experts", (False,)),
         "overlap.pairs": FieldLimit("the two passes of a fused pair overlap", (False,)),
+        "model.blocks": FieldLimit("layers have other kinds than attention and MLP", (None,)),
+        "model.mamba": FieldLimit("layers have other kinds than attention and MLP", (None,)),
+        "model.pattern": FieldLimit("layers differ", (None,)),
+        "model.layer_types": FieldLimit("layers differ", (None,)),
         "training.muon": FieldLimit("the optimizer is Muon", (MuonSpec(),)),
         "fsdp": FieldLimit("parameters are sharded by FSDP", (Fsdp(),)),
-        "model.mixer": _MIXER,
+        "model.mixer": PROVED_KINDS,
         "model.mtp_layers": FieldLimit("the model has multi-token prediction layers", (None,)),
         "memory.offload": FieldLimit("tensors are offloaded to host memory", (HostOffload(),)),
         "pipeline.schedule": FieldLimit(
@@ -117,7 +119,7 @@ REPLICAS = FastPath(
     "the sweep of replicas",
     unrestricted=EVERYWHERE | ANY_JOB,
     field_limits={
-        "model.mixer": _MIXER,
+        "model.mixer": PROVED_KINDS,
         "checkpoint": FieldLimit("method 'sweep' does not simulate checkpoints; use method 'auto'", (None,)),
         "data.loader": FieldLimit("method 'sweep' does not simulate data loaders; use method 'auto'", (None,)),
         "training.outer": FieldLimit("method 'sweep' does not simulate outer steps; use method 'auto'", (None,)),

@@ -142,20 +142,22 @@ def list_layer_sections(
     def add_block(block: Block, count: int) -> None:
         add_sections(block.name, block.sections, count)
 
+    ends = model.layer_model(0)
     if embedding:
-        add_block(embedding_block(model, shape), 1)
+        add_block(embedding_block(ends, shape), 1)
     plain = replace(shape, recompute="none")
-    sorts = Counter((shape.recomputes_layer(layer), model.layer_kind_names(layer)) for layer in layers)
-    first = {model.layer_kind_names(layer): layer for layer in reversed(layers)}
-    for (again, kinds), count in sorts.items():
-        for kind in layer_kinds(model, first[kinds]):
-            add_sections(kind.name, kind.sections(model, shape if again else plain), count)
+    types = Counter((shape.recomputes_layer(layer), model.layer_type(layer)) for layer in layers)
+    for (again, layer_type), count in types.items():
+        layer, _ = model.count_layer_types()[layer_type]
+        for kind in layer_kinds(model, layer):
+            word = f" ({layer_type[0]})" if model.pattern else ""
+            add_sections(kind.name + word, kind.sections(model.layer_model(layer), shape if again else plain), count)
     if not lm_head:
         return found
     if ahead := model.prediction_layers:
-        add_block(mtp_input_block(model, shape), len(ahead))
+        add_block(mtp_input_block(ends, shape), len(ahead))
         found += list_layer_sections(model, shape, tuple(ahead), embedding=False, lm_head=False)
-    add_block(lm_head_block(model, shape), 1 + len(ahead))
+    add_block(lm_head_block(ends, shape), 1 + len(ahead))
     return found
 
 

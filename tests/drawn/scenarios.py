@@ -37,11 +37,11 @@ ASIDE = {  # with the reason
     "cluster.scale.memory": "what does not fit is refused",
 }
 BY_HAND = (
-    "cluster.topology", "gpus", "steps", "model.layers", "model.hidden_size", "model.heads", "model.vocab_size",
-    "model.sequence_length", "model.ffn_hidden_size", "model.kv_heads", "model.head_dim", "model.moe.experts",
-    "model.moe.top_k", "model.moe.expert_ffn_hidden_size", "parallel.tp", "parallel.cp", "parallel.pp", "parallel.dp",
-    "parallel.ep", "parallel.etp", "parallel.order", "pipeline.schedule", "pipeline.chunks",
-    "pipeline.layers_per_stage", "pipeline.layout", "training.global_batch",
+    "model.blocks", "model.pattern", "model.layer_types", "cluster.topology", "gpus", "steps", "model.layers",
+    "model.hidden_size", "model.heads", "model.vocab_size", "model.sequence_length", "model.ffn_hidden_size",
+    "model.kv_heads", "model.head_dim", "model.moe.experts", "model.moe.top_k", "model.moe.expert_ffn_hidden_size",
+    "parallel.tp", "parallel.cp", "parallel.pp", "parallel.dp", "parallel.ep", "parallel.etp", "parallel.order",
+    "pipeline.schedule", "pipeline.chunks", "pipeline.layers_per_stage", "pipeline.layout", "training.global_batch",
 )  # fmt: skip
 """Fields that ``job`` draws, since they have to fit each other."""
 OFTEN = ("overlap.", "parallel.", "fsdp.", "pipeline.", "training.")
@@ -225,7 +225,26 @@ def job(dice: Random) -> Document:
         ep = dice.choice([each for each in (1, 2, 2, 4, 8) if (tp * cp * dp) % each == 0])
         etp = dice.choice([None, *(each for each in (1, 2, 4) if (tp * cp * dp) % (each * ep) == 0)])
         own["parallel"] |= {"ep": ep, "sequence_parallel": tp > 1} | ({"etp": etp} if etp else {})
+    own["model"] |= pattern(dice, layers, experts=experts) if dice.random() < 0.3 else {}
     return own
+
+
+def pattern(dice: Random, layers: int, *, experts: bool) -> Document:
+    """Return the types of layers of a model: of other sizes, windows or blocks."""
+    kinds = ("mlp", "mixture") if experts else ("mlp",)
+    if not experts and dice.random() < 0.2:
+        return {"blocks": [dice.choice(("attention", "mlp"))]}
+    types: dict[str, Document] = {
+        "a": {"blocks": ["attention", dice.choice(kinds)]},
+        "b": dice.choice(({"attention_window": 64}, {"kv_heads": 8}, {"ffn_hidden_size": 512}, {"position": "none"})),
+        "c": {},
+    }
+    letters = "*-EM" if experts else "*-M"
+    words = [dice.choice([*types, *letters]) for _ in range(dice.randint(1, max(layers, 1)))]
+    sizes = {"heads": 16, "groups": 8, "head_dim": dice.choice((32, 128)), "state": dice.choice((64, 256)),
+             "conv": dice.choice((2, 3)), "chunk": dice.choice((64, 256))}  # fmt: skip
+    found = {"pattern": words, "layer_types": {word: types[word] for word in types if word in words} or None}
+    return found | ({"mamba": sizes} if "M" in words else {})
 
 
 def cluster(dice: Random) -> tuple[Document, int]:

@@ -209,6 +209,8 @@ def _model_changes(scenario: Scenario, small: SmallLayout) -> list[FieldChange]:
     model, moe, parallel = scenario.model, scenario.model.moe, scenario.parallel
     tp, etp, split = parallel.tp, parallel.etp or parallel.tp, _expert_tensor_ranks(scenario, small)
     found: dict[str, int] = {}
+    if small.tp < tp and model.layer_types:
+        raise InputError("model.layer_types: widths of types are not scaled; there is no smaller version with less tp")
     if small.tp < tp:
         widths = {"heads": model.heads, "kv_heads": model.kv_heads, "ffn_hidden_size": model.ffn_hidden_size or 0}
         widths["vocab_size"] = padded_vocab_size(model, tp)

@@ -146,7 +146,7 @@ def _list_models() -> Iterable[BuiltinEntry]:
         count = parameters(model)
         experts = f", {model.moe.experts} experts, {model.moe.top_k} per token" if model.moe else ""
         what = (
-            f"{format_count(count.total)} parameters, {model.layers} layers of {model.hidden_size:,}, "
+            f"{format_count(count.total)} parameters, {model.layers_text} layers of {model.hidden_size:,}, "
             f"{model.heads} heads{experts}, {model.sequence_length:,} tokens"
         )
         yield BuiltinEntry(name, what, sources.get(name, ""))

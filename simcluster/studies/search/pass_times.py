@@ -50,11 +50,11 @@ class LayerPassSettings(NamedTuple):
 
 
 class PassPart(NamedTuple):
-    """Part of a pass: the embedding, the LM head, or one layer (with or without recompute and experts)."""
+    """Part of a pass: the embedding, the LM head, or one layer, by recomputation and number of its type."""
 
     name: str
     recomputes: bool = False
-    has_experts: bool = False
+    layer_type: int = 0
 
 
 EMBEDDING, LM_HEAD, BOUNDARY = PassPart("embedding"), PassPart("lm_head"), PassPart("boundary")
@@ -73,6 +73,10 @@ class PassSegments:
     segments: Mapping[tuple[PassPart, Kind], Segment]
     send_bytes: float
     needs_gather: bool
+
+    def layer_part(self, layer: int) -> PassPart:
+        """Return the part of a pass that a layer is."""
+        return _layer_part(self.model, self.shape, layer)
 
     @cached_property
     def collectives(self) -> list[Collective]:
@@ -98,8 +102,7 @@ class LeastPassTimes:
         """Return the least pass times (s), by kind of pass, of a model slice with these layers."""
         name = layers.start, layers.stop, embedding, lm_head
         if name not in self._known:
-            shape, model = self.pass_segments.shape, self.pass_segments.model
-            counts = Counter(PassPart("layer", shape.recomputes_layer(one), model.has_experts(one)) for one in layers)
+            counts = Counter(map(self.pass_segments.layer_part, layers))
             times = {**dict(sorted(counts.items())), EMBEDDING: int(embedding), LM_HEAD: int(lm_head)}
             own = [(self.parts[part], count) for part, count in times.items() if count]
             self._known[name] = {kind: sum(sums[kind] * count for sums, count in own) for kind in KINDS}
@@ -196,13 +199,16 @@ def _are_tp_ranks_adjacent(layout: Layout) -> bool:
     return layout.order.index("tp") < min(slower)
 
 
+def _layer_part(model: Model, shape: RankShape, layer: int) -> PassPart:
+    return PassPart("layer", shape.recomputes_layer(layer), [*model.count_layer_types()].index(model.layer_type(layer)))
+
+
 def _make_part_segments(job: Job, shape: RankShape) -> dict[tuple[PassPart, Kind], Segment]:
     """Return the op segment of each part of the model in each kind of pass."""
     parts = {EMBEDDING: PassLayers((), embedding=True, starts_action=False)}
     parts[LM_HEAD] = PassLayers((), lm_head=True, starts_action=False)
     for layer in range(job.model.layers):
-        kind_of = PassPart("layer", shape.recomputes_layer(layer), job.model.has_experts(layer))
-        parts.setdefault(kind_of, PassLayers((layer,), starts_action=False))
+        parts.setdefault(_layer_part(job.model, shape, layer), PassLayers((layer,), starts_action=False))
     if shape.tp > 1:
         parts[BOUNDARY] = PassLayers((), gathers_input=True, starts_action=False)
     found: dict[tuple[PassPart, Kind], Segment] = {}

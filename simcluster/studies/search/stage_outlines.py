@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -24,10 +25,9 @@ Collectives = tuple[Collective, ...]
 
 
 class StageContents(NamedTuple):
-    """A stage's part of the model: its layers and expert layers, and whether the first or last slice is on it."""
+    """A stage's part of the model: its layers by type, and whether the first or last slice is on it."""
 
-    layers: int
-    expert_layers: int
+    layers_by_type: tuple[int, ...]
     has_first_slice: bool
     has_last_slice: bool
 
@@ -52,7 +52,8 @@ class PipelineRoute:
 
     route: Route
     layers_per_slice: tuple[int, ...]
-    has_experts: tuple[bool, ...] = ()
+    layer_types: tuple[int, ...] = ()
+    """Number of each layer's type, in the order of ``Model.count_layer_types``; empty if all are equal."""
 
     @cached_property
     def layer_ranges(self) -> list[range]:
@@ -74,7 +75,7 @@ class PipelineRoute:
         parts = [[self.slice_contents(number) for number in numbers] for numbers in self.slices_by_stage]
         return [
             StageContents(
-                sum(part.layers for part in own), sum(part.expert_layers for part in own),
+                tuple(map(sum, zip(*(part.layers_by_type for part in own), strict=True))),
                 any(part.has_first_slice for part in own), any(part.has_last_slice for part in own),
             )
             for own in parts
@@ -82,8 +83,9 @@ class PipelineRoute:
 
     def slice_contents(self, number: int) -> StageContents:
         """Return the layers of one model slice and whether it is the first or the last."""
-        moe = sum(self.has_experts[layer] for layer in self.layer_ranges[number]) if self.has_experts else 0
-        return StageContents(self.layers_per_slice[number], moe, number == 0, number == len(self.layers_per_slice) - 1)
+        counts = Counter(self.layer_types[layer] if self.layer_types else 0 for layer in self.layer_ranges[number])
+        by_type = tuple(counts[each] for each in range(max(self.layer_types, default=0) + 1))
+        return StageContents(by_type, number == 0, number == len(self.layers_per_slice) - 1)
 
 
 def find_pipeline_route(base: Scenario, schedule: str, pp: int, chunks: int) -> PipelineRoute | None:
@@ -92,19 +94,20 @@ def find_pipeline_route(base: Scenario, schedule: str, pp: int, chunks: int) -> 
     The schedule's name may not determine the route, and layers may be cut by the times of the run.
     """
     route_of, wanted, layers = SCHEDULES[schedule].route, base.pipeline.layers_per_stage, base.model.layers
-    mixtures = tuple(map(base.model.has_experts, range(layers))) if base.model.moe else ()
+    numbers = {each: number for number, each in enumerate(base.model.count_layer_types())}
+    types = tuple(numbers[base.model.layer_type(layer)] for layer in range(layers)) if len(numbers) > 1 else ()
     if route_of is None or wanted == "auto":
         return None
     route = route_of(pp, chunks)
     size = len(route)
     if wanted == "even":
-        return None if layers % size else PipelineRoute(route, ModelSlices.split_evenly(layers, size).counts, mixtures)
+        return None if layers % size else PipelineRoute(route, ModelSlices.split_evenly(layers, size).counts, types)
     if len(wanted) == size:
-        return PipelineRoute(route, wanted, mixtures)
+        return PipelineRoute(route, wanted, types)
     if len(wanted) != pp:
         return None
     stub = Schedule(schedule, ((),) * pp, 1, size // pp, (route,), (0,))
-    return PipelineRoute(route, ModelSlices.from_stage_layers(wanted, stub).counts, mixtures)
+    return PipelineRoute(route, ModelSlices.from_stage_layers(wanted, stub).counts, types)
 
 
 Turns = Mapping[tuple[int, int], int]
@@ -133,30 +136,28 @@ class StageDataParallelism:
         self.data = data_parallel_options_of(layout.apply_to(base), base.cluster.device, self.plan, recipe_of(base))
         self.shards = (layout.zero == 3 and base.fsdp.shard_group) or self.plan.replicas
         self.expert_shards = max(1, self.plan.expert_replicas * self.shards // self.plan.replicas)
-        mixed = [base.model.has_experts(layer) for layer in range(base.model.layers)]
-        self._first = {kind: mixed.index(kind) for kind in dict.fromkeys(mixed)}
+        self._first = [layer for layer, _ in base.model.count_layer_types().values()]
         self._updates: dict[Hashable, tuple[float, float]] = {}
-        first = self._first.items()
-        self._kinds = {kind: parameters_of_layers(base.model, self.plan, [layer]) for kind, layer in first}
+        self._parameters = [parameters_of_layers(base.model, self.plan, [layer]) for layer in self._first]
 
     def owned_parameters(self, held: StageContents) -> OwnedParameters:
         """Return the number of parameters on one rank of a stage, given the stage's part of the model."""
         first, last = held.has_first_slice, held.has_last_slice
         ends = stage_parameters_per_tp_rank(self.base.model, self.plan.tp, layers=0, first=first, last=last)
         common, experts = float(ends), 0.0
-        for kind, count in ((False, held.layers - held.expert_layers), (True, held.expert_layers)):
+        for own, count in zip(self._parameters, held.layers_by_type, strict=False):
             if count:
-                common += count * self._kinds[kind].common
-                experts += count * self._kinds[kind].experts
+                common += count * own.common
+                experts += count * own.experts
         return OwnedParameters(common, experts)
 
     def saved_optimizer_bytes(self, held: StageContents) -> float:
         """Return the most bytes of Adam state that a rank saves if an optimizer such as Muon updates matrices."""
         optimizer, shards = self.data.optimizer, (self.shards, self.expert_shards) if self.zero else (1, 1)
         found = 0.0
-        for kind, count in ((False, held.layers - held.expert_layers), (True, held.expert_layers)):
+        for layer, count in zip(self._first, held.layers_by_type, strict=False):
             if count and optimizer:
-                own = optimizer.unneeded_adam_state([self._first[kind]])
+                own = optimizer.unneeded_adam_state([layer])
                 found += count * (own.common / shards[0] + own.experts / shards[1])
         return found
 
@@ -205,7 +206,7 @@ class StageDataParallelism:
             return times * sum(least[call] for call in calls), 0.0
         if fsdp.shard_group:
             return 0.0, 0.0
-        kinds = self._kinds.values()  # of a unit, those of which least is sent
+        kinds = self._parameters  # of a unit, those of which least is sent
         unit = OwnedParameters(*(fsdp.unit_layers * min(getattr(kind, part) for kind in kinds)
                                  for part in ("common", "experts")))  # fmt: skip
         gather = sum(least[call] for call in self._make_collectives("all_gather", unit, data.parameter_bytes))
