@@ -7,14 +7,14 @@ resulting parameter counts are tested against published ones.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from simcluster.base.errors import InputError
 from simcluster.documents.yaml_documents import read_document
-from simcluster.importers.layer_lists import MAX_LAYERS, describe_expert_layers
+from simcluster.importers.layer_lists import MAX_LAYERS, describe_expert_layers, describe_layer_types
 
 Fields = dict[str, Any]
 """Fields of ``Model``; None for a field that the config does not give."""
@@ -104,12 +104,23 @@ def set_attention_window(
             raise InputError(f"layer_types must be a list of {layers} words, each {' or '.join(known)}")
         full = [number for number, kind in enumerate(types, 1) if kind == "full_attention"]
         every = full[0] if full else None
-        if full != (list(range(every, len(types) + 1, every)) if every else []):
-            raise InputError("layer_types: full_attention must be in every n-th layer; other patterns are not modelled")
     window = config.optional_size("sliding_window") or size
     if window is None or (fields["sequence_length"] is not None and window >= fields["sequence_length"]):
         return
+    if types is not None and full != (list(range(every, len(types) + 1, every)) if every else []):
+        words = ["F" if kind == "full_attention" else "S" for kind in types]
+        _set_layer_types(fields, words, {"S": {"attention_window": window}, "F": {}})
+        return
     fields |= {"attention_window": window} | ({} if every is None else {"full_attention_every": every})
+
+
+def _set_layer_types(fields: Fields, words: Sequence[str], types: Mapping[str, Fields]) -> None:
+    """Set the type of each layer, in addition to types that other keys have set."""
+    if pattern := fields.get("pattern"):
+        both = [(pattern[layer % len(pattern)], word) for layer, word in enumerate(words)]
+        types = {f"{one} {other}": fields["layer_types"][one] | types[other] for one, other in both}
+        words = [f"{one} {other}" for one, other in both]
+    fields |= describe_layer_types(words, types)
 
 
 def set_moe_fields(config: CheckedConfig, fields: Fields, row: Mapping[str, Any]) -> None:
@@ -130,18 +141,22 @@ def set_moe_fields(config: CheckedConfig, fields: Fields, row: Mapping[str, Any]
     to_the_end = "last" not in row or config.finite_value(row["last"]) in (None, -1)
     dense, listed = (frozenset(config.layer_numbers(row[name])) if name in row else () for name in ("dense", "listed"))
     where: dict[str, int] | None = {"first_dense_layers": first, "every": step, "offset": (begin + 1) % step}
-    if dense or listed:
-        here = range(first, layers)
-        where = describe_expert_layers(
-            [n in listed if listed else n not in dense and (n - begin) % step == 0 for n in here]
-        )
-    if where is None or first >= layers or not (to_the_end or config.whole_number_value(row["last"], 0) >= layers - 1):
+    last = layers - 1 if to_the_end else config.whole_number_value(row["last"], 0)
+    if dense or listed or last < layers - 1:
+        here = [
+            first <= n <= last and (n in listed if listed else n not in dense and (n - begin) % step == 0)
+            for n in range(layers)
+        ]
+        where = describe_expert_layers(here)
+        if where is None and any(here):
+            words = ["expert" if each else "dense" for each in here]
+            kinds = {"dense": "mlp", "expert": "mixture"}
+            _set_layer_types(fields, words, {w: {"blocks": ["attention", kind]} for w, kind in kinds.items()})
+            where = {}
+    if where is None or first >= layers:
         named = [name for key in ("first", "step", "last", "dense", "listed") if (name := row.get(key))]
         keys = " and ".join(name if isinstance(name, str) else name[0] for name in named)
-        raise InputError(
-            f"{keys}: this pattern of expert layers among {layers} layers is not modelled; experts must be in every "
-            f"n-th layer after leading dense layers: remove these keys, or list only leading layers"
-        )
+        raise InputError(f"{keys}: none of the {layers} layers has experts; correct these keys")
     more: Fields = {name: row[name] for name in ("shared_gate", "shared_experts", "router_bias") if name in row}
     if isinstance(switch := row.get("router_bias"), list):
         more["router_bias"] = config.boolean_value(*switch)
@@ -191,10 +206,8 @@ def _set_qwen_window(config: CheckedConfig, fields: Fields) -> None:
         return
     first = config.whole_number_value("max_window_layers", 28)
     if 0 < first < (layers or 0):
-        raise InputError(
-            f"sliding_window {window} is shorter than the sequence of {sequence} in layers {first} and later, and a "
-            f"window in consecutive layers only is not modelled; set sequence_length to at most {window}"
-        )
+        types: Fields = {"S": {"attention_window": window}, "F": {}}
+        _set_layer_types(fields, ["F"] * first + ["S"] * (layers - first), types)
     if first == 0:
         fields["attention_window"] = window
 
@@ -237,9 +250,63 @@ def _set_fla_fields(config: CheckedConfig, fields: Fields) -> None:
         set_attention_window(config, fields, window)
 
 
+def _set_mamba_sizes(config: CheckedConfig, fields: Fields, keys: str) -> None:
+    names = ("heads", "head_dim", "groups", "state", "conv", "chunk")
+    sizes = {name: config.optional_size(key) for name, key in zip(names, keys.split(), strict=True)}
+    sizes["heads"] = sizes["heads"] or 2 * fields["hidden_size"] // (sizes["head_dim"] or 64)
+    fields["mamba"] = {name: size for name, size in sizes.items() if size is not None}
+
+
+def _set_nemotron_layers(config: CheckedConfig, fields: Fields) -> None:
+    """Set the layers of Nemotron-H and Nemotron 3: a letter per layer, each of one layer kind."""
+    wrong = f"is not a letter M, *, - or E for each of the {fields['layers']} layers"
+    pattern = config.checked_value(
+        "hybrid_override_pattern",
+        lambda value: isinstance(value, str) and len(value) == fields["layers"] and not set(value) - set("M*-E"),
+        f"{wrong}; write one, as in M-M*-",
+    )
+    if pattern is None:
+        raise InputError(f"the config of model_type {config.kind!r} lacks hybrid_override_pattern; add it")
+    fields["pattern"] = pattern
+    _set_mamba_sizes(config, fields, "mamba_num_heads mamba_head_dim n_groups ssm_state_size conv_kernel chunk_size")
+    if "E" in pattern:
+        shared = config.optional_size("moe_shared_expert_intermediate_size")
+        fields["moe"] = {
+            "experts": config.required_size("n_routed_experts"),
+            "top_k": config.required_size("num_experts_per_tok"),
+            "expert_ffn_hidden_size": config.required_size("moe_intermediate_size"),
+            "router_bias": True,
+            **(
+                {"shared_ffn_hidden_size": shared}
+                if shared and config.whole_number_value("n_shared_experts", 1)
+                else {}
+            ),
+        }
+        if config.optional_size("moe_latent_size"):
+            raise InputError("moe_latent_size: experts on a narrower latent vector are not modelled")
+
+
+def _set_granite_layers(config: CheckedConfig, fields: Fields) -> None:
+    """Set the layers of Granite 4: Mamba-2 or attention, each followed by experts and a shared MLP."""
+    types, layers = config.finite_value("layer_types"), fields["layers"]
+    wrong = not isinstance(types, list) or len(types) != layers or layers > MAX_LAYERS
+    if wrong or any(word not in ("mamba", "attention") for word in types):
+        raise InputError(f"layer_types must be a list of {layers} words, each mamba or attention")
+    _set_layer_types(fields, types, {"mamba": {"mixer": "mamba2"}, "attention": {}})
+    keys = "mamba_n_heads mamba_d_head mamba_n_groups mamba_d_state mamba_d_conv mamba_chunk_size"
+    _set_mamba_sizes(config, fields, keys)
+    fields["position"] = "none" if config.finite_value("position_embedding_type") == "nope" else "rope"
+    shared = "shared_intermediate_size"
+    if config.whole_number_value("num_local_experts", 0):
+        set_moe_fields(config, fields, {"experts": "num_local_experts", "sizes": {"shared_ffn_hidden_size": shared}})
+    else:
+        fields["ffn_hidden_size"] = config.required_size(shared)
+
+
 FAMILY_RULES: dict[str, Callable[[CheckedConfig, Fields], None]] = {
     "latent": _set_latent_attention, "llama": _set_llama_bias, "llama4": _check_llama4_chunks, "fla": _set_fla_fields,
     "qwen_window": _set_qwen_window, "opt": _set_opt_positions, "falcon": _set_falcon_fields, "mpt": _set_mpt_fields,
+    "nemotron": _set_nemotron_layers, "granite": _set_granite_layers,
 }  # fmt: skip
 """Family-specific rules by the name used in ``hf_families.yaml``."""
 

@@ -186,7 +186,7 @@ def _model_fields(config: CheckedConfig, family: Mapping[str, Any], sequence_len
     if family["moe"]:
         set_moe_fields(config, fields, family["moe"])
     moe = fields.get("moe")
-    if moe and not moe.keys() & {"first_dense_layers", "every"}:
+    if moe and not moe.keys() & {"first_dense_layers", "every"} and "pattern" not in fields:
         fields["ffn_hidden_size"] = None  # no layer has a dense MLP
     return fields
 

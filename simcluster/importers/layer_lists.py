@@ -8,8 +8,9 @@ from __future__ import annotations
 import ast
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import accumulate
+from typing import Any
 
 from simcluster.base.errors import InputError
 
@@ -78,3 +79,19 @@ def describe_expert_layers(has_experts: Sequence[bool]) -> dict[str, int] | None
     first = found[0] if found[0] >= every else 0
     fields = {"first_dense_layers": first, "every": every, "offset": (found[0] + 1) % every}
     return {name: value for name, value in fields.items() if value != (name == "every")}
+
+
+def describe_layer_types(words: Sequence[str], types: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """Return ``pattern`` and ``layer_types`` of a model, given each layer's word and what the words change."""
+    borders = [0]  # of each prefix, the longest proper prefix that is a suffix, too (Knuth, Morris and Pratt)
+    for word in words[1:]:
+        size = borders[-1]
+        while size and words[size] != word:
+            size = borders[size - 1]
+        borders.append(size + (words[size] == word))
+    period = words[: len(words) - borders[-1]]
+    letters = all(len(word) == 1 for word in period)
+    return {
+        "pattern": "".join(period) if letters else list(period),
+        "layer_types": {word: dict(types[word]) for word in dict.fromkeys(period)},
+    }

@@ -17,8 +17,8 @@ OptionWords = dict[str, tuple[str, ...]]
 
 _PATTERNS = ("hybrid-layer-pattern", "hybrid-override-pattern")
 _LAYERS = re.compile(r"(?:\*[-E])+")
-"""Pattern of blocks: ``*`` attention, ``-`` MLP, ``E`` experts; each ``/`` starts a multi-token prediction layer.
-Other blocks, such as ``M`` (Mamba), are not modelled."""
+"""Pattern of blocks that are layers of attention and an MLP or experts; each ``/`` starts a multi-token prediction
+layer. In other patterns each letter is a layer."""
 _EQUIVALENT_SPECS = ("qwen3", "deepseek", "bailing", "magistral", "plm", "phi35_moe", "seed_oss", "minimax")
 """Layer specs equivalent to what the other options describe."""
 _CONTEXT = {"megatron_cp_algo": "p2p", "ulysses_cp_algo": "a2a", "kvallgather_cp_algo": "all_gather"}
@@ -42,8 +42,14 @@ def expand_hybrid_pattern(options: Mapping[str, tuple[str, ...]]) -> tuple[Optio
     """Replace a hybrid layer pattern such as ``*-*E`` by equivalent transformer options."""
     name = next((each for each in _PATTERNS if each in options), "")
     main, *predicted = " ".join(options.get(name, ())).split("/")
-    if not all(_LAYERS.fullmatch(each) for each in (main, *predicted)):
+    if not name:
         return dict(options), ()
+    if not all(_LAYERS.fullmatch(each) for each in (main, *predicted)):
+        gone = (*_PATTERNS, "is-hybrid-model", "spec", "encoder-num-layers")
+        kept = {key: words for key, words in options.items() if key not in gone}
+        pattern = "".join(options[name])
+        layers = {"num-layers": (str(len(pattern)),), "hybrid-override-pattern": (pattern,)}
+        return kept | layers, (f"{name} means {len(pattern)} layers, each of one layer kind",)
     kinds = main[1::2]
     found = {key: words for key, words in options.items() if key not in (*_PATTERNS, "is-hybrid-model", "spec")}
     found["num-layers"] = (str(len(kinds)),)

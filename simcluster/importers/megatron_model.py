@@ -44,10 +44,25 @@ def model_section(run: MegatronOptions, vocabulary: int) -> dict[str, Any]:
         "position": position, "bias": "qkv" if not bias and run.is_on("add-qkv-bias") else bias,
         **{name: value for name, value in more.items() if value},
     }  # fmt: skip
-    model |= _attention_window_fields(run, model["layers"], sequence)
+    model |= _attention_window_fields(run, model["layers"], sequence) | _hybrid_layer_fields(run, hidden)
     _add_moe_section(run, model)
     _add_latent_attention(run, model)
     return model
+
+
+def _hybrid_layer_fields(run: MegatronOptions, hidden: int) -> dict[str, Any]:
+    """Return the model's pattern of layers and its Mamba-2 sizes; empty without a pattern."""
+    pattern = run.get("hybrid-override-pattern")
+    names = {"head_dim": "mamba-head-dim", "groups": "mamba-num-groups", "state": "mamba-state-dim"}
+    if set(pattern or "") - set("M*-E"):
+        what = "only layers M (Mamba-2), * (attention), - (MLP) and E (experts) are modelled"
+        raise run.error("hybrid-override-pattern", f"{pattern[:60]!r}: {what}")
+    if "M" not in (pattern or ""):
+        run.drop_options("hybrid-override-pattern", "no layer is Mamba-2", ("mamba-num-heads", *names.values()))
+        return {"pattern": pattern} if pattern else {}
+    sizes = {field: size for field, name in names.items() if (size := run.get(name))}
+    heads = run.get("mamba-num-heads") or 2 * hidden // sizes.get("head_dim", 64)
+    return {"pattern": pattern, "mamba": {"heads": heads, **sizes}}
 
 
 def _position_embedding(run: MegatronOptions) -> str:

@@ -81,7 +81,8 @@ def check_pre_training(arguments: LaunchArguments, source: str, *, layers: bool 
     given = [option for option in on if option not in unread]
     for what, names in OTHER_LAUNCH_OPTIONS.items():
         found = next((option for option in given if any(_option_matches_name(option, name) for name in names)), None)
-        if found and not (trains and what.startswith("runs")):
+        known = (trains and what.startswith("runs")) or (layers and "other than attention and MLP" in what)
+        if found and not known:
             raise InputError(f"{source}: the option --{found} {what}")
 
 
