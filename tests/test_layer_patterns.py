@@ -176,6 +176,20 @@ def test_messages(fields: dict[str, Any], message: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"pattern": "*E", "moe": {**MOE, "every": 2}}, "model.moe.every: has no effect, since pattern says"),
+        ({"blocks": ["attention", "mixture"], "moe": {**MOE, "first_dense_layers": 1}}, "since blocks says which"),
+        ({"pattern": "*-", "mixer": "attention"}, "model.mixer: has no effect, since the pattern names"),
+        ({"pattern": "*-", "blocks": ["mlp"]}, "model.blocks: has no effect, since the pattern names"),
+    ],
+)
+def test_no_field_is_silently_without_effect(fields: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        scenario({**LLAMA, **fields}, parallel__sequence_parallel=True)
+
+
+@pytest.mark.parametrize(
     "changes",
     [{"training__recompute": "operators"}, {"model__parallel_residual": True}, {"model__layer_norms": 1}],
 )

@@ -14,8 +14,10 @@ from simcluster.documents.diagnostics import KeyProblem, did_you_mean, join_or
 from simcluster.documents.field_annotations import find_unsupported_values
 from simcluster.documents.suggestions import nearest_divisors
 from simcluster.documents.trusted_text import is_function_reference
+from simcluster.model.defaults import type_fields
 from simcluster.model.kernel_choices import CONTEXT_METHODS, unusable_recompute_modules
 from simcluster.model.layers import LAYER_KINDS
+from simcluster.model.mixture import Moe
 from simcluster.model.shard_widths import mlp_widths_split_by_tp
 from simcluster.scenario.schedule_files import is_csv
 from simcluster.scenario.schedule_plan import AUTO, schedule_of, slices_of, stage_copies_of
@@ -23,7 +25,7 @@ from simcluster.schedules import SCHEDULES, Schedule, schedules_with
 from simcluster.schedules.specs import RowsSpec
 
 if TYPE_CHECKING:
-    from simcluster.model.mixture import Moe
+    from simcluster.model.transformer import Model
     from simcluster.scenario.scenario_fields import ScenarioFields
     from simcluster.scenario.sections import Parallel
 
@@ -61,6 +63,7 @@ def check_model_rules(scenario: ScenarioFields) -> Iterator[KeyProblem]:
     )
     if any(len(kinds) == 1 for _, kinds in types):
         yield from _check_single_kind_layers(scenario)
+    yield from _check_idle_layer_fields(scenario.model)
 
 
 def _find_unknown_kind(scenario: ScenarioFields) -> KeyProblem | None:
@@ -84,6 +87,19 @@ def _scenarios_by_type(scenario: ScenarioFields) -> list[tuple[ScenarioFields, S
         (scenario.model_copy(update={"model": model.layer_model(layer)}) if model.pattern else scenario, kinds)
         for (_, *kinds), (layer, _) in model.count_layer_types().items()
     ]
+
+
+def _check_idle_layer_fields(model: Model) -> Iterator[KeyProblem]:
+    """Yield an error for each field without effect, since every layer's kinds are named by other fields."""
+    fields = [type_fields(word, model.layer_types) for word in dict.fromkeys(model.pattern or ())]
+    by_pattern = bool(fields) and all("blocks" in each for each in fields)
+    for name in ("mixer", "blocks") if by_pattern else ():
+        if getattr(model, name) is not None:
+            yield ("model", name), "has no effect, since the pattern names the kinds of every layer; remove it"
+    for name in ("first_dense_layers", "every", "offset") if model.moe and (by_pattern or model.blocks) else ():
+        if getattr(model.moe, name) != Moe.model_fields[name].default:
+            where = "pattern" if by_pattern else "blocks"
+            yield ("model", "moe", name), f"has no effect, since {where} says which layers have experts; remove it"
 
 
 def _check_single_kind_layers(scenario: ScenarioFields) -> Iterator[KeyProblem]:
