@@ -17,6 +17,7 @@ from simcluster.model.flops import layer_flops
 from simcluster.model.layers import LAYER_KINDS, RankShape, layer_kinds, layer_parameters_per_tp_rank, parameters
 from simcluster.model.memory import activation_bytes
 from simcluster.model.transformer import Model
+from simcluster.scenario.prediction_intervals import _list_unusual_features
 
 H56: dict[str, Any] = {
     "layers": "M-M-M-M*-" + "M-M-M-M-M*-" * 9 + "M-M-M-M-M-", "hidden_size": 8192, "heads": 64, "kv_heads": 8,
@@ -154,6 +155,10 @@ def test_what_is_rejected(changes: dict[str, Any], message: str) -> None:
     changes = {"parallel__sequence_parallel": True, "model__moe": None, "model__layers": "M*-M*-M*", **changes}
     with pytest.raises(InputError, match=message):
         scenario(HYBRID, **changes)
+
+
+def test_no_validated_run_has_such_layers() -> None:
+    assert "Mamba-2 layers" in _list_unusual_features(scenario(HYBRID, parallel__sequence_parallel=True))
 
 
 def test_attention_alone_has_its_positions_and_norms() -> None:
