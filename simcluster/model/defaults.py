@@ -132,13 +132,13 @@ Pattern = Annotated[
     tuple[str, ...] | None,
     BeforeValidator(split_pattern),
     PlainSerializer(lambda words: "".join(words) if words and max(map(len, words)) == 1 else words),
-    WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]}),
+    WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}, {"type": "null"}]}),
 ]
 _TYPE_SCHEMA = {"type": "object", "propertyNames": {"enum": list(TYPE_FIELDS)}}
 LayerTypes = Annotated[
     Mapping[str, Mapping[str, Any]] | None,
     AfterValidator(freeze),
-    WithJsonSchema({"type": "object", "additionalProperties": _TYPE_SCHEMA}),
+    WithJsonSchema({"anyOf": [{"type": "object", "additionalProperties": _TYPE_SCHEMA}, {"type": "null"}]}),
 ]
 
 

@@ -99,7 +99,7 @@ class Model(Spec):
     experts."""
     pattern: Pattern = None
     """Types of the layers in order, repeated or cut to ``layers``: a text of letters, or a list of words. Letters that
-    layer_types does not define mean one layer kind alone: * attention, - MLP, E experts."""
+    layer_types does not define mean one layer kind alone: * attention, - MLP, E experts, M Mamba-2."""
     layer_types: LayerTypes = None
     """Fields of model that differ in the layers of a type, by the type's letter or word in the pattern."""
 
