@@ -153,7 +153,7 @@ def test_a_preset_document_is_the_callers_own() -> None:
 
 
 def test_an_unknown_preset_names_a_near_one() -> None:
-    with pytest.raises(InputError, match=r"'GPT3-175'; did you mean 'gpt3-175b'\?; known: gpt3-175b, "):
+    with pytest.raises(InputError, match=r"'GPT3-175'; did you mean 'gpt3-175b'\?; use one of simcluster list models"):
         load_model_entry("GPT3-175")
 
 

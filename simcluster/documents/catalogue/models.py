@@ -20,9 +20,8 @@ def load_model_entry(name: str) -> dict[str, Any]:
     if not isinstance(name, str) or name not in known:
         near = find_model_preset(str(name))
         hint = f"; did you mean {near!r}?" if near else did_you_mean(str(name).lower(), known)
-        raise InputError(
-            f"there is no model preset {name!r}{hint}; known: {', '.join(known)}; or name the path of a config.json"
-        )
+        names = "one of simcluster list models, or the path of a config.json"
+        raise InputError(f"there is no model preset {name!r}{hint}; use {names}")
     return {"name": name, **deepcopy(known[name])}
 
 
