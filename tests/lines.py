@@ -14,9 +14,9 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 SATELLITES = ("evidence", "importers", "interactive", "interop", "longrun")
 """Packages that the core does not import."""
-MOST_LINES, MOST_FILES = 108_536, 654
+MOST_LINES, MOST_FILES = 108_540, 654
 """Limits of the package's size: lower them whenever it shrinks."""
-MOST_CORE_LINES = 69_042
+MOST_CORE_LINES = 69_046
 """The same for the core: all but the satellites."""
 
 

@@ -36,6 +36,11 @@ _LOOPS = ("asyncio", "tornado.application")
 _REMEDY = "restart the workers in the environment of this command"
 
 
+def compute_worker_digest() -> str:
+    """Return the digest of the simulator's source files on the Dask worker that calls this function."""
+    return sources_digest()
+
+
 def simulate_if_same_version(digest: str, measure: Measure, chunk: Sequence[Numbered]) -> tuple[list[Finished], float]:
     """Simulate a chunk of tasks; raise InputError if this worker's source files have another digest."""
     if sources_digest() != digest:
@@ -129,7 +134,7 @@ class _DaskCluster(ExecutorMonitor):
         from distributed import wait
 
         mine = sources_digest()
-        asked = {worker: self.client.submit(sources_digest, workers=[worker], pure=False) for worker in workers}
+        asked = {worker: self.client.submit(compute_worker_digest, workers=[worker], pure=False) for worker in workers}
         with suppress(Exception):  # some may be on their way down
             wait(list(asked.values()), timeout=_CHECK_SECONDS)
         for worker, future in asked.items():
