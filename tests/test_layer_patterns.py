@@ -123,7 +123,7 @@ def test_sizes_of_a_type_are_counted_exactly() -> None:
     ],
 )
 def test_engines_agree(engine: str, changes: dict[str, Any]) -> None:
-    types = {"S": {"attention_window": 256, "kv_heads": 8}, "F": {"position": "none", "ffn_hidden_size": 1024}}
+    types = {"S": {"attention_window": 256, "kv_heads": 8}, "F": {"position": "none"}}
     model = {**LLAMA, "layers": ["S", "S", "F", "*", "E", "S", "-", "F"], "layer_types": types, "moe": MOE}
     base = scenario(model, parallel__sequence_parallel=True, **changes)
     folded = simcluster.simulate(base)
@@ -180,6 +180,14 @@ def test_messages(fields: dict[str, Any], message: str) -> None:
     [
         ({"pattern": "*E", "moe": {**MOE, "every": 2}}, "model.moe.every: has no effect, since pattern says"),
         ({"blocks": ["attention", "mixture"], "moe": {**MOE, "first_dense_layers": 1}}, "since blocks says which"),
+        (
+            {"pattern": "a*", "layer_types": {"a": {"blocks": ["mlp"], "attention_window": 64}}},
+            "model.layer_types.a.attention_window: has no effect, since layers of type a have mlp",
+        ),
+        (
+            {"pattern": "a-", "layer_types": {"a": {"blocks": ["attention"], "ffn_hidden_size": 64}}},
+            "model.layer_types.a.ffn_hidden_size: has no effect",
+        ),
         ({"pattern": "*-", "mixer": "attention"}, "model.mixer: has no effect, since the pattern names"),
         ({"pattern": "*-", "blocks": ["mlp"]}, "model.blocks: has no effect, since the pattern names"),
     ],

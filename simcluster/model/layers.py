@@ -34,9 +34,8 @@ def layer_kinds(model: Model, layer: int) -> tuple[LayerKind, ...]:
     try:
         return tuple([LAYER_KINDS[word] for word in model.layer_kind_names(layer)])
     except KeyError as error:
-        word = error.args[0]
-        near = did_you_mean(word, LAYER_KINDS)
-        raise InputError(f"there is no layer kind {word!r}{near}; use one of {', '.join(LAYER_KINDS)}") from None
+        what = f"there is no layer kind {error}{did_you_mean(error.args[0], LAYER_KINDS)}"
+        raise InputError(f"{what}; use one of {', '.join(LAYER_KINDS)}") from None
 
 
 def layer_matrices(model: Model, layer: int, *, tp: int, ep: int, etp: int) -> tuple[WeightMatrix, ...]:

@@ -26,8 +26,8 @@ class Model(Spec):
 
     A plain MLP means the GPT family by default: ``ffn_hidden_size`` is 4 x hidden_size, LayerNorm, learned positions,
     biases, and tied embeddings. A gated MLP (SwiGLU) means the Llama family: RMSNorm, rotary positions, no biases,
-    untied embeddings, and a required ``ffn_hidden_size``. Explicit values override the family. Attention of all layers
-    is equal here: each does the mean work of all.
+    untied embeddings, and a required ``ffn_hidden_size``. Explicit values override the family. Without a pattern, all
+    layers have equal attention, which does the mean work of all.
     """
 
     name: str = ""

@@ -6,7 +6,7 @@ Pure functions of a scenario, called by ``rules``.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from simcluster.base.errors import InputError
@@ -16,7 +16,7 @@ from simcluster.documents.suggestions import nearest_divisors
 from simcluster.documents.trusted_text import is_function_reference
 from simcluster.model.defaults import type_fields
 from simcluster.model.kernel_choices import CONTEXT_METHODS, unusable_recompute_modules
-from simcluster.model.layers import LAYER_KINDS
+from simcluster.model.layers import LAYER_KINDS, layer_kinds
 from simcluster.model.mixture import Moe
 from simcluster.model.shard_widths import mlp_widths_split_by_tp
 from simcluster.scenario.schedule_files import is_csv
@@ -42,15 +42,19 @@ def check_model_rules(scenario: ScenarioFields) -> Iterator[KeyProblem]:
     if problem := _find_unknown_kind(scenario):
         yield problem
         return
-    types = _scenarios_by_type(scenario)
+    model = scenario.model
+    types = [
+        (scenario.model_copy(update={"model": model.layer_model(layer)}) if model.pattern else scenario, kinds)
+        for (_, *kinds), (layer, _) in model.count_layer_types().items()
+    ]
     yield from dict.fromkeys(
         problem for each, _ in types for check in (_check_tp, _check_cp) for problem in check(each)
     )
-    if scenario.model.moe:
-        yield from _check_experts(scenario, scenario.model.moe)
+    if model.moe:
+        yield from _check_experts(scenario, model.moe)
     if scenario.training.recompute == "selective":
         yield from _check_recompute(scenario)
-    if scenario.model.mtp_layers and scenario.parallel.zero == 3:
+    if model.mtp_layers and scenario.parallel.zero == 3:
         what = "layers of multi-token prediction are not modelled with parameters sharded by ZeRO 3"
         yield ("model", "mtp_layers"), f"{what}; use zero 1 or 2, or remove mtp_layers"
     attends = any(LAYER_KINDS[kind].SQUARE for _, kinds in types for kind in kinds)
@@ -63,7 +67,7 @@ def check_model_rules(scenario: ScenarioFields) -> Iterator[KeyProblem]:
     )
     if any(len(kinds) == 1 for _, kinds in types):
         yield from _check_single_kind_layers(scenario)
-    yield from _check_idle_layer_fields(scenario.model)
+    yield from _check_idle_layer_fields(model)
 
 
 def _find_unknown_kind(scenario: ScenarioFields) -> KeyProblem | None:
@@ -73,29 +77,27 @@ def _find_unknown_kind(scenario: ScenarioFields) -> KeyProblem | None:
         if mixer is not None and mixer not in mixers:
             what = f"{mixer!r} is not a layer kind that mixes tokens{did_you_mean(mixer, mixers)}"
             return ("model", "mixer"), f"{what}; known: {', '.join(mixers)}"
-    for kind in (kind for _, *kinds in model.count_layer_types() for kind in kinds):
-        if kind not in LAYER_KINDS:
-            what = f"there is no layer kind {kind!r}{did_you_mean(kind, LAYER_KINDS)}"
-            return ("model", "blocks"), f"{what}; use one of {', '.join(LAYER_KINDS)}"
+    try:
+        for layer, _ in model.count_layer_types().values():
+            layer_kinds(model, layer)
+    except InputError as problem:
+        return ("model", "blocks"), str(problem)
     return None
-
-
-def _scenarios_by_type(scenario: ScenarioFields) -> list[tuple[ScenarioFields, Sequence[str]]]:
-    """Return, for each layer type, the scenario as if all layers were of this type, and the names of its kinds."""
-    model = scenario.model
-    return [
-        (scenario.model_copy(update={"model": model.layer_model(layer)}) if model.pattern else scenario, kinds)
-        for (_, *kinds), (layer, _) in model.count_layer_types().items()
-    ]
 
 
 def _check_idle_layer_fields(model: Model) -> Iterator[KeyProblem]:
     """Yield an error for each field without effect, since every layer's kinds are named by other fields."""
-    fields = [type_fields(word, model.layer_types) for word in dict.fromkeys(model.pattern or ())]
-    by_pattern = bool(fields) and all("blocks" in each for each in fields)
+    by_pattern = model.pattern and all("blocks" in type_fields(word, model.layer_types) for word in model.pattern)
     for name in ("mixer", "blocks") if by_pattern else ():
         if getattr(model, name) is not None:
             yield ("model", name), "has no effect, since the pattern names the kinds of every layer; remove it"
+    for word, own in (model.layer_types or {}).items():
+        kinds = {kind for each, *kinds in model.count_layer_types() if each == word for kind in kinds}
+        attends = any(LAYER_KINDS[kind].SQUARE for kind in kinds)
+        for name in own if kinds else ():
+            if name not in ("mixer", "blocks") and not ("mlp" in kinds if name == "ffn_hidden_size" else attends):
+                what = f"has no effect, since layers of type {word} have {' and '.join(sorted(kinds))}; remove it"
+                yield ("model", "layer_types", word, name), what
     for name in ("first_dense_layers", "every", "offset") if model.moe and (by_pattern or model.blocks) else ():
         if getattr(model.moe, name) != Moe.model_fields[name].default:
             where = "pattern" if by_pattern else "blocks"
@@ -106,8 +108,7 @@ def _check_single_kind_layers(scenario: ScenarioFields) -> Iterator[KeyProblem]:
     """Yield an error for each option that is not modelled with layers that have a single kind."""
     model, what = scenario.model, "is not modelled with layers that have a single kind, such as * or - of a pattern"
     if model.layer_norms == 1 or model.parallel_residual:
-        name = "parallel_residual" if model.parallel_residual else "layer_norms"
-        yield ("model", name), f"{what}; remove it"
+        yield ("model", "parallel_residual" if model.parallel_residual else "layer_norms"), f"{what}; remove it"
     if scenario.training.recompute == "operators":
         yield ("training", "recompute"), f"{what}; use none, selective or full"
     if scenario.training.recompute == "full" and scenario.software and scenario.software.checkpoint == "early-stop":
