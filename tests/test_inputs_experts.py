@@ -503,7 +503,9 @@ def test_hybrids_are_refused_by_name() -> None:
         model_from_config({"model_type": "jamba", "num_hidden_layers": 32, "hidden_size": 4096})
 
 
-MOES = [name for name in load_presets("models.yaml") if {"moe"} == {"moe", "mamba"} & load_model_entry(name).keys()]
+MOES = [
+    name for name in load_presets("models.yaml") if {"moe"} == {"moe", "layer_kinds"} & load_model_entry(name).keys()
+]
 
 
 @pytest.mark.parametrize("name", MOES)

@@ -35,10 +35,12 @@ SIZES: dict[str, Any] = {
 }  # fmt: skip
 MOE = Moe(experts=8, top_k=2, expert_ffn_hidden_size=128, shared_experts=1)
 MLA = Mla(kv_lora_rank=64, q_lora_rank=96, qk_nope_head_dim=32, qk_rope_head_dim=16, v_head_dim=32)
+DOCUMENTED: dict[str, dict[str, int]] = {"mamba2": {"heads": 16, "groups": 4}}
+"""Sizes of the kinds that are built in as documents."""
 COMMON = {
     "name", "layers", "hidden_size", "heads", "vocab_size", "sequence_length", "gated_mlp", "kv_heads", "head_dim",
     "ffn_hidden_size", "tied_embeddings", "norm", "vocab_multiple", "position_rows", "embedding_norm", "moe",
-    "clamped_activation", "mtp_layers", "mixer", "blocks", "pattern", "layer_types", "mamba",
+    "clamped_activation", "mtp_layers", "mixer", "blocks", "pattern", "layer_types", "layer_kinds",
 }  # fmt: skip
 """Fields of a model that are for layers of any kind, or for its ends."""
 
@@ -49,10 +51,10 @@ def model_with(word: str, **more: Any) -> Model:
     own: dict[str, Any] = {"moe": MOE} if kind.ROUTED else {}
     if word == "latent_attention":
         own = {"mla": MLA.model_dump(), "kv_heads": 8}
-    elif kind.MIXES:
+    elif kind.mixes:
         own["mixer"] = word
-    if word == "mamba2":
-        own |= {"position": "none", "mamba": {"heads": 16, "groups": 4}}
+    if word in DOCUMENTED:
+        own |= {"position": "none", "layer_kinds": {word: DOCUMENTED[word]}}
     return Model(**{**SIZES, **own, **more})
 
 
@@ -123,7 +125,7 @@ def test_kernels_of_all_ranks_do_its_flops(word: str, shape: RankShape) -> None:
     """Matmuls of F, I and W; the router's product is not counted, as in Megatron-LM."""
     model = model_with(word)
     kind, counted = of(word, model), layer_flops(model, shape.micro_batch, attention_backward="flash")
-    mixes = kind.MIXES or word == "latent_attention"
+    mixes = kind.mixes or word == "latent_attention"
     expected = counted.qkv + counted.core + counted.projection if mixes else counted.mlp
     narrow = sum(each.elements for each in kind.matrices(model) if each.split == "none" and not kind.ROUTED)
     again = 1 if shape.sequence_parallel else shape.tp  # what every rank does without sequence parallelism
@@ -179,7 +181,7 @@ def test_it_keeps_what_backward_reads(word: str, shape: RankShape) -> None:
     ids=["plain", "full", "split"],
 )
 def test_all_engines_simulate_it_alike(word: str, sections: dict[str, Any]) -> None:
-    recomputes = LAYER_KINDS[word].MODELLED_WITH.get("training.recompute")
+    recomputes = LAYER_KINDS[word].modelled_with.get("training.recompute")
     if "training" in sections and recomputes and "full" not in recomputes.values:
         with pytest.raises(InputError, match=r"training\.recompute: "):
             job(word, **sections)
@@ -192,7 +194,7 @@ def test_all_engines_simulate_it_alike(word: str, sections: dict[str, Any]) -> N
 
 @every_kind
 def test_a_scenario_has_the_values_that_it_is_modelled_with(word: str) -> None:
-    for path, allowed in LAYER_KINDS[word].MODELLED_WITH.items():
+    for path, allowed in LAYER_KINDS[word].modelled_with.items():
         assert attrgetter(path)(job(word)) in allowed.values, path
 
 

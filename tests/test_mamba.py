@@ -22,7 +22,8 @@ from simcluster.scenario.prediction_intervals import _list_unusual_features
 H56: dict[str, Any] = {
     "layers": "M-M-M-M*-" + "M-M-M-M-M*-" * 9 + "M-M-M-M-M-", "hidden_size": 8192, "heads": 64, "kv_heads": 8,
     "head_dim": 128, "ffn_hidden_size": 32768, "vocab_size": 131072, "sequence_length": 8192, "norm": "rmsnorm",
-    "position": "none", "bias": False, "tied_embeddings": False, "mamba": {"heads": 256, "state": 256},
+    "position": "none", "bias": False, "tied_embeddings": False,
+    "layer_kinds": {"mamba2": {"heads": 256, "state": 256}},
 }  # fmt: skip
 NANO: dict[str, Any] = {
     "model_type": "nemotron_h", "num_hidden_layers": 52, "hidden_size": 2688, "num_attention_heads": 32,
@@ -43,7 +44,7 @@ GRANITE: dict[str, Any] = {
 SMALL: dict[str, Any] = {
     "hidden_size": 512, "heads": 8, "kv_heads": 2, "ffn_hidden_size": 1024, "vocab_size": 3200,
     "sequence_length": 1024, "norm": "rmsnorm", "position": "rope", "bias": False, "qk_norm": "head",
-    "mamba": {"heads": 16, "head_dim": 64, "groups": 4, "state": 64},
+    "layer_kinds": {"mamba2": {"heads": 16, "head_dim": 64, "groups": 4, "state": 64}},
 }  # fmt: skip
 
 
@@ -72,7 +73,9 @@ def test_a_layers_parameters_are_those_of_its_tensors() -> None:
 @given(tp=st.sampled_from([1, 2, 4]), micro_batch=st.integers(1, 3), chunk=st.sampled_from([64, 128, 256]))
 def test_the_scan_executes_the_flop_of_the_published_kernels(tp: int, micro_batch: int, chunk: int) -> None:
     """Per token 4 d n + 2 c d f + 2 c g n forward, 10 d n + 6 c d f + 6 c g n backward; f of a causal block is run."""
-    model = Model(**{**SMALL, "layers": "M*", "mamba": {**SMALL["mamba"], "chunk": chunk}})
+    model = Model(
+        **{**SMALL, "layers": "M*", "layer_kinds": {"mamba2": {**SMALL["layer_kinds"]["mamba2"], "chunk": chunk}}}
+    )
     shape = RankShape(micro_batch=micro_batch, tp=tp)
     body = LAYER_KINDS["mamba2"].block(model.layer_model(0), shape).body
     d, n, g, c = 16 * 64, 64, 4, chunk
@@ -80,9 +83,9 @@ def test_the_scan_executes_the_flop_of_the_published_kernels(tp: int, micro_batc
     tokens = micro_batch * model.sequence_length
     for kernels, states, blocks in ((body.forward, 4, 2), (body.input_grad, 10, 6)):
         scan = [
-            each for each in kernels if each.kind == "matmul" and not each.name.startswith(("mamba_in", "mamba_out"))
+            each for each in kernels if each.kind == "matmul" and not each.name.startswith(("mamba2_in", "mamba2_out"))
         ]
-        scan += [each for each in kernels if each.name == "mamba_output_states_grad"]
+        scan += [each for each in kernels if each.name == "mamba2_output_states_grad"]
         executed = tp * sum(each.flops for each in scan)
         assert executed == pytest.approx(tokens * (states * d * n + blocks * (inside + c * g * n)), rel=1e-12)
 
@@ -97,8 +100,8 @@ def test_the_scan_moves_the_bytes_of_the_published_kernels(
     """Bytes per token, summed by hand over the tensors that each kernel of ssd_combined.py reads and writes."""
     body = LAYER_KINDS["mamba2"].block(model.layer_model(0), RankShape(micro_batch=1, tp=tp)).body
     for kernels, expected in ((body.forward, forward), (body.input_grad, backward)):
-        own = [each for each in kernels if each.name not in ("mamba_in", "mamba_out")]
-        own = [each for each in own if each.name not in ("mamba_in_input_grad", "mamba_out_input_grad")]
+        own = [each for each in kernels if each.name not in ("mamba2_in", "mamba2_out")]
+        own = [each for each in own if each.name not in ("mamba2_in_input_grad", "mamba2_out_input_grad")]
         assert sum(each.bytes for each in own) / model.sequence_length == pytest.approx(expected, rel=0.01)
 
 
@@ -107,7 +110,7 @@ def test_what_the_scan_keeps() -> None:
     model = Model(**{**SMALL, "layers": "M*"})
     kept = activation_bytes(model, RankShape(micro_batch=1), 0)
     tokens, d, g, n, heads = 1024, 1024, 4, 64, 16
-    own = sum(size for name, size in kept.items() if name not in ("mamba_norm_input", "mamba_input"))
+    own = sum(size for name, size in kept.items() if name not in ("mamba2_norm_input", "mamba2_input"))
     assert own == 2 * tokens * (2 * d + 2 * g * n + heads) + 6 * tokens * d + 4 * tokens * g
 
 
@@ -143,12 +146,12 @@ def test_every_engine_simulates_it(changes: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"parallel__tp": 8, "parallel__dp": 1, "parallel__pp": 1}, "model.mamba.groups 4"),
+        ({"parallel__tp": 8, "parallel__dp": 1, "parallel__pp": 1}, "model.layer_kinds.mamba2.groups 4"),
         ({"parallel__cp": 2, "parallel__dp": 1}, "cp 2|parallel.cp.*layers of kind mamba2"),
         ({"training__recompute": "full"}, "does not recompute Mamba layers"),
-        ({"model__mamba": None}, "layers of kind mamba2 need model.mamba"),
-        ({"model__layers": "*-*-*-*-"}, "mamba has no effect"),
-        ({"model__mamba__groups": 3}, "heads 16 is not divisible by groups 3"),
+        ({"model__layer_kinds": None}, "layer_kinds.mamba2: heads is missing"),
+        ({"model__layers": "*-*-*-*-"}, "layer_kinds.mamba2 has no effect"),
+        ({"model__layer_kinds__mamba2__groups": 3}, "heads 16 is not divisible by groups 3"),
     ],
 )
 def test_what_is_rejected(changes: dict[str, Any], message: str) -> None:
@@ -158,7 +161,7 @@ def test_what_is_rejected(changes: dict[str, Any], message: str) -> None:
 
 
 def test_no_validated_run_has_such_layers() -> None:
-    assert "Mamba-2 layers" in _list_unusual_features(scenario(HYBRID, parallel__sequence_parallel=True))
+    assert "mamba2 layers" in _list_unusual_features(scenario(HYBRID, parallel__sequence_parallel=True))
 
 
 def test_attention_alone_has_its_positions_and_norms() -> None:
@@ -199,9 +202,8 @@ def test_a_launch_script_of_megatron() -> None:
     found = scenario_from_arguments(SCRIPT + "M-M*", cluster={"topology": "dgx_h100"}, gpus_per_node=8)
     model = Model(**found.document["model"])
     assert [model.layer_kind_names(layer) for layer in range(4)] == [("mamba2",), ("mlp",), ("mamba2",), ("attention",)]
-    assert model.mamba is not None
-    assert (model.mamba.heads, model.mamba.state, model.mamba.groups) == (256, 256, 8)  # 2 x hidden / 64 heads
+    assert model.layer_kinds == {"mamba2": {"heads": 256, "state": 256, "groups": 8}}  # 2 x hidden / 64 heads
     assert found.unknown == ()
     plain = scenario_from_arguments(SCRIPT + "*-*-", cluster={"topology": "dgx_h100"}, gpus_per_node=8)
-    assert "mamba" not in plain.document["model"]
+    assert "layer_kinds" not in plain.document["model"]
     assert any("mamba-state-dim" in each for each in plain.assumed)

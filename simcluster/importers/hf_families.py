@@ -254,7 +254,7 @@ def _set_mamba_sizes(config: CheckedConfig, fields: Fields, keys: str) -> None:
     names = ("heads", "head_dim", "groups", "state", "conv", "chunk")
     sizes = {name: config.optional_size(key) for name, key in zip(names, keys.split(), strict=True)}
     sizes["heads"] = sizes["heads"] or 2 * fields["hidden_size"] // (sizes["head_dim"] or 64)
-    fields["mamba"] = {name: size for name, size in sizes.items() if size is not None}
+    fields["layer_kinds"] = {"mamba2": {name: size for name, size in sizes.items() if size is not None}}
 
 
 def _set_nemotron_layers(config: CheckedConfig, fields: Fields) -> None:

@@ -62,7 +62,7 @@ def _hybrid_layer_fields(run: MegatronOptions, hidden: int) -> dict[str, Any]:
         return {"pattern": pattern} if pattern else {}
     sizes = {field: size for field, name in names.items() if (size := run.get(name))}
     heads = run.get("mamba-num-heads") or 2 * hidden // sizes.get("head_dim", 64)
-    return {"pattern": pattern, "mamba": {"heads": heads, **sizes}}
+    return {"pattern": pattern, "layer_kinds": {"mamba2": {"heads": heads, **sizes}}}
 
 
 def _position_embedding(run: MegatronOptions) -> str:

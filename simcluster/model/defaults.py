@@ -12,7 +12,8 @@ from simcluster.base.errors import InputError
 _LARGEST = 10**9  # far beyond any model; products of four such counts still fit a float
 
 
-def _check_count(value: object) -> int:
+def check_count(value: object) -> int:
+    """Check that a value from a file is a whole number from 1 to 10^9, and return the number."""
     if isinstance(value, bool) or not isinstance(value, int) or not 0 < value <= _LARGEST:
         shown = f"{value!r}"
         shown = shown if len(shown) <= 40 else shown[:37] + "..."
@@ -20,12 +21,12 @@ def _check_count(value: object) -> int:
     return value
 
 
-Count = Annotated[int, BeforeValidator(_check_count), WithJsonSchema({"type": "integer", "minimum": 1})]
+Count = Annotated[int, BeforeValidator(check_count), WithJsonSchema({"type": "integer", "minimum": 1})]
 
 
 def validate_natural(value: object) -> int:
     """Check that a value from a file is a whole number of at least 0, and return the number."""
-    return 0 if value == 0 and isinstance(value, int) and not isinstance(value, bool) else _check_count(value)
+    return 0 if value == 0 and isinstance(value, int) and not isinstance(value, bool) else check_count(value)
 
 
 def add_derived_fields(fields: object) -> object:
@@ -68,7 +69,7 @@ def add_derived_fields(fields: object) -> object:
 
 def _count_or_none(value: object) -> int | None:
     try:
-        return _check_count(value)
+        return check_count(value)
     except InputError:
         return None
 

@@ -46,7 +46,7 @@ def layer_flops(
     core = Flops(0.0, 0.0, 0.0)
     for kind in layer_kinds(model, layer):
         weights = kind.count_weights_per_token(own)
-        if kind.MIXES:
+        if kind.mixes:
             *_, last = kind.matrices(own)
             into, out = into + weights - last.elements, out + last.elements
             core += kind.core_flops(own, tokens, attention_backward)

@@ -99,6 +99,16 @@ class LayerKind:
         "memory.offload.modules": AllowedValues(((),)),
     }
 
+    @property
+    def mixes(self) -> bool:
+        """Whether the kind mixes tokens."""
+        return self.MIXES
+
+    @property
+    def modelled_with(self) -> Mapping[str, AllowedValues]:
+        """Values that the kind is modelled with, by field of a scenario."""
+        return self.MODELLED_WITH
+
     # --- weights --------------------------------------------------------------------------------------------------
 
     def matrices(self, model: Model, tp: int = 1, ep: int = 1, etp: int = 1) -> Iterator[WeightMatrix]:

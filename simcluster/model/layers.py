@@ -1,20 +1,25 @@
 """Registry of layer kinds, and parameter counts for a whole model or one rank.
 
-To add a kind: write a subclass of ``layer_kind.LayerKind`` in a separate file, and a line in ``LAYER_KINDS``.
+To add a kind: write its document (``kind_documents``), or a subclass of ``layer_kind.LayerKind`` in a separate file and
+a line in ``LAYER_KINDS``.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
 
 from simcluster.base.errors import InputError
 from simcluster.base.texts import did_you_mean
 from simcluster.model.attention import Attention
+from simcluster.model.documented_kind import DocumentedKind
 from simcluster.model.experts import ExpertMixture
+from simcluster.model.kind_documents import BUILTIN_DOCUMENTS
 from simcluster.model.latent_attention import LatentAttention
 from simcluster.model.layer_kind import LayerKind, WeightMatrix
 from simcluster.model.layer_sections import RankShape as RankShape
-from simcluster.model.mamba2 import Mamba2
 from simcluster.model.mlp import Mlp
 from simcluster.model.shard_widths import padded_vocab_size
 from simcluster.model.transformer import Model
@@ -24,18 +29,29 @@ LAYER_KINDS: dict[str, LayerKind] = {
     "latent_attention": LatentAttention(),
     "mlp": Mlp(),
     "mixture": ExpertMixture(),
-    "mamba2": Mamba2(),
+    **{name: DocumentedKind(name) for name in BUILTIN_DOCUMENTS},
 }
 """Every layer kind by its name in scenarios."""
 
 
 def layer_kinds(model: Model, layer: int) -> tuple[LayerKind, ...]:
     """Return the layer kinds of one layer in forward order; raise InputError for an unknown kind."""
-    try:
-        return tuple([LAYER_KINDS[word] for word in model.layer_kind_names(layer)])
-    except KeyError as error:
-        what = f"there is no layer kind {error}{did_you_mean(error.args[0], LAYER_KINDS)}"
-        raise InputError(f"{what}; use one of {', '.join(LAYER_KINDS)}") from None
+    return tuple([find_layer_kind(model, word) for word in model.layer_kind_names(layer)])
+
+
+def find_layer_kind(model: Model, word: str) -> LayerKind:
+    """Return a layer kind by its name, built in or the model's own; raise InputError for an unknown one."""
+    if word in LAYER_KINDS:
+        return LAYER_KINDS[word]
+    if word in (model.layer_kinds or {}):
+        return _own_kind(word, (model.layer_kinds or {})[word])
+    what = f"there is no layer kind {word!r}{did_you_mean(word, LAYER_KINDS)}"
+    raise InputError(f"{what}; use one of {', '.join(LAYER_KINDS)}, or describe it in layer_kinds")
+
+
+@lru_cache(maxsize=256)
+def _own_kind(name: str, document: Mapping[str, Any]) -> DocumentedKind:
+    return DocumentedKind(name, document)
 
 
 def layer_matrices(model: Model, layer: int, *, tp: int, ep: int, etp: int) -> tuple[WeightMatrix, ...]:

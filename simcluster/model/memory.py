@@ -23,10 +23,14 @@ def layer_backward_tensors(model: Model, shape: RankShape, layer: int) -> list[S
 
     Those made in F are what a full backward reads; those made in I exist only where the backward is split. GPT-style
     without tensor parallelism W reads 32 s b h of a layer (14 of inputs, 18 of gradients), as the zero-bubble papers
-    have it. Under sequence parallelism I leaves W what it has gathered over tp, whole.
+    have it. Under sequence parallelism I leaves W what it has gathered over tp, whole. The first tensor is the layer's
+    input, unless a kind names another one.
     """
     own = model.layer_model(layer)
-    return [tensor for kind in layer_kinds(model, layer) for tensor in kind.saved_tensors(own, shape)]
+    found = [tensor for kind in layer_kinds(model, layer) for tensor in kind.saved_tensors(own, shape)]
+    if not any(tensor.keep == "input" for tensor in found):
+        found[0] = replace(found[0], keep="input")
+    return found
 
 
 def end_backward_tensors(model: Model, shape: RankShape) -> list[SavedTensor]:

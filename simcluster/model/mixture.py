@@ -1,4 +1,4 @@
-"""Scenario sections ``model.moe`` (mixture of experts), ``model.mla`` (latent attention) and ``model.mamba``."""
+"""Scenario sections ``model.moe`` (mixture of experts) and ``model.mla`` (latent attention)."""
 
 from __future__ import annotations
 
@@ -192,26 +192,3 @@ class Mla(Spec):
     def narrow_width(self) -> int:
         """Width of a token's narrow vectors together: keys and values, rotated keys, queries."""
         return self.kv_lora_rank + self.qk_rope_head_dim + (self.q_lora_rank or 0)
-
-
-class Mamba(Spec):
-    """Sizes of Mamba-2 layers (arXiv:2405.21060), as Megatron-LM's options --mamba-num-heads and the like."""
-
-    heads: Count
-    """Number of heads (mamba_num_heads)."""
-    head_dim: Count = 64
-    """Width of one head (mamba_head_dim)."""
-    groups: Count = 8
-    """Number of groups of heads that share B and C (mamba_num_groups)."""
-    state: Count = 128
-    """Width of the state of each channel (mamba_state_dim)."""
-    conv: Count = 4
-    """Number of tokens that the causal convolution covers."""
-    chunk: Count = 128
-    """Number of tokens in a chunk of the scan."""
-
-    @model_validator(mode="after")
-    def _check_fields(self) -> Self:
-        if self.heads % self.groups:
-            raise InputError(f"heads {self.heads} is not divisible by groups {self.groups}; use a divisor")
-        return self

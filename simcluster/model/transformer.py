@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from functools import lru_cache
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import StrictBool, ValidationError, model_validator
 
@@ -16,7 +16,8 @@ from simcluster.documents.base_spec import Spec
 from simcluster.documents.diagnostics import RuleError
 from simcluster.documents.field_annotations import SchemaAlternatives
 from simcluster.model.defaults import Count, LayerTypes, Pattern, add_derived_fields, check_pattern, type_fields
-from simcluster.model.mixture import Mamba, Mla, Moe
+from simcluster.model.kind_documents import LayerKindFields, check_layer_kinds
+from simcluster.model.mixture import Mla, Moe
 
 Recompute = Literal["none", "selective", "operators", "full"]
 
@@ -83,8 +84,8 @@ class Model(Spec):
     """Mixture-of-experts layers instead of the MLP, in all or some layers."""
     mla: Mla | None = None
     """Multi-head latent attention (DeepSeek-V2); kv_heads must equal heads."""
-    mamba: Mamba | None = None
-    """Sizes of Mamba-2 layers, for layers of the kind mamba2 (M in a pattern)."""
+    layer_kinds: LayerKindFields = None
+    """Sizes of layer kinds that have some, by kind, as in mamba2: {heads: 128}; or a kind's whole document."""
     attention_sinks: Literal[True] | None = None
     """Whether every head has a learned attention sink (GPT-OSS); simulated as parameters that take no time."""
     clamped_activation: Literal[True] | None = None
@@ -154,10 +155,7 @@ class Model(Spec):
                 f"none of the {self.layers} layers has experts: first_dense_layers {self.moe.first_dense_layers}, "
                 f"every {self.moe.every}; use fewer first_dense_layers, or remove moe"
             )
-        if bool(self.mamba) != any("mamba2" in each for each in types):
-            raise InputError(
-                "mamba has no effect; remove it" if self.mamba else "layers of kind mamba2 need model.mamba"
-            )
+        check_layer_kinds(self.layer_kinds, {kind for _, *kinds in types for kind in kinds})
         for (word, *kinds), (layer, _) in types.items():
             if "mixture" in kinds and not self.moe and (self.pattern or self.blocks):
                 raise InputError(f"layers of type {word or '/'.join(kinds)} have experts; set moe, or use mlp")
@@ -271,7 +269,8 @@ class Model(Spec):
     def layer_norm_parameters(self) -> int:
         """Number of parameters in a layer's norms, which tensor parallelism does not split."""
         kinds = self.layer_kind_names(0)
-        found = (self.layer_norms or 2) * len(kinds) // 2 * self.norm_parameters
+        own = sum("entry" in (self.layer_kinds or {}).get(kind, {}) for kind in kinds)  # they count their norms
+        found = (self.layer_norms or 2) * (len(kinds) - own) // 2 * self.norm_parameters
         if self.qk_norm is None or "attention" not in kinds:
             return found
         widths = {"head": 2 * self.head_dim, "full": self.query_size + self.kv_size}
@@ -283,7 +282,8 @@ def _model_of_type(model: Model, layer_type: tuple[str, ...]) -> Model:
     word, *kinds = layer_type
     shared = model.model_dump(exclude={"pattern", "layer_types", "mixer", "blocks"})
     own = {name: value for name, value in type_fields(word, model.layer_types).items() if name != "mixer"}
-    absent = {name: None for name, kind in (("moe", "mixture"), ("mamba", "mamba2")) if kind not in kinds}
+    absent: dict[str, Any] = {} if "mixture" in kinds else {"moe": None}
+    absent["layer_kinds"] = {name: each for name, each in (model.layer_kinds or {}).items() if name in kinds} or None
     return Model.model_validate({**shared, **absent, **own, "blocks": kinds})
 
 

@@ -17,6 +17,7 @@ from pydantic.fields import FieldInfo
 
 from simcluster.documents.base_spec import Spec
 from simcluster.documents.field_annotations import ModelFromRegistry
+from simcluster.model.kind_documents import BUILTIN_DOCUMENTS
 from simcluster.scenario.scenario import Scenario
 
 
@@ -115,8 +116,7 @@ EVERYWHERE = parse_field_paths(
 ANY_JOB = parse_field_paths(
     """
     engine steps replicas
-    model: mtp_layers blocks pattern layer_types
-    model.mamba: heads head_dim groups state conv chunk
+    model: mtp_layers blocks pattern layer_types layer_kinds
     model.moe: experts top_k expert_ffn_hidden_size shared_experts shared_ffn_hidden_size shared_gate
     model.moe: first_dense_layers every offset router_bias capacity_factor pad_to_capacity aux_loss groups top_groups
     parallel: cp zero ep etp
@@ -135,7 +135,8 @@ replicas."""
 
 def _has_proved_kinds(scenario: Scenario) -> bool:
     kinds = {kind for _, *names in scenario.model.count_layer_types() for kind in names}
-    return kinds <= {"attention", "latent_attention", "mlp", "mixture", "mamba2"}
+    coded = {"attention", "latent_attention", "mlp", "mixture"}
+    return kinds <= {*coded, *BUILTIN_DOCUMENTS, *(scenario.model.layer_kinds or {})}
 
 
 PROVED_KINDS = FieldLimit("", (), _has_proved_kinds)

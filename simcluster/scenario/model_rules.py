@@ -16,7 +16,8 @@ from simcluster.documents.suggestions import nearest_divisors
 from simcluster.documents.trusted_text import is_function_reference
 from simcluster.model.defaults import type_fields
 from simcluster.model.kernel_choices import CONTEXT_METHODS, unusable_recompute_modules
-from simcluster.model.layers import LAYER_KINDS, layer_kinds
+from simcluster.model.kind_documents import find_kind_document, find_kind_sizes
+from simcluster.model.layers import LAYER_KINDS, find_layer_kind, layer_kinds
 from simcluster.model.mixture import Moe
 from simcluster.model.shard_widths import mlp_widths_split_by_tp
 from simcluster.scenario.schedule_files import is_csv
@@ -57,12 +58,14 @@ def check_model_rules(scenario: ScenarioFields) -> Iterator[KeyProblem]:
     if model.mtp_layers and scenario.parallel.zero == 3:
         what = "layers of multi-token prediction are not modelled with parameters sharded by ZeRO 3"
         yield ("model", "mtp_layers"), f"{what}; use zero 1 or 2, or remove mtp_layers"
-    attends = any(LAYER_KINDS[kind].SQUARE for _, kinds in types for kind in kinds)
+    attends = any(find_layer_kind(model, kind).SQUARE for _, kinds in types for kind in kinds)
     yield from dict.fromkeys(
         (path, problem)
         for each, kinds in types
         for kind in kinds
-        for path, problem in find_unsupported_values(f"layers of kind {kind}", LAYER_KINDS[kind].MODELLED_WITH, each)
+        for path, problem in find_unsupported_values(
+            f"layers of kind {kind}", find_layer_kind(model, kind).modelled_with, each
+        )
         if not (attends and ".".join(path) in _ATTENTION_FIELDS)
     )
     if any(len(kinds) == 1 for _, kinds in types):
@@ -72,7 +75,9 @@ def check_model_rules(scenario: ScenarioFields) -> Iterator[KeyProblem]:
 
 def _find_unknown_kind(scenario: ScenarioFields) -> KeyProblem | None:
     """Return the problem of a layer kind that does not exist or does not mix tokens; None if there is none."""
-    model, mixers = scenario.model, [word for word, kind in LAYER_KINDS.items() if kind.MIXES and word == kind.name]
+    model = scenario.model
+    known = [*LAYER_KINDS.items(), *((word, find_layer_kind(model, word)) for word in model.layer_kinds or {})]
+    mixers = [word for word, kind in dict(known).items() if kind.mixes and word == kind.name]
     for mixer in (model.mixer, *(fields.get("mixer") for fields in (model.layer_types or {}).values())):
         if mixer is not None and mixer not in mixers:
             what = f"{mixer!r} is not a layer kind that mixes tokens{did_you_mean(mixer, mixers)}"
@@ -93,7 +98,7 @@ def _check_idle_layer_fields(model: Model) -> Iterator[KeyProblem]:
             yield ("model", name), "has no effect, since the pattern names the kinds of every layer; remove it"
     for word, own in (model.layer_types or {}).items():
         kinds = {kind for each, *kinds in model.count_layer_types() if each == word for kind in kinds}
-        attends = any(LAYER_KINDS[kind].SQUARE for kind in kinds)
+        attends = any(find_layer_kind(model, kind).SQUARE for kind in kinds)
         for name in own if kinds else ():
             if name not in ("mixer", "blocks") and not ("mlp" in kinds if name == "ffn_hidden_size" else attends):
                 what = f"has no effect, since layers of type {word} have {' and '.join(sorted(kinds))}; remove it"
@@ -135,8 +140,10 @@ def _check_tp(scenario: ScenarioFields) -> Iterator[KeyProblem]:
     split = {"heads": model.heads} | mlp_widths_split_by_tp(model)
     if model.kv_heads % tp and tp % model.kv_heads:  # more ranks than key-value heads: each keeps a copy of one
         split["kv_heads"] = model.kv_heads
-    if model.mamba:
-        split |= {"mamba.heads": model.mamba.heads, "mamba.groups": model.mamba.groups}
+    for kind in {kind for _, *kinds in model.count_layer_types() for kind in kinds}:
+        if document := find_kind_document(kind, model.layer_kinds):
+            sizes = find_kind_sizes(kind, model.layer_kinds)
+            split |= {f"layer_kinds.{kind}.{name}": sizes[name] for name in document.split}
     if parallel.sequence_parallel:
         split |= {"hidden_size": model.hidden_size, "sequence_length": model.sequence_length}
         if tp == 1:

@@ -123,8 +123,8 @@ def _list_unusual_features(scenario: Scenario) -> Iterator[str]:
         yield "a mixture of experts"
     if scenario.model.mla:
         yield "latent attention"
-    if scenario.model.mamba:
-        yield "Mamba-2 layers"
+    for kind in scenario.model.layer_kinds or {}:
+        yield f"{kind} layers"
     if scenario.training.precision == "fp32":
         yield "precision fp32"
     offload = scenario.memory.offload

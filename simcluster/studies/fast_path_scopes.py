@@ -78,7 +78,7 @@ QUICK = FastPath(
         "overlap.experts": FieldLimit("layers have experts", (False,)),
         "overlap.pairs": FieldLimit("the two passes of a fused pair overlap", (False,)),
         "model.blocks": FieldLimit("layers have other kinds than attention and MLP", (None,)),
-        "model.mamba": FieldLimit("layers have other kinds than attention and MLP", (None,)),
+        "model.layer_kinds": FieldLimit("layers have other kinds than attention and MLP", (None,)),
         "model.pattern": FieldLimit("layers differ", (None,)),
         "model.layer_types": FieldLimit("layers differ", (None,)),
         "training.muon": FieldLimit("the optimizer is Muon", (MuonSpec(),)),

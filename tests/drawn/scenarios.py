@@ -244,7 +244,7 @@ def pattern(dice: Random, layers: int, *, experts: bool) -> Document:
     sizes = {"heads": 16, "groups": 8, "head_dim": dice.choice((32, 128)), "state": dice.choice((64, 256)),
              "conv": dice.choice((2, 3)), "chunk": dice.choice((64, 256))}  # fmt: skip
     found = {"pattern": words, "layer_types": {word: types[word] for word in types if word in words} or None}
-    return found | ({"mamba": sizes} if "M" in words else {})
+    return found | ({"layer_kinds": {"mamba2": sizes}} if "M" in words else {})
 
 
 def cluster(dice: Random) -> tuple[Document, int]:

@@ -1,0 +1,181 @@
+"""Layer kind whose document says all: weights, kernels, saved tensors (``kind_documents.KindDocument``)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+from simcluster.documents.field_annotations import AllowedValues
+from simcluster.model.kernels import Block, Kernel, Section
+from simcluster.model.kind_documents import (
+    KernelRule,
+    KindDocument,
+    SectionRule,
+    WeightRule,
+    evaluate,
+    find_kind_document,
+    find_kind_sizes,
+)
+from simcluster.model.layer_block import layer_block
+from simcluster.model.layer_kind import AttentionBackward, Flops, LayerKind, WeightMatrix
+from simcluster.model.layer_sections import RankShape, join_sections, linear_section, local_sizes
+from simcluster.model.saved_tensors import CastRule, SavedTensor, dropout_mask_tensors, matmul_input_tensors
+from simcluster.model.transformer import Model
+
+Names = Mapping[str, float]
+
+
+class DocumentedKind(LayerKind):
+    """Layer kind made from a document, built in or a model's own; ops and tensors carry its name."""
+
+    def __init__(self, name: str, own: Mapping[str, Any] | None = None) -> None:
+        self.name = name  # type: ignore[misc]  # each document is an instance, not a class
+        self._own = {name: own} if own is not None else None
+
+    @property
+    def document(self) -> KindDocument:
+        """Return the kind's document, which is read when it is first needed."""
+        found = find_kind_document(self.name, self._own)
+        assert found is not None
+        return found
+
+    @property
+    def mixes(self) -> bool:
+        """Return whether the kind mixes tokens."""
+        return self.document.mixes
+
+    @property
+    def modelled_with(self) -> Mapping[str, AllowedValues]:
+        """Return the values of scenario fields that the kind is modelled with, by field."""
+        inner = [section for section in self.document.body[1:-1] if section.matmul and not section.wide]
+        own = {path: AllowedValues(rule.values, rule.reason) for path, rule in self.document.supports.items()}
+        if inner or self.document.body[-1].matmul is None:
+            own["training.precision"] = AllowedValues(("fp32", "fp16-mixed", "bf16-mixed"))
+        if any(rule.kind == "attention" for section in self.document.body for rule in section.forward.values()):
+            own["data"] = AllowedValues((None,))
+        return {**self.MODELLED_WITH, **own}
+
+    # --- weights --------------------------------------------------------------------------------------------------
+
+    def matrices(self, model: Model, tp: int = 1, ep: int = 1, etp: int = 1) -> Iterator[WeightMatrix]:
+        """Yield a rank's weight matrices in the document's order."""
+        names = self._names(model, RankShape(1, tp=tp))
+        for rule in self.document.weights.values():
+            yield WeightMatrix(int(evaluate(rule.rows, names)), int(evaluate(rule.columns, names)), rule.split)
+
+    def count_vector_parameters(self, model: Model, tp: int = 1) -> int:
+        """Count a rank's parameters outside matrices, biases included."""
+        names = self._names(model, RankShape(1, tp=tp))
+        biases = sum(evaluate(rule.rows, names) for rule in self.document.weights.values() if rule.bias)
+        return int(biases + evaluate(self.document.vectors, names))
+
+    # --- kernels and FLOPs ----------------------------------------------------------------------------------------
+
+    def block(self, model: Model, shape: RankShape) -> Block:
+        """Return the document's kernels on one rank, between the model's norm and a residual add or its own."""
+        local, names = local_sizes(model, shape), self._names(model, shape)
+        body = tuple([self._section(section, shape, names) for section in self.document.body])
+        gathered = int(evaluate(self.document.gathered, names))
+        if self.document.entry is None or self.document.exit is None:
+            whole = layer_block(self.name, model, shape, local, body)
+            return replace(whole, gathered_width=0 if gathered == local.hidden else gathered)
+        ends = [self._section(section, shape, names) for section in (self.document.entry, self.document.exit)]
+        entry, joined, end = (join_sections(each, shape.recompute) for each in ([ends[0]], body, [ends[1]]))
+        return Block(self.name, entry, joined, end, gathered_width=0 if gathered == local.hidden else gathered)
+
+    def core_flops(self, model: Model, tokens: int, backward: AttentionBackward) -> Flops:
+        """Return the FLOPs outside weight matmuls, as the document counts them ("model"), or as executed ("flash")."""
+        rule = self.document.model_flops
+        names = self._names(model, RankShape(1), tokens)
+        if backward == "model" and rule is not None:
+            return Flops(float(evaluate(rule.forward, names)), float(evaluate(rule.backward, names)), 0.0)
+        parts = [self._section(each, RankShape(1), names) for each in self.document.body if each.matmul is None]
+        phases = ("forward", "input_grad", "weight_grad")
+        return Flops(*(sum((each.flops for part in parts for each in getattr(part, name)), 0.0) for name in phases))
+
+    def _names(self, model: Model, shape: RankShape, tokens: int | None = None) -> dict[str, float]:
+        """Return the values of the document's names on one rank; ``tokens``: of a microbatch, if not the shape's."""
+        sizes = find_kind_sizes(self.name, self._own or model.layer_kinds)
+        rows = model.sequence_length // shape.cp
+        tokens = tokens or shape.micro_batch * rows
+        edge = tokens // (shape.tp if shape.sequence_parallel else 1)
+        rank = {"hidden": model.hidden_size, "tokens": tokens, "edge_tokens": edge, "sequence": rows, "tp": shape.tp,
+                "micro_batch": shape.micro_batch, "e": shape.element_bytes}  # fmt: skip
+        return self.document.evaluate_names(sizes, rank)
+
+    def _section(self, section: SectionRule, shape: RankShape, names: Names) -> Section:
+        """Return the kernels of one part of the document."""
+        if section.matmul is not None:
+            rule = self.document.weights[section.matmul]
+            rows, columns = (int(evaluate(each, names)) for each in (rule.rows, rule.columns))
+            name, tokens = f"{self.name}_{section.matmul}", _matmul_tokens(rule, names)
+            return linear_section(name, shape, tokens, columns, rows, bias=rule.bias, wide=section.wide)
+        phases = (section.forward, (), section.backward, section.weight_grad)
+        return Section(*(tuple(self._kernels(rules, names)) if rules else () for rules in phases))
+
+    def _kernels(self, rules: Mapping[str, KernelRule], names: Names) -> Iterator[Kernel]:
+        for name, rule in rules.items():
+            values = {field: evaluate(getattr(rule, field), names) for field in ("m", "n", "k", "batch", "launches")}
+            m, n, k, batch, launches = (int(each) for each in values.values())
+            size, seen = float(evaluate(rule.bytes, names)), float(evaluate(rule.seen, names))
+            flops = 2.0 * batch * m * n * k if rule.flops is None else float(evaluate(rule.flops, names))
+            passes, rows = (int(evaluate(each, names)) for each in (rule.passes, rule.rows))
+            if size or flops:
+                yield Kernel(
+                    f"{self.name}_{name}", rule.kind, flops, size, m, n, k, batch,
+                    launches=launches, passes=passes, rows=rows, seen=seen,
+                )  # fmt: skip
+
+    # --- memory ---------------------------------------------------------------------------------------------------
+
+    def backward_tensors(self, model: Model, shape: RankShape) -> list[SavedTensor]:
+        """Return the tensors that the backward reads: matmuls' inputs and output gradients, and the document's."""
+        local, names = local_sizes(model, shape), self._names(model, shape)
+        name, hidden = self.name, shape.element_bytes * local.edge_tokens * local.hidden
+        norm = SavedTensor(name, f"{name}_norm_input", hidden)
+        sizes = {each: float(evaluate(rule.bytes, names)) for each, rule in self.document.saved.items()}
+        saved = [
+            SavedTensor(name, f"{name}_{each}", sizes[each], rule.keep, read=rule.read, in_fp8=rule.in_fp8)
+            for each, rule in self.document.saved.items()
+            if sizes[each]
+        ]
+        return [
+            *([norm] if self.document.entry is None else []),
+            *matmul_input_tensors(name, f"{name}_input", model, shape),
+            *saved,
+            *self._matmul_inputs(shape, names),
+            *dropout_mask_tensors(name, f"{name}_dropout_mask", model, shape),
+            *self._matmul_output_gradients(shape, names),
+        ]
+
+    def _matmul_inputs(self, shape: RankShape, names: Names) -> Iterator[SavedTensor]:
+        """Yield the inputs of all matmuls but the first, except those that are another saved tensor."""
+        for section in self.document.body[1:]:
+            if section.matmul is not None and section.input is None:
+                weight = self.document.weights[section.matmul]
+                size = shape.element_bytes * _matmul_tokens(weight, names) * evaluate(weight.columns, names)
+                cast: CastRule = "no" if section.wide else "cast"
+                yield SavedTensor(self.name, f"{self.name}_{section.matmul}_input", size, read="W", in_fp8=cast)
+
+    def _matmul_output_gradients(self, shape: RankShape, names: Names) -> Iterator[SavedTensor]:
+        for section in reversed(self.document.body):
+            if section.matmul is not None:
+                weight = self.document.weights[section.matmul]
+                size = shape.element_bytes * _matmul_tokens(weight, names) * evaluate(weight.rows, names)
+                tensor = f"{self.name}_{section.matmul}_output_grad"
+                cast: CastRule = "no" if section.wide else "cast"
+                yield SavedTensor(self.name, tensor, size, made="I", read="W", in_fp8=cast)
+
+    def forward_working_bytes(self, model: Model, shape: RankShape) -> tuple[float, float]:
+        """Return the bytes of temporary forward tensors; none belong to routed rows."""
+        return float(evaluate(self.document.working.forward, self._names(model, shape))), 0.0
+
+    def backward_working_bytes(self, model: Model, shape: RankShape) -> tuple[float, float]:
+        """Return the bytes of temporary gradients; none belong to routed rows."""
+        return float(evaluate(self.document.working.backward, self._names(model, shape))), 0.0
+
+
+def _matmul_tokens(weight: WeightRule, names: Names) -> int:
+    """Return the number of a rank's tokens that a weight matrix multiplies: its part where ranks have all of it."""
+    return int(names["edge_tokens" if weight.split == "none" else "tokens"])

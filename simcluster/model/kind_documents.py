@@ -1,0 +1,302 @@
+"""Layer kinds as documents: sizes, weights, kernels and saved tensors as formulas, checked when a document is read.
+
+A kind's document is built in (``documents/catalogue/layer_kinds``), or a value of ``model.layer_kinds``. Formulas may
+use the document's sizes and names, and those of ``RANK_NAMES``; they are ``documents.table_formulas``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
+from types import CodeType
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, PlainValidator, StrictBool, ValidationError, model_validator
+
+from simcluster.base.errors import InputError
+from simcluster.base.texts import did_you_mean
+from simcluster.documents.base_spec import Spec
+from simcluster.documents.catalogue import catalogue_path
+from simcluster.documents.field_annotations import SchemaAlternatives
+from simcluster.documents.table_formulas import parse_formula
+from simcluster.documents.yaml_documents import read_document
+from simcluster.model.defaults import check_count, freeze
+
+BUILTIN_DOCUMENTS = ("mamba2",)
+"""Names of the layer kinds that are built in as documents."""
+RANK_NAMES = ("hidden", "tokens", "edge_tokens", "sequence", "micro_batch", "tp", "e")
+"""Names that every formula may use, on one rank: width of the hidden state; tokens of a microbatch, between norm and
+residual add and at these (fewer under sequence parallelism); tokens of one sequence; sequences of a microbatch;
+tensor-parallel ranks; bytes of an activation's element."""
+
+
+class FormulaText(str):
+    """Text of a formula that was checked to be arithmetic."""
+
+
+def _check_arithmetic(value: object) -> FormulaText:
+    text = parse_formula(str(value)).text
+    if "'" in text or '"' in text:
+        raise InputError(f"{text!r} has a quoted word; a layer kind's formula computes with numbers: remove it")
+    return FormulaText(text)
+
+
+Formula = Annotated[FormulaText, PlainValidator(_check_arithmetic)]
+_ZERO, _ONE = FormulaText("0"), FormulaText("1")
+
+
+class SizeRule(Spec):
+    """A size that a model gives to a layer kind; ``default`` is a formula over earlier sizes, None if required."""
+
+    help: str
+    default: Formula | None = None
+
+
+class WeightRule(Spec):
+    """A weight matrix on one rank, [rows, columns], the way in which tp splits it, and whether it has a bias."""
+
+    rows: Formula
+    columns: Formula
+    split: Literal["rows", "columns", "none"] = "none"
+    bias: StrictBool = False
+
+
+class KernelRule(Spec):
+    """A kernel: bytes alone, a list [m, n, k, batch, bytes] of a matmul, or the fields of ``kernels.Kernel``."""
+
+    kind: Literal["memory", "matmul", "attention"] = "memory"
+    bytes: Formula
+    flops: Formula | None = None
+    m: Formula = _ZERO
+    n: Formula = _ZERO
+    k: Formula = _ZERO
+    batch: Formula = _ONE
+    launches: Formula = _ONE
+    passes: Formula = _ZERO
+    rows: Formula = _ZERO
+    seen: Formula = FormulaText("0.5")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _expand_short_forms(cls, value: object) -> object:
+        if isinstance(value, list | tuple):
+            if len(value) != 5:
+                raise InputError(f"a matmul has 5 numbers, [m, n, k, batch, bytes], not {len(value)}")
+            return {"kind": "matmul", **dict(zip(("m", "n", "k", "batch", "bytes"), value, strict=True))}
+        return value if isinstance(value, Mapping) else {"bytes": value}
+
+
+class SectionRule(Spec):
+    """A part of a layer: a matmul by a weight matrix, or kernels by phase and name.
+
+    The matmul's saved input has its own tensor, or is that of ``input``; ``wide``: it runs in 16 bits where others are
+    in fp8. Kernels of zero bytes and zero FLOP are left out.
+    """
+
+    matmul: str | None = None
+    input: str | None = None
+    wide: StrictBool = False
+    forward: Mapping[str, KernelRule] = {}
+    backward: Mapping[str, KernelRule] = {}
+    weight_grad: Mapping[str, KernelRule] = {}
+
+
+class SavedRule(Spec):
+    """A tensor that the backward reads: its bytes alone, or fields of ``saved_tensors.SavedTensor``."""
+
+    bytes: Formula
+    keep: Literal["input", "core", "kept", "other"] = "other"
+    read: Literal["I", "W"] = "I"
+    in_fp8: Literal["no", "cast", "copied", "input"] = "no"
+
+    @model_validator(mode="before")
+    @classmethod
+    def _expand_short_form(cls, value: object) -> object:
+        return value if isinstance(value, Mapping) else {"bytes": value}
+
+
+class PhaseRule(Spec):
+    """A number by phase."""
+
+    forward: Formula = _ZERO
+    backward: Formula = _ZERO
+
+
+class SupportRule(Spec):
+    """Values of a scenario field that the kind is modelled with, and the message for others."""
+
+    values: tuple[Any, ...]
+    reason: str = ""
+
+
+class KindDocument(Spec):
+    """A layer kind as a document.
+
+    ``split``: sizes that tp divides. ``multiples``: sizes that are a multiple of another one. ``vectors``: number of
+    parameters outside matrices. ``entry`` and ``exit`` replace the model's norm and the residual add. ``gathered``:
+    width of what sequence parallelism gathers. Weights with split none multiply a rank's part of the sequence.
+    ``working``: bytes of temporary tensors. ``model_flops``: FLOP outside matrices as MFU counts them, by default those
+    that the kernels execute.
+    """
+
+    description: str
+    source: str
+    mixes: StrictBool = True
+    sizes: Mapping[str, SizeRule] = {}
+    split: tuple[str, ...] = ()
+    multiples: Mapping[str, str] = {}
+    supports: Mapping[str, SupportRule] = {}
+    names: Mapping[str, Formula] = {}
+    weights: Mapping[str, WeightRule]
+    vectors: Formula = _ZERO
+    entry: SectionRule | None = None
+    body: tuple[SectionRule, ...]
+    exit: SectionRule | None = None
+    gathered: Formula = FormulaText("hidden")
+    saved: Mapping[str, SavedRule] = {}
+    working: PhaseRule = PhaseRule()
+    model_flops: PhaseRule | None = None
+
+    @model_validator(mode="after")
+    def _check_names(self) -> KindDocument:
+        used = [section.matmul for section in self.body if section.matmul]
+        if sorted(used) != sorted(self.weights) or not used or self.body[0].matmul is None:
+            raise InputError("body must have each of weights once, and begin with a matmul")
+        for section in self.body:
+            if section.input not in (None, "input", *self.saved):
+                raise InputError(f"body: the input {section.input!r} of a matmul is not in saved; add it there")
+        known = {*RANK_NAMES, *self.sizes}
+        for name, formula in self.names.items():
+            _check_formula(f"names.{name}", formula, known)
+            known.add(name)
+        for key, part in self:
+            if key not in ("names", "sizes"):
+                for where, text in _list_formulas(part, key):
+                    _check_formula(where, text, known)
+        return self
+
+    def find_sizes(self, given: Mapping[str, int]) -> dict[str, int]:
+        """Return all sizes of a model's layers, given those that it states.
+
+        Raises InputError for unknown, missing and wrong sizes.
+        """
+        for name in given:
+            if name not in self.sizes:
+                fix = f"{did_you_mean(name, self.sizes)}; it has {', '.join(self.sizes) or 'no sizes'}"
+                raise InputError(f"the layer kind has no size {name!r}{fix}")
+        found: dict[str, int] = {}
+        for name, rule in self.sizes.items():
+            if name not in given and rule.default is None:
+                raise InputError(f"{name} is missing ({rule.help}); set it")
+            found[name] = check_count(given[name] if name in given else int(evaluate(str(rule.default), found)))
+        for name, divisor in self.multiples.items():
+            if found[name] % found[divisor]:
+                raise InputError(f"{name} {found[name]} is not divisible by {divisor} {found[divisor]}; use a divisor")
+        return found
+
+    def evaluate_names(self, sizes: Mapping[str, int], rank: Mapping[str, float]) -> dict[str, float]:
+        """Return the values of all names on one rank, given the sizes of the whole layer and ``RANK_NAMES``."""
+        tp = int(rank["tp"])
+        found: dict[str, float] = {**rank, **sizes, **{name: sizes[name] // tp for name in self.split}}
+        for name, text in self.names.items():
+            found[name] = evaluate(text, found)
+        return found
+
+
+def _list_formulas(value: object, where: str = "") -> Iterator[tuple[str, str]]:
+    """Yield (path, formula) of every formula in a part of a document."""
+    if isinstance(value, FormulaText):
+        yield where, value
+    elif isinstance(value, Spec | Mapping):
+        for key, each in value.items() if isinstance(value, Mapping) else value:
+            yield from _list_formulas(each, f"{where}.{key}" if where else key)
+    elif isinstance(value, tuple):
+        for each in value:
+            yield from _list_formulas(each, where)
+
+
+def _check_formula(where: str, text: str, known: set[str]) -> None:
+    for name in parse_formula(text).column_names:
+        if name not in known:
+            raise InputError(f"{where}: {text!r} uses {name}{did_you_mean(name, known)}, which is not defined before")
+
+
+@lru_cache(maxsize=4096)
+def _compile_formula(text: str) -> CodeType:
+    return compile(text, "<formula>", "eval")
+
+
+def evaluate(text: str, names: Mapping[str, float]) -> float:
+    """Return the value of a checked formula; raise InputError if it has none."""
+    functions = {"__builtins__": {"min": min, "max": max, "ceil": math.ceil}}
+    try:
+        found = eval(_compile_formula(text), functions, dict(names))
+    except (ArithmeticError, TypeError) as problem:
+        raise InputError(f"the formula {text!r} has no value: {problem}") from None
+    if not 0 <= found < math.inf:
+        raise InputError(f"the formula {text!r} gives {found}, but sizes, bytes and FLOP are not negative: change it")
+    return float(found) if isinstance(found, bool) else found
+
+
+@lru_cache(maxsize=64)
+def load_kind_document(name: str) -> KindDocument:
+    """Return the document of a built-in layer kind."""
+    return KindDocument.model_validate(read_document(catalogue_path(f"layer_kinds/{name}.yaml")).data)
+
+
+@lru_cache(maxsize=64)
+def _parse_kind_document(fields: Mapping[str, Any]) -> KindDocument:
+    return KindDocument.model_validate(fields)
+
+
+def _schema_of_kinds() -> list[dict[str, Any]]:
+    """Return the JSON schema of ``model.layer_kinds``: sizes of built-in kinds, and documents."""
+    kinds = {}
+    for name in BUILTIN_DOCUMENTS:
+        sizes = load_kind_document(name).sizes
+        known = {
+            size: {"type": "integer", "minimum": 1, "description": rule.help}
+            | ({"default": int(rule.default)} if rule.default and rule.default.isdigit() else {})
+            for size, rule in sizes.items()
+        }
+        required = [size for size, rule in sizes.items() if rule.default is None]
+        kinds[name] = {"type": "object", "properties": known, "required": required, "additionalProperties": False}
+    return [{"type": "object", "properties": kinds, "additionalProperties": {"type": "object"}}, {"type": "null"}]
+
+
+LayerKindFields = Annotated[
+    Mapping[str, Mapping[str, Any]] | None, AfterValidator(freeze), SchemaAlternatives(_schema_of_kinds)
+]
+
+
+def find_kind_document(name: str, layer_kinds: Mapping[str, Mapping[str, Any]] | None) -> KindDocument | None:
+    """Return the document of a layer kind, built in or a model's own; None if the kind is not a document."""
+    if name in BUILTIN_DOCUMENTS:
+        return load_kind_document(name)
+    own = (layer_kinds or {}).get(name)
+    return _parse_kind_document(own) if own is not None else None
+
+
+def find_kind_sizes(name: str, layer_kinds: Mapping[str, Mapping[str, Any]] | None) -> dict[str, int]:
+    """Return the sizes of a documented layer kind; those of a model's own document are its defaults."""
+    document = find_kind_document(name, layer_kinds)
+    assert document is not None
+    return document.find_sizes((layer_kinds or {}).get(name, {}) if name in BUILTIN_DOCUMENTS else {})
+
+
+def check_layer_kinds(layer_kinds: Mapping[str, Mapping[str, Any]] | None, used: set[str]) -> None:
+    """Raise InputError for sizes or documents that are wrong or that no layer uses, and for missing sizes."""
+    for name in layer_kinds or {}:
+        if name not in used:
+            raise InputError(f"layer_kinds.{name} has no effect, since no layer has this kind; remove it")
+    for name in sorted(used):
+        try:
+            if find_kind_document(name, layer_kinds) is not None:
+                find_kind_sizes(name, layer_kinds)
+        except ValidationError as error:
+            wrong = error.errors()[0]
+            where = ".".join(map(str, ("layer_kinds", name, *wrong["loc"])))
+            raise InputError(f"{where}: {wrong['msg'].removeprefix('Value error, ')}") from None
+        except InputError as error:
+            raise InputError(f"layer_kinds.{name}: {error}") from None

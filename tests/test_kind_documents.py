@@ -1,0 +1,125 @@
+"""Layer kinds as documents: a document equals the code of the same kind, and wrong documents are rejected by name."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from test_layer_patterns import scenario
+
+import simcluster
+from simcluster.base.errors import InputError
+from simcluster.model.kind_documents import BUILTIN_DOCUMENTS, load_kind_document
+from simcluster.model.layers import LAYER_KINDS, RankShape, find_layer_kind, layer_parameters_per_tp_rank
+from simcluster.model.memory import activation_bytes
+from simcluster.model.transformer import Model
+
+MODEL: dict[str, Any] = {
+    "layers": 4, "hidden_size": 512, "heads": 8, "kv_heads": 2, "ffn_hidden_size": 1024, "vocab_size": 3200,
+    "sequence_length": 1024, "norm": "rmsnorm", "position": "none", "bias": False, "tied_embeddings": False,
+}  # fmt: skip
+MLP: dict[str, Any] = {
+    "description": "MLP with GELU",
+    "source": "model/mlp.py",
+    "mixes": False,
+    "names": {"ffn": "2 * hidden // tp", "inner": "e * tokens * ffn"},
+    "weights": {
+        "up": {"rows": "ffn", "columns": "hidden", "split": "rows"},
+        "down": {"rows": "hidden", "columns": "ffn", "split": "columns"},
+    },
+    "body": [
+        {"matmul": "up"},
+        {"forward": {"gelu": "2 * inner"}, "backward": {"gelu_grad": "3 * inner"}},
+        {"matmul": "down"},
+    ],
+    "saved": {"activation_input": "inner"},
+    "working": {"backward": "inner"},
+}
+"""An MLP of width 2 x hidden_size, as ``model.mlp`` codes it."""
+
+
+def document(**changes: Any) -> dict[str, Any]:
+    """``MODEL`` whose MLPs are those of a document, with changed keys."""
+    return {**MODEL, "blocks": ["attention", "own_mlp"], "layer_kinds": {"own_mlp": {**MLP, **changes}}}
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"training__recompute": "full"},
+        {"pipeline__schedule": "zb-h1"},
+        {"parallel__zero": 3, "parallel__pp": 1, "parallel__dp": 4},
+        {"parallel__tp": 1, "parallel__dp": 4, "parallel__sequence_parallel": False},
+        {"training__precision": "fp8-mixed"},
+        {"training__dropout": True},
+    ],
+)
+def test_a_document_equals_the_code_of_the_same_kind(changes: dict[str, Any]) -> None:
+    coded, written = (
+        simcluster.simulate(scenario(each, **{"parallel__sequence_parallel": True, **changes}))
+        for each in (MODEL, document())
+    )
+    assert written.step_time == coded.step_time
+    assert written.memory.total == coded.memory.total
+    assert written.scenario.model.layer_norm_parameters == coded.scenario.model.layer_norm_parameters
+    assert layer_parameters_per_tp_rank(written.scenario.model, 2) == layer_parameters_per_tp_rank(
+        coded.scenario.model, 2
+    )
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"body": [{"matmul": "up"}]}, "body must have each of weights once"),
+        ({"body": MLP["body"][1:]}, "body must have each of weights once"),
+        ({"vectors": "width"}, "vectors: 'width' uses width, which is not defined"),
+        ({"names": {"ffn": "2 * inner", "inner": "e"}}, "names.ffn: '2 \\* inner' uses inner"),
+        ({"vectors": "__import__('os')"}, "layer_kinds.own_mlp.vectors: .*is not allowed in a formula"),
+        ({"vectors": "'9' * 9"}, "has a quoted word"),
+        ({"names": {"ffn": "1 - hidden", "inner": "e"}}, "gives -511, but sizes"),
+        ({"names": {"ffn": "1 // (hidden - 512)", "inner": "e"}}, "has no value: .*zero"),
+        ({"saved": {"x": {"bytes": 1, "kept": True}}}, "layer_kinds.own_mlp.saved.x.kept"),
+        ({"body": [{"matmul": "up"}, {"matmul": "down", "input": "y"}]}, "the input 'y' of a matmul is not in saved"),
+        ({"body": [{"matmul": "up"}, {"forward": {"z": [1, 2]}}, {"matmul": "down"}]}, "a matmul has 5 numbers"),
+        ({"weights": {}}, "body must have each of weights once"),
+    ],
+)
+def test_a_wrong_document_is_rejected(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        simcluster.simulate(scenario(document(**changes)))
+
+
+def test_sizes_are_checked() -> None:
+    base = {**MODEL, "layers": "M*M*"}
+    for kinds, message in (
+        ({"mamba2": {"heads": 16, "head": 3}}, "layer_kinds.mamba2: the layer kind has no size 'head'; did you mean"),
+        ({"mamba2": {"heads": 16.0}}, "layer_kinds.mamba2: 16.0 is not a whole number"),
+        ({"mamba2": {"heads": 12}}, "heads 12 is not divisible by groups 8"),
+        ({"mamba2": {"heads": 16}, "kda": {"heads": 2}}, "layer_kinds.kda has no effect, since no layer"),
+        (None, "layer_kinds.mamba2: heads is missing"),
+    ):
+        with pytest.raises(InputError, match=message):
+            scenario({**base, "layer_kinds": kinds})
+
+
+def test_an_unknown_kind_may_be_described() -> None:
+    model = Model(**{**MODEL, "mixer": "attention"})
+    with pytest.raises(InputError, match=r"there is no layer kind 'mamba3'.*or describe it in layer_kinds"):
+        find_layer_kind(model, "mamba3")
+
+
+@pytest.mark.parametrize("name", BUILTIN_DOCUMENTS)
+def test_builtin_documents_say_what_they_are(name: str) -> None:
+    document = load_kind_document(name)
+    assert LAYER_KINDS[name].name == name
+    assert document.description
+    assert document.source
+    assert all(rule.help for rule in document.sizes.values())
+
+
+def test_a_layer_of_one_kind_keeps_its_input_under_full_recompute() -> None:
+    model = Model(**{**MODEL, "layers": "*-"})
+    shape = RankShape(micro_batch=1, recompute="full")
+    kept = [activation_bytes(model.layer_model(layer), shape) for layer in range(2)]
+    assert kept == [{"attention_norm_input": 2 * 1024 * 512}, {"mlp_norm_input": 2 * 1024 * 512}]
