@@ -91,7 +91,7 @@ class SectionRule(Spec):
     """A part of a layer: a matmul by a weight matrix, or kernels by phase and name.
 
     The matmul's saved input has its own tensor, or is that of ``input``; ``wide``: it runs in 16 bits where others are
-    in fp8. Kernels of zero bytes and zero FLOP are left out.
+    in fp8. Kernels of zero bytes and zero FLOP are omitted.
     """
 
     matmul: str | None = None

@@ -140,7 +140,7 @@ def _check_tp(scenario: ScenarioFields) -> Iterator[KeyProblem]:
     split = {"heads": model.heads} | mlp_widths_split_by_tp(model)
     if model.kv_heads % tp and tp % model.kv_heads:  # more ranks than key-value heads: each keeps a copy of one
         split["kv_heads"] = model.kv_heads
-    for kind in {kind for _, *kinds in model.count_layer_types() for kind in kinds}:
+    for kind in dict.fromkeys(kind for _, *kinds in model.count_layer_types() for kind in kinds):
         if document := find_kind_document(kind, model.layer_kinds):
             sizes = find_kind_sizes(kind, model.layer_kinds)
             split |= {f"layer_kinds.{kind}.{name}": sizes[name] for name in document.split}
