@@ -9,7 +9,7 @@ from typing import Any
 
 from simcluster.base.errors import InputError
 from simcluster.documents.builtin_documents import builtin_path
-from simcluster.documents.catalogue import load_presets
+from simcluster.documents.catalogue import catalogue_path, load_presets
 from simcluster.documents.catalogue.devices import load_device_entry
 from simcluster.documents.catalogue.models import load_model_entry
 from simcluster.documents.diagnostics import did_you_mean
@@ -17,6 +17,7 @@ from simcluster.documents.overrides import Changes
 from simcluster.documents.yaml_documents import STDIN
 from simcluster.documents.yaml_syntax import to_yaml
 from simcluster.faults import FAULTS
+from simcluster.model.kind_documents import BUILTIN_DOCUMENTS
 from simcluster.scenario.document_resolution import load_topology
 from simcluster.scenario.scenario import load
 from simcluster.scenario.scenario_keys import ScenarioKey, list_scenario_keys
@@ -83,6 +84,12 @@ def _catalogue_text(file: str) -> Callable[[str], Iterable[str]]:
     return lambda name: [to_yaml({name: load_presets(file)[name]})]
 
 
+def _layer_kind_text(name: str) -> Iterable[str]:
+    if name in BUILTIN_DOCUMENTS:
+        yield "# To describe a kind of your own: change a copy, and give it in model.layer_kinds.NAME"
+        yield catalogue_path(f"layer_kinds/{name}.yaml").read_text(encoding="utf-8")
+
+
 def _device_text(name: str) -> Iterable[str]:
     yield "# To use a changed copy: save it to a file, and give it as --cluster.device FILE.yaml"
     yield to_yaml({key: value for key, value in load_device_entry(name).items() if key != "name"})
@@ -118,6 +125,7 @@ def _schedule_text(name: str) -> Iterable[str]:
 
 _TEXT_MAKERS: Mapping[str, Callable[[str], Iterable[str]]] = {
     "models": _section_text("model", load_model_entry),
+    "layer-kinds": _layer_kind_text,
     "devices": _device_text,
     "links": _catalogue_text("links.yaml"),
     "software": _software_text,

@@ -28,7 +28,8 @@ from simcluster.documents.catalogue.models import load_model_entry
 from simcluster.documents.diagnostics import did_you_mean
 from simcluster.documents.yaml_documents import read_document
 from simcluster.faults import FAULTS
-from simcluster.model.layers import parameters
+from simcluster.model.kind_documents import find_kind_document
+from simcluster.model.layers import LAYER_KINDS, parameters
 from simcluster.model.packing import PACKING
 from simcluster.model.recipes import RECIPES
 from simcluster.model.transformer import Model
@@ -152,6 +153,13 @@ def _list_models() -> Iterable[BuiltinEntry]:
         yield BuiltinEntry(name, what, sources.get(name, ""))
 
 
+def _list_layer_kinds() -> Iterable[BuiltinEntry]:
+    for name, kind in LAYER_KINDS.items():
+        document = find_kind_document(name, None)
+        what = document.description if document else first_sentence(inspect.getdoc(kind) or "")
+        yield BuiltinEntry(name, what, document.source if document else "")
+
+
 def _list_devices() -> Iterable[BuiltinEntry]:
     for name in device_names():
         device = load_device(name)
@@ -229,6 +237,7 @@ _PAPER = re.compile(r"arXiv:\d{4}\.\d{4,5}")
 KINDS: Mapping[str, BuiltinKind] = {
     "scenarios": BuiltinKind("jobs that are ready to run", "simcluster run NAME", _list_scenarios),
     "models": BuiltinKind("transformers", "model.preset", _list_models),
+    "layer-kinds": BuiltinKind("parts of layers", "model.blocks, model.layer_types", _list_layer_kinds),
     "devices": BuiltinKind("GPUs", "cluster.device", _list_devices),
     "topologies": BuiltinKind("clusters", "cluster.topology", _file_lister("topologies")),
     "topology-kinds": BuiltinKind("kinds of topology file", "kind, in a topology file", _docs_lister(TOPOLOGIES)),
@@ -258,6 +267,7 @@ KINDS: Mapping[str, BuiltinKind] = {
 _NAMES: Mapping[str, Callable[[], Iterable[str]]] = {
     "scenarios": lambda: builtin_names("scenarios"),
     "models": lambda: load_presets("models.yaml"),
+    "layer-kinds": lambda: LAYER_KINDS,
     "devices": device_names,
     "topologies": lambda: builtin_names("topologies"),
     "schedules": lambda: SCHEDULES,
