@@ -188,6 +188,14 @@ def test_messages(fields: dict[str, Any], message: str) -> None:
             {"pattern": "a-", "layer_types": {"a": {"blocks": ["attention"], "ffn_hidden_size": 64}}},
             "model.layer_types.a.ffn_hidden_size: has no effect",
         ),
+        (
+            {
+                "pattern": "ab",
+                "attention_window": 64,
+                "layer_types": {"a": {"attention_window": 128}, "b": {"attention_window": 256}},
+            },
+            "model.attention_window: has no effect, since every type of layer_types sets it",
+        ),
         ({"pattern": "*-", "mixer": "attention"}, "model.mixer: has no effect, since the pattern names"),
         ({"pattern": "*-", "blocks": ["mlp"]}, "model.blocks: has no effect, since the pattern names"),
     ],

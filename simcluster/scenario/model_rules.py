@@ -14,7 +14,7 @@ from simcluster.documents.diagnostics import KeyProblem, did_you_mean, join_or
 from simcluster.documents.field_annotations import find_unsupported_values
 from simcluster.documents.suggestions import nearest_divisors
 from simcluster.documents.trusted_text import is_function_reference
-from simcluster.model.defaults import type_fields
+from simcluster.model.defaults import TYPE_FIELDS, type_fields
 from simcluster.model.kernel_choices import CONTEXT_METHODS, unusable_recompute_modules
 from simcluster.model.kind_documents import find_kind_document, find_kind_sizes
 from simcluster.model.layers import LAYER_KINDS, find_layer_kind, layer_kinds
@@ -96,6 +96,11 @@ def _check_idle_layer_fields(model: Model) -> Iterator[KeyProblem]:
     for name in ("mixer", "blocks") if by_pattern else ():
         if getattr(model, name) is not None:
             yield ("model", name), "has no effect, since the pattern names the kinds of every layer; remove it"
+    unless_set = {"ffn_hidden_size": 4 * model.hidden_size, "kv_heads": model.heads}
+    for name in (each for each in TYPE_FIELDS if each not in ("mixer", "blocks", "heads", "head_dim", "position")):
+        own_values = all(name in type_fields(word, model.layer_types) for word in model.pattern or ())
+        if model.pattern and own_values and getattr(model, name) not in (None, unless_set.get(name)):
+            yield ("model", name), "has no effect, since every type of layer_types sets it; remove it"
     for word, own in (model.layer_types or {}).items():
         kinds = {kind for each, *kinds in model.count_layer_types() if each == word for kind in kinds}
         attends = any(find_layer_kind(model, kind).SQUARE for kind in kinds)
