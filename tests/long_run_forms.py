@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 from simcluster.base.arrays import Floats
+from simcluster.longrun.closed_forms import best_snapshots_per_stored
 from simcluster.scenario.run_times import ExponentialTime, FixedTime
 
 
@@ -43,6 +44,18 @@ def batch_failures(machines: int, times: float, cured: float, rate: float, expos
     probability ``cured`` (above 0).  Exact for exponential failures, all in the job from the begin, none retired.
     """
     return -machines * (times - 1) / (times * cured) * math.expm1(-times * cured * rate * exposed)
+
+
+def two_level_optimum(
+    memory: float, storage: float, memory_rate: float, storage_rate: float
+) -> tuple[float, float, float]:
+    """Return the best overhead of two levels of checkpoints, snapshots per one on storage, and period (s).
+
+    Overhead sqrt(2 l1 C1) + sqrt(2 l2 C2), to first order (Benoit, Cavelan, Robert and Sun).
+    """
+    overhead = math.sqrt(2 * memory_rate * memory) + math.sqrt(2 * storage_rate * storage)
+    cycles = best_snapshots_per_stored(memory, storage, memory_rate, storage_rate)
+    return overhead, cycles, math.sqrt(2 * (cycles * memory + storage) / (memory_rate / cycles + storage_rate))
 
 
 def two_level_pattern(

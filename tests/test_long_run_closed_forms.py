@@ -33,7 +33,7 @@ RSC_1, RSC_2 = 6.50e-3 / DAY, 2.34e-3 / DAY  # of a node, Meta's research cluste
 NODES, REPAIR = 2048, 2 * DAY
 
 BEST = known.best_interval(C, MU)
-TWO = known.best_two_level_checkpoints(2.0, 60.0, 1 / (4 * HOUR), 1 / (24 * HOUR))
+TWO = forms.two_level_optimum(2.0, 60.0, 1 / (4 * HOUR), 1 / (24 * HOUR))
 BEHIND = known.async_interval(3.0, 120.0, 0.02, MU)
 SEGMENT = known.segment_moments(1800.0, C, R, D, 1 / MU)
 NETCAP = DAY / (NODES * 5e-3)
@@ -90,9 +90,9 @@ VALUES = {
     "Meta: 12,500 nodes, RSC-2, 2 and 2 min": (_ettr(12500, RSC_2, 2, 2), 0.9390625),
     "Meta: 512 nodes, RSC-1, 5 and 60 min": (_ettr(512, RSC_1, 5, 60), 0.9191111111),
     "Meta: 512 nodes, RSC-1, 20 and 60 min": (_ettr(512, RSC_1, 20, 60), 0.8844444444),
-    "two levels: overhead": (TWO.overhead, 0.05393446629),
-    "two levels: checkpoints in memory for each on storage": (TWO.snapshots_per_stored, 13.41640786),
-    "two levels: pattern": (TWO.period, 3219.937888),
+    "two levels: overhead": (TWO[0], 0.05393446629),
+    "two levels: checkpoints in memory for each on storage": (TWO[1], 13.41640786),
+    "two levels: pattern": (TWO[2], 3219.937888),
     "one level instead of two: overhead": (
         forms.verified_overhead(0.0, 60.0, 0.0, 1 / (4 * HOUR) + 1 / (24 * HOUR)),
         0.09860132972,
@@ -169,11 +169,9 @@ def test_exact_forms_become_first_order_ones() -> None:
     overhead = forms.verified_segment(interval, 0.1, checkpoint, SILENT / 100, rate) / interval - 1
     assert overhead == pytest.approx(forms.verified_overhead(0.1, checkpoint, SILENT / 100, rate), rel=2e-3)
     soft, hard = 1 / (400 * HOUR), 1 / (2400 * HOUR)
-    best = known.best_two_level_checkpoints(0.02, 0.6, soft, hard)
-    work = (best.period - 13 * 0.02 - 0.6) / 13
-    assert forms.two_level_pattern(work, 13, 0.02, 0.6, soft, hard) / work / 13 - 1 == pytest.approx(
-        best.overhead, rel=2e-3
-    )
+    least, _, period = forms.two_level_optimum(0.02, 0.6, soft, hard)
+    work = (period - 13 * 0.02 - 0.6) / 13
+    assert forms.two_level_pattern(work, 13, 0.02, 0.6, soft, hard) / work / 13 - 1 == pytest.approx(least, rel=2e-3)
     assert forms.two_level_pattern(1800.0, 1, 0.0, C, 1e-30, 1 / MU) == pytest.approx(
         known.mean_segment_time(1800.0, C, 0, 0, 1 / MU)
     )

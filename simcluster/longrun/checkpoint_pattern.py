@@ -119,8 +119,6 @@ class CheckpointPattern:
 
     def snapshot_end(self, snapshot: Ints) -> Floats:
         """Return the failure-free (nominal) time (s) at which snapshot n is taken; snapshot 0: the run's start."""
-        if self.snapshots_per_stored == 1:
-            return np.asarray(snapshot * self.pattern_seconds)
         cycles = self.snapshots_per_stored
         return np.asarray(snapshot // cycles * self.pattern_seconds + self.interval_bounds[snapshot % cycles])
 

@@ -105,27 +105,13 @@ def meta_ettr(rate: float, restart: float, interval: float) -> float:
     return 1 - rate * (restart + interval / 2)
 
 
-@dataclass(frozen=True, slots=True)
-class TwoLevelCheckpoints:
-    """Checkpoints in memory and storage: overhead (share of time), memory snapshots per storage write, period (s)."""
+def best_snapshots_per_stored(memory: float, storage: float, memory_rate: float, storage_rate: float) -> float:
+    """Return the best number of snapshots in memory for each on storage, to first order.
 
-    overhead: float
-    snapshots_per_stored: float
-    period: float
-
-
-def best_two_level_checkpoints(
-    memory: float, storage: float, memory_rate: float, storage_rate: float
-) -> TwoLevelCheckpoints:
-    """Return the best schedule of checkpoints in memory and on storage, to first order.
-
-    Failures at ``memory_rate`` are survived by copies in memory, those at ``storage_rate`` only by storage. Overhead
-    sqrt(2 l1 C1) + sqrt(2 l2 C2) (Benoit, Cavelan, Robert and Sun).
+    Failures at ``memory_rate`` are survived by copies in memory, those at ``storage_rate`` only by storage (Benoit,
+    Cavelan, Robert and Sun).
     """
-    overhead = math.sqrt(2 * memory_rate * memory) + math.sqrt(2 * storage_rate * storage)
-    cycles = math.sqrt(memory_rate / storage_rate * storage / memory)
-    period = math.sqrt(2 * (cycles * memory + storage) / (memory_rate / cycles + storage_rate))
-    return TwoLevelCheckpoints(overhead, cycles, period)
+    return math.sqrt(memory_rate / storage_rate * storage / memory)
 
 
 def async_interval(stall: float, write: float, slowed: float, mu: float) -> float:

@@ -208,9 +208,8 @@ def _defective_device_note(failures: Sequence[RowFailures], gpus: int) -> list[s
 
     devices: dict[str, float] = {}
     for many, _, device in failures:
-        devices[device] = devices.get(device, 0.0) + many
-    for nothing in ("", "job"):
-        devices.pop(nothing, None)
+        if device not in ("", "job"):
+            devices[device] = devices.get(device, 0.0) + many
     count = sum(devices.values())
     worst = max(devices, key=lambda name: devices[name], default="")
     if not worst or gpus * float(poisson.sf(devices[worst] - 1, count / gpus)) > 0.01:

@@ -3,30 +3,14 @@
 from __future__ import annotations
 
 import json
-import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from statistics import median
 from typing import Any
 
-from simcluster.base.units import (
-    format_bytes_per_second,
-    format_seconds,
-    parse_bytes,
-    parse_bytes_per_second,
-    parse_flop_per_second,
-    parse_seconds,
-)
+from simcluster.base.units import format_bytes_per_second, format_seconds
 from simcluster.evidence.calibration.device_fit import DeviceFit, rms_log_error
 from simcluster.evidence.calibration.raw_table import MeasuredTable, Measurement
-
-_QUANTITY = re.compile(r"([0-9.e+-]+) (B|B/s|FLOP/s|s)")
-_LARGE = (("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3))
-_SMALL = (("m", 1e-3), ("u", 1e-6), ("n", 1e-9))
-_UNITS: Mapping[str, tuple[Callable[[object], float], tuple[tuple[str, float], ...]]] = {
-    "B": (parse_bytes, _LARGE), "B/s": (parse_bytes_per_second, _LARGE), "FLOP/s": (parse_flop_per_second, _LARGE),
-    "s": (parse_seconds, _SMALL),
-}  # fmt: skip
 
 
 def device_file_text(fit: DeviceFit, table_name: str) -> str:
@@ -102,23 +86,4 @@ def _yaml_lines(data: Mapping[str, Any], notes: Mapping[str, str], parent: str =
             yield from _yaml_lines(value, notes, f"{path}.")
             continue
         comment = f"  # {notes[path]}" if path in notes else ""
-        yield f"{indent}{key}: {_yaml_scalar(value)}{comment}"
-
-
-def _yaml_scalar(value: object) -> str:
-    """Return a value as a JSON literal (valid YAML); quantities get the shortest exact unit prefix."""
-    quantity = _QUANTITY.fullmatch(value) if isinstance(value, str) else None
-    if quantity:
-        return json.dumps(_format_quantity(float(quantity[1]), quantity[2]))
-    if isinstance(value, Sequence) and not isinstance(value, str):
-        return "[" + ", ".join(_yaml_scalar(item) for item in value) + "]"
-    return json.dumps(value, ensure_ascii=False)
-
-
-def _format_quantity(number: float, unit: str) -> str:
-    parse, prefixes = _UNITS[unit]
-    for prefix, scale in prefixes:
-        text = f"{number / scale:.6g} {prefix}{unit}"
-        if abs(number) >= scale and parse(text) == number:
-            return text
-    return f"{number!r} {unit}"
+        yield f"{indent}{key}: {json.dumps(value, ensure_ascii=False)}{comment}"  # JSON literals are valid YAML

@@ -94,6 +94,7 @@ def modelled_seconds(device: Device, timed: Iterable[tuple[CalibrationCase, Kern
 
 
 _TABLES = read_document(Path(__file__).with_suffix(".yaml")).data
+TimedKernels = Sequence[tuple[Measurement, Kernel]]
 _STARTS = ((0.75, 0.85), (0.55, 0.95), (0.9, 0.6))  # of power and clock: the fit has several local minima
 
 
@@ -149,12 +150,11 @@ def fit_device(table: MeasuredTable, *, base: Device | None = None, name: str = 
     for kind in ("matmul", "memory"):
         if not any(each.case.kind == kind for each, _ in timed):
             raise InputError(f"the table has no timed case of kind {kind}; measure all cases with simcluster calibrate")
-    cases, kernels = [each.case for each, _ in timed], [kernel for _, kernel in timed]
-    pairs = list(zip(cases, kernels, strict=True))
-    before = _make_starting_device(table, cases, kernels, base, name)
-    paths = _list_constant_paths(before, cases, kernels)
+    pairs = [(each.case, kernel) for each, kernel in timed]
+    before = _make_starting_device(table, timed, base, name)
+    paths = _list_constant_paths(before, pairs)
     measured = np.log([each.seconds for each, _ in timed])
-    kinds = [case.kind for case in cases]  # equal weight for every kind of case
+    kinds = [case.kind for case, _ in pairs]  # equal weight for every kind of case
     weights = np.sqrt([len(kinds) / len(set(kinds)) / kinds.count(kind) for kind in kinds])
 
     def make_device(values: Sequence[float]) -> Device:
@@ -171,7 +171,7 @@ def fit_device(table: MeasuredTable, *, base: Device | None = None, name: str = 
     best, starts = _find_best_fit(before, paths, residuals)
     values = tuple(float(f"{value:.4g}") for value in best.values)
     device = make_device(values)
-    device = replace_value_at(device, "attention.kernel", _find_fastest_attention(table) or device.attention.kernel)
+    device = replace_value_at(device, "attention.kernel", _find_fastest_attention(timed) or device.attention.kernel)
     return DeviceFit(
         device=Device.model_validate(device.model_dump(mode="json")), table=table, base=base.name if base else "",
         constants=tuple(
@@ -202,9 +202,10 @@ def _find_best_fit(before: Device, paths: Sequence[str], residuals: Residuals) -
     return min(found, key=lambda each: float(np.sum(np.abs(each.residuals)))), starts[0]
 
 
-def _list_constant_paths(device: Device, cases: Sequence[CalibrationCase], kernels: Sequence[Kernel]) -> list[str]:
+def _list_constant_paths(device: Device, pairs: Sequence[tuple[CalibrationCase, Kernel]]) -> list[str]:
+    cases = [case for case, _ in pairs]
     paths = ["launch", "memory_efficiency", "memory_half_size"]
-    if any(kernel.by_row for kernel in kernels):
+    if any(kernel.by_row for _, kernel in pairs):
         paths.append("by_row")
     paths += ["matmul.power", "matmul.clock", "matmul.epilogue"]
     sides = [(side, case.dtype) for case in cases if case.kind == "matmul" for side in (case.m, case.n, case.k)]
@@ -219,17 +220,15 @@ def _list_constant_paths(device: Device, cases: Sequence[CalibrationCase], kerne
     return [path for path in paths if not path.startswith("matmul.") or device.matmul.kind == "tiles"]
 
 
-def _make_starting_device(
-    table: MeasuredTable, cases: Sequence[CalibrationCase], kernels: Sequence[Kernel], base: Device | None, name: str
-) -> Device:
-    backends = dict.fromkeys(case.op for case in cases if case.kind == "attention" and device_model_kernel(case))
+def _make_starting_device(table: MeasuredTable, timed: TimedKernels, base: Device | None, name: str) -> Device:
+    backends = dict.fromkeys(each.case.op for each, _ in timed if each.case.kind == "attention")
     machine = table.machine
     source = f"measured{f' on {machine.date}' if machine.date else ''} on {machine.device} with PyTorch {machine.torch}"
     measured = {
         f"sdpa-{backend}": AttentionKernel(forward=0.5, backward=0.4, source=f"{source}, PyTorch's {backend} backend")
         for backend in backends
     }
-    whole = base or _device_from_measurements(table, kernels)
+    whole = base or _device_from_measurements(table, timed)
     attention = whole.attention.model_copy(update={"kernels": {**whole.attention.kernels, **measured}})
     matmul = whole.matmul
     if not isinstance(matmul, TiledMatmul):
@@ -243,11 +242,10 @@ def _make_starting_device(
     )  # fmt: skip
 
 
-def _device_from_measurements(table: MeasuredTable, kernels: Sequence[Kernel]) -> Device:
-    timed = [each for each in table.timed_measurements if device_model_kernel(each.case) is not None]
+def _device_from_measurements(table: MeasuredTable, timed: TimedKernels) -> Device:
     rates: dict[str, float] = {}
     bandwidth = 1.0
-    for each, kernel in zip(timed, kernels, strict=True):
+    for each, kernel in timed:
         if each.case.kind == "matmul":
             rates[each.case.dtype] = max(rates.get(each.case.dtype, 0.0), kernel.flops / each.seconds)
         elif each.case.kind == "memory" and not kernel.by_row:
@@ -262,11 +260,10 @@ def _device_from_measurements(table: MeasuredTable, kernels: Sequence[Kernel]) -
     return Device.model_validate({**_TABLES["bare"], **measured})
 
 
-def _find_fastest_attention(table: MeasuredTable) -> str | None:
+def _find_fastest_attention(timed: TimedKernels) -> str | None:
     rates: dict[str, float] = {}
-    for each in table.timed_measurements:
-        kernel = device_model_kernel(each.case) if each.case.kind == "attention" and not each.case.backward else None
-        if kernel is not None:
+    for each, kernel in timed:
+        if each.case.kind == "attention" and not each.case.backward:
             name = attention_kernel_name(each.case)
             rates[name] = max(rates.get(name, 0.0), kernel.flops / each.seconds)
     return max(rates, key=lambda name: rates[name]) if rates else None

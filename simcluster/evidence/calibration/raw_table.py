@@ -14,7 +14,7 @@ from statistics import quantiles
 from typing import Any
 
 from simcluster.base.atomic_files import append_line, truncate_partial_line, write_text_atomic
-from simcluster.base.errors import InputError
+from simcluster.base.errors import InputError, prefix_errors
 from simcluster.base.units import is_number
 from simcluster.documents.diagnostics import quote_value
 from simcluster.documents.input_files import missing_file_hint
@@ -116,10 +116,8 @@ def read_raw_table(path: Path) -> MeasuredTable:
     found: dict[CalibrationCase, Measurement] = {}
     for number, line in enumerate(lines[1:], start=2):
         given, where = _parse_line(path, number, line), f"{path}:{number}"
-        try:
+        with prefix_errors(where):
             case = parse_calibration_case(given.pop("case", None))
-        except InputError as problem:
-            raise InputError(f"{where}: {problem}") from None
         found[case] = Measurement(case, **_check_fields(Measurement, given, where))
         if not found[case].failed and not _MIN_SECONDS <= found[case].seconds <= _MAX_SECONDS:
             raise InputError(

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from time import perf_counter
 from typing import Any
 
+from simcluster.base.counts import float_or_nan
 from simcluster.evidence.calibration.raw_table import MeasuredMachine
 from simcluster.evidence.calibration.torch_ops import PreparedCase, import_torch
 
@@ -141,10 +142,7 @@ def describe_machine(device: Any, date: str) -> MeasuredMachine:
 
 def parse_nvidia_smi_number(text: str) -> float:
     """Parse a number printed by nvidia-smi; return 0 for "[N/A]"."""
-    try:
-        value = float(text)
-    except ValueError:
-        return 0.0
+    value = float_or_nan(text)
     return value if math.isfinite(value) else 0.0
 
 

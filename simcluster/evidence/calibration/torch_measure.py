@@ -96,7 +96,7 @@ class KernelBenchmark:
         torch, device, dtype = self._torch, self.device, torch_dtype(case.dtype)
         x = torch.zeros(case.m, case.n, device=device, dtype=dtype)
         if case.op == "device add":
-            return self._time_case(case, PreparedCase(lambda place: x.add_(1.0), 1))
+            return self._time_case(case, PreparedCase(lambda place: x.add_(1.0)))
         if case.op == "host linear with backward":
             return self._time_host_issue(case, self._make_linear_step(x))
         a, out = torch.zeros_like(x), torch.empty_like(x)
@@ -135,7 +135,7 @@ class KernelBenchmark:
         here = torch.empty(int(size), dtype=torch.uint8, pin_memory=self.on_gpu)
         other = torch.empty_like(there) if op == "in memory" else here
         to, source = (there, other) if op == "to device" else (other, there)
-        return PreparedCase(lambda place: to.copy_(source, non_blocking=True), 1, capturable=False)
+        return PreparedCase(lambda place: to.copy_(source, non_blocking=True), capturable=False)
 
     def _measure_overlap(self, case: CalibrationCase) -> Measurement:
         """Time a case alone, then during copies (on another stream of a GPU, or in a thread on a CPU)."""
@@ -167,7 +167,7 @@ class KernelBenchmark:
 
     def _overlap_on_gpu(self, prepared: PreparedCase, copying: PreparedCase, alone: float) -> list[float]:
         torch = self._torch
-        one_copy = sorted(self._clock.time_case(copying, self._pace)[0])[0]
+        one_copy = min(self._clock.time_case(copying, self._pace)[0])
         side = torch.cuda.Stream()
         found = []
         calls = self._pace.calls_per_batch(alone)

@@ -34,10 +34,9 @@ def import_torch() -> Any:
 
 @dataclass(frozen=True, slots=True)
 class PreparedCase:
-    """Calibration case ready to run: its function, its number of tensor sets, and whether CUDA graphs work."""
+    """Calibration case ready to run: its function, and whether CUDA graphs work."""
 
     run: Run
-    rounds: int
     capturable: bool = True
 
 
@@ -56,7 +55,7 @@ def prepare_case(case: CalibrationCase, device: Any, cache: float) -> PreparedCa
     sets = num_tensor_sets(case, cache, on_gpu=device.type == "cuda")
     runs = [builder(case, device) for _ in range(sets)]
     fused = case.kind != "attention" or not case.backward
-    return PreparedCase(lambda place: runs[place % sets](), sets, capturable=fused)
+    return PreparedCase(lambda place: runs[place % sets](), capturable=fused)
 
 
 def num_tensor_sets(case: CalibrationCase, cache: float, *, on_gpu: bool) -> int:

@@ -1,7 +1,4 @@
-"""Profiles of PyTorch (Kineto JSON) and Nsight Systems: reading, replay, metrics and export.
-
-job = load_profiles("traces/") print(measure(job).slowdown, rank_breakdown(job))
-"""
+"""Profiles of PyTorch (Kineto JSON) and Nsight Systems: reading, replay, metrics and export."""
 
 from __future__ import annotations
 

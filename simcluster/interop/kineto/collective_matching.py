@@ -25,11 +25,8 @@ class UnmatchedCollectiveError(InputError):
     """Error raised if ranks of a process group recorded different collectives in the same step."""
 
 
-class MatchedOp(NamedTuple):
-    """Op of one rank that takes part in a collective matched across ranks: the rank, and the op's index in the step."""
-
-    rank: int
-    op_index: int
+MatchedOp = tuple[int, int]
+"""Op of one rank that takes part in a collective matched across ranks: the rank, and the op's index in the step."""
 
 
 def find_common_steps(profiles: Sequence[RankProfile], notes: list[str]) -> dict[int, dict[int, list[StreamOp]]]:
@@ -83,7 +80,7 @@ def group_ops_by_step(profile: RankProfile) -> dict[int, list[StreamOp]]:
 def match_collectives(ops: Mapping[int, Sequence[StreamOp]]) -> list[list[MatchedOp]]:
     """Match the collectives and messages of a step across ranks; return each as a list of its recorded ops.
 
-    Raises UnmatchedError, naming rank, group and number, if members recorded different calls.
+    Raises UnmatchedCollectiveError, naming rank, group and number, if members recorded different calls.
     """
     groups: dict[Hashable, dict[int, list[int]]] = {}
     members: dict[Hashable, tuple[int, ...]] = {}
@@ -127,7 +124,7 @@ def _match_group_calls(ops: Mapping[int, Sequence[StreamOp]], places: dict[int, 
                 f"number {number} of its group in the step, but {against}; all ranks of a group must record the same "
                 "calls: record the whole step on each rank"
             )
-    return [[MatchedOp(rank, own[number]) for rank, own in ordered.items()] for number in range(counts[longest])]
+    return [[(rank, own[number]) for rank, own in ordered.items()] for number in range(counts[longest])]
 
 
 def _require_comm_call(op: StreamOp) -> CommCall:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from simcluster.base.arrays import Floats, Ints
+from simcluster.base.arrays import Floats, Ints, concat_ranges
 from simcluster.engine.explicit_program import ExplicitProgram
 from simcluster.engine.op_times import previous_op_on_lane
 from simcluster.engine.run import simulate_tables
@@ -130,7 +130,7 @@ def _build_levels(node: Ints, awaited: Ints, depth: Ints) -> tuple[list[Level], 
     low, most = high - wide, np.zeros(len(wide), dtype=np.int64)
     np.maximum.at(most, depth, counts)
     begin = np.cumsum(most * wide) - most * wide
-    column = np.arange(len(awaited)) - np.repeat(np.cumsum(counts) - counts, counts)
+    column = concat_ranges(counts)
     filled = np.full(int((most * wide).sum()), count, dtype=np.int64)
     filled[(begin - low)[depth[node]] + column * wide[depth[node]] + place[node]] = place[awaited]
     bounds = zip(low.tolist(), high.tolist(), most.tolist(), begin.tolist(), strict=True)

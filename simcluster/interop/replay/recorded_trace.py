@@ -165,9 +165,8 @@ def trace_from_columns(columns: Mapping[str, Any], *, name: str, blocking: bool 
 
 def find_overlapped_collectives(trace: RecordedTrace, tolerance: float) -> tuple[str, ...]:
     """Return the collective types that overlap with compute on the same worker by more than ``tolerance`` seconds."""
-    stages = int(trace.stage.max()) + 1
-    place = (trace.step * (int(trace.dp_rank.max()) + 1) + trace.dp_rank) * stages + trace.stage
-    _, place = np.unique(place, return_inverse=True)
+    workers = trace.replicas * trace.stages
+    _, place = np.unique(trace.step * workers + trace.worker_numbers, return_inverse=True)
     end = trace.start_ts + trace.duration
     far = float(end.max() - trace.start_ts.min()) + 1.0
     compute = np.flatnonzero(trace.type_mask([FORWARD, BACKWARD]))

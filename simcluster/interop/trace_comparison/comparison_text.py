@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from statistics import median
 from typing import NamedTuple
 
@@ -261,7 +261,7 @@ def _build_tables(found: StepDifference) -> Iterator[TableBlock]:
     names = [name for name in found.causes if one.get(name) or two.get(name)]
     rows = [[cause_phrase(found, name), *_time_cells(one.get(name, 0.0), two.get(name, 0.0))] for name in names]
     rows.append(["step", *_time_cells(found.simulated.seconds, found.recorded.seconds)])
-    yield _make_table("step time by cause (mean of the recorded ranks)", ["", *_COLUMNS], rows)
+    yield TableBlock(["", *_COLUMNS], rows, title=["step time by cause (mean of the recorded ranks)"])
 
     kernels = found.kernels[:MAX_ROWS]
     rows = [
@@ -270,7 +270,7 @@ def _build_tables(found: StepDifference) -> Iterator[TableBlock]:
     ]
     what = "span" if found.kernels_are_spans else "kernel kind"
     title = f"by {what}, per rank and step (largest difference first{_shown_count_note(len(rows), len(found.kernels))})"
-    yield _make_table(title, ["", "launches", "in trace", *_COLUMNS], rows)
+    yield TableBlock(["", "launches", "in trace", *_COLUMNS], rows, title=[title])
 
     rows = []
     for each in found.unmatched[:MAX_ROWS]:
@@ -279,7 +279,7 @@ def _build_tables(found: StepDifference) -> Iterator[TableBlock]:
     whole = format_seconds(sum(unmatched.seconds for unmatched in found.unmatched))
     count = f"{len(found.unmatched)} name{'s' * (len(found.unmatched) > 1)}"
     title = f"kernels of no known kind: {whole} per rank and step, {count} (classify them: --kernels FILE)"
-    yield _make_table(title, ["name", "launches", "time"], rows)
+    yield TableBlock(["name", "launches", "time"], rows, title=[title])
 
     rows = [
         [
@@ -292,7 +292,8 @@ def _build_tables(found: StepDifference) -> Iterator[TableBlock]:
     ]  # fmt: skip
     header = ["", "calls", "in trace", "bytes", "in trace", "time", "in trace", "exposed", "in trace", *_COLUMNS[2:]]
     since = "of the kernels" if found.waiting_is_communication else "from the last arrival on"
-    yield _make_table(f"communication, per rank and step (time {since}; exposed: no compute overlaps it)", header, rows)
+    title = f"communication, per rank and step (time {since}; exposed: no compute overlaps it)"
+    yield TableBlock(header, rows, title=[title])
 
     rows = []
     layers = sorted(found.layers, key=lambda pair: -abs(sum(pair.simulated or ()) - sum(pair.recorded or ())))
@@ -305,16 +306,14 @@ def _build_tables(found: StepDifference) -> Iterator[TableBlock]:
         rows.append(cells)
     shown = _shown_count_note(len(rows), len(layers))
     title = f"compute by layer, per rank that has it (largest difference first{shown})"
-    yield _make_table(title, ["layer", "forward", "in trace", "ratio", "backward", "in trace", "ratio"], rows)
+    header = ["layer", "forward", "in trace", "ratio", "backward", "in trace", "ratio"]
+    yield TableBlock(header, rows, title=[title])
 
     every = rank_compute_ratios(found)
     order = sorted(every, key=lambda rank: -every[rank])[: MAX_ROWS // 2] if len(every) > 1 else []
     title = f"compute by rank (slowest relative to the simulation first{_shown_count_note(len(order), len(every))})"
-    yield _make_table(title, ["", *_COLUMNS], [[f"rank {n}", *_time_cells(*found.rank_compute[n])] for n in order])
-
-
-def _make_table(title: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> TableBlock:
-    return TableBlock(header, rows, title=[title])
+    rows = [[f"rank {n}", *_time_cells(*found.rank_compute[n])] for n in order]
+    yield TableBlock(["", *_COLUMNS], rows, title=[title])
 
 
 def _time_cells(one: float, two: float) -> list[str]:

@@ -105,13 +105,9 @@ class TraceDifference(Displayable, StepDifference):
         """Simulated time, recorded time and difference by cause, in seconds per step."""
         import pandas as pd
 
-        sides = {
-            name: [side.states.get(cause, 0.0) for cause in self.causes]
-            for name, side in (("simulated", self.simulated), ("recorded", self.recorded))
-        }
-        return pd.DataFrame(
-            {**sides, "difference": list(self.causes.values())}, index=pd.Index(self.causes, name="cause")
-        )
+        one, two = self.simulated.states, self.recorded.states
+        rows = [(cause, one.get(cause, 0.0), two.get(cause, 0.0), change) for cause, change in self.causes.items()]
+        return pd.DataFrame(rows, columns=["cause", "simulated", "recorded", "difference"]).set_index("cause")
 
     def to_dict(self) -> dict[str, Any]:
         """Return the difference as a dict for JSON, in seconds per step."""

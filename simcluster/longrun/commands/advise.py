@@ -6,6 +6,7 @@ import argparse
 import math
 from typing import Any
 
+from simcluster.base.counts import float_or_nan
 from simcluster.base.errors import InputError
 from simcluster.cli import common
 from simcluster.cli.answers import build_text_blocks
@@ -30,10 +31,7 @@ def run(args: argparse.Namespace) -> None:
 
 
 def _parse_share(name: str, text: str) -> float:
-    try:
-        value = float(text.strip().removesuffix("%"))
-    except ValueError:
-        value = math.nan
+    value = float_or_nan(text.strip().removesuffix("%"))
     if not math.isfinite(value):
         raise InputError(f"--{name} {text!r} must be a share, as in 1% or 0.01")
     return value / 100 if text.strip().endswith("%") else value

@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from simcluster.base.arrays import Floats, run_starts
+from simcluster.base.arrays import Floats, concat_ranges, run_starts
 from simcluster.base.errors import InputError
 from simcluster.base.units import DAY, format_seconds
 from simcluster.documents.argument_types import check_arguments
@@ -53,7 +53,7 @@ def activity_boxes(log: pd.DataFrame, run: LongRun) -> pd.DataFrame:
     count = np.maximum(1, np.ceil(end / run.week).astype(np.int64) - number)
     boxes = pd.DataFrame({"begin_s": begin, "end_s": end, "what": rows["what"].to_numpy(object)[first]})
     boxes = boxes.loc[boxes.index.repeat(count)].reset_index(drop=True)
-    week = np.repeat(number, count) + np.arange(len(boxes)) - np.repeat(np.cumsum(count) - count, count)
+    week = np.repeat(number, count) + concat_ranges(count)
     begin, end = np.maximum(boxes["begin_s"], week * run.week), np.minimum(boxes["end_s"], (week + 1) * run.week)
     return boxes.assign(begin_s=begin, end_s=end, week=week)
 

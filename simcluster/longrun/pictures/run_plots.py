@@ -37,15 +37,13 @@ def goodput(training: TrainingRun | StagedTraining, title: str = "") -> Figure:
     stages = [training] if not isinstance(training, StagedTraining) else list(training.stages)
     if not len(stages[0].outcomes.wall):
         raise InputError("nothing to draw: no run was simulated; simulate one or more (run.played)")
-    wall = sum((stage.outcomes.wall for stage in stages), np.zeros(1))
-    wall = training.wall if isinstance(training, StagedTraining) else wall
     several = sum(len(stage.weeks) for stage in stages) > 1
     figure = Figure(figsize=(12.0 if several else 8.0, 4.3), layout="constrained")
     panels = figure.subplots(1, 1 + several, width_ratios=(1.45, 1)[-1 - several :], squeeze=False)[0]
     if several:
         _draw_weekly_goodput(panels[0], stages)
-    _draw_run_histogram(panels[-1], stages, wall)
-    values, days = _goodput_by_run(stages, wall), float(wall.mean()) / DAY
+    _draw_run_histogram(panels[-1], stages, training.wall)
+    values, days = _goodput_by_run(stages, training.wall), float(training.wall.mean()) / DAY
     words = f"{training.scenario.name}: {format_share(float(values.mean()))} of {days:.3g} days productive"
     if len(values) > 1:
         low, high = (format_share(float(np.quantile(values, share))) for share in (0.1, 0.9))

@@ -225,8 +225,8 @@ def _snapshots_per_storage_write(savings: CheckpointCosts, rates: RollbackRates)
     memory, storage = (
         max(1e-6, savings.verify + _lost_seconds_per_snapshot(saving)) for saving in (savings.memory, savings.storage)
     )
-    found = closed_forms.best_two_level_checkpoints(memory, storage, rates.memory, rates.storage)
-    return min(100_000, max(2, round(found.snapshots_per_stored)))
+    found = closed_forms.best_snapshots_per_stored(memory, storage, rates.memory, rates.storage)
+    return min(100_000, max(2, round(found)))
 
 
 def _best_interval(step: float, savings: CheckpointCosts, rates: RollbackRates) -> CheckpointInterval:

@@ -13,7 +13,7 @@ from simcluster.base.arrays import Floats
 from simcluster.base.units import HOUR, YEAR
 from simcluster.longrun.events.run_record import STRIKE
 from simcluster.longrun.long_run import FATES, MAINTENANCE, LongRun, RunOutcomes, cause_names
-from simcluster.longrun.power import KWH, DevicePower, PowerCurve, category_watts, resolve_power, simulated_step_power
+from simcluster.longrun.power import KWH, DevicePower, PowerCurve, category_watts, simulated_step_power
 from simcluster.results.result import Result
 from simcluster.scenario.run_section import PowerSpec, RunSpec
 
@@ -72,12 +72,6 @@ class RunEnergy:
             average=float(total.sum() / wall.sum()) * KWH, low=pue * float(curve.watts.min()) + standing_by,
             peak=pue * float(curve.watts.max()) + standing_by,
         )  # fmt: skip
-
-    @classmethod
-    def from_runs(cls, run: LongRun, outcomes: RunOutcomes, own: PowerSpec, step: Result | None) -> RunEnergy | None:
-        """Return the energy of simulated runs; ``step`` is the healthy step; None if a GPU's power is unknown."""
-        draw = None if step is None else resolve_power(step.scenario.cluster.device.name, own)
-        return None if step is None or draw is None else cls(run, outcomes, own, draw, step)
 
     @cached_property
     def computation_power_curve(self) -> PowerCurve:
@@ -217,14 +211,6 @@ class RunCost:
             parts={what: dollars for what, (price, dollars) in parts.items() if price is not None},
             total=np.asarray(job + standing * self.outcomes.wall, dtype=np.float64),
         )  # fmt: skip
-
-    @classmethod
-    def from_runs(
-        cls, run: LongRun, outcomes: RunOutcomes, section: RunSpec, checkpoint_bytes: float, energy: RunEnergy | None
-    ) -> RunCost | None:
-        """Return the cost of simulated runs, including checkpoint storage; None if nothing has a price."""
-        prices = section.price, section.spares.price, section.checkpoint.price, section.power.price
-        return None if all(price is None for price in prices) else cls(run, outcomes, section, checkpoint_bytes, energy)
 
     def to_dict(self, held: MfuShortfallCost | None) -> dict[str, Any]:
         """Return the cost as a JSON document, including the cost of MFU below the achievable MFU (``held``)."""

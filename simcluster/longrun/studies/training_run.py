@@ -18,6 +18,7 @@ from simcluster.longrun.defaults import list_assumptions
 from simcluster.longrun.event_log import COLUMNS, failures_in_simulated_log
 from simcluster.longrun.events import simulate_with_log
 from simcluster.longrun.long_run import FATES, LongRun, RunOutcomes, cause_names
+from simcluster.longrun.power import resolve_power
 from simcluster.longrun.run_feasibility import job_stop_rate
 from simcluster.longrun.scaling.request import expected_loss
 from simcluster.longrun.studies.closed_form_comparison import compare_closed_forms
@@ -123,14 +124,19 @@ class TrainingRun(Displayable):
     @cached_property
     def energy(self) -> RunEnergy | None:
         """Energy (kWh) by time category, and the job's power; None if the GPUs' power is unknown."""
-        return RunEnergy.from_runs(self.run, self.outcomes, require_run_section(self.scenario).power, self.step)
+        power = require_run_section(self.scenario).power
+        draw = None if self.step is None else resolve_power(self.step.scenario.cluster.device.name, power)
+        return None if self.step is None or draw is None else RunEnergy(self.run, self.outcomes, power, draw, self.step)
 
     @cached_property
     def money(self) -> RunCost | None:
         """Cost (dollars) by time category and failure cause; None if no price is set."""
         section = require_run_section(self.scenario)
+        prices = section.price, section.spares.price, section.checkpoint.price, section.power.price
         size = checkpoint_bytes(self.scenario, section.checkpoint)
-        return RunCost.from_runs(self.run, self.outcomes, section, size, self.energy)
+        if all(price is None for price in prices):
+            return None
+        return RunCost(self.run, self.outcomes, section, size, self.energy)
 
     @property
     def dollars(self) -> float | None:
