@@ -14,12 +14,11 @@ from test_same_answer import documents
 
 from simcluster import cli
 from simcluster.results.result import Result
-from simcluster.results.slower_ops import CAUSE_TEXTS
 from simcluster.scenario.scenario import Scenario
 from simcluster.step.simulate import simulate
 from simcluster.studies.whatif.difference import explain_difference
 from simcluster.studies.whatif.straggling import stragglers
-from simcluster.studies.whatif.unexpected_slowdown import has_only_faster_parts
+from simcluster.studies.whatif.unexpected_slowdown import CAUSE_TEXTS, has_only_faster_parts
 
 PCIE = {"topology": "pcie_ethernet", "nodes": 2, "gpus_per_node": 4, "gpus_per_pcie_switch": 2}
 FLAP = {"kind": "link_flap", "between": ["node0.gpu1", "node0.pcie0"], "start": "1 ms", "down": "1 ms"}

@@ -35,7 +35,7 @@ def of_rank(
         table = replace(table, name=names, kind=kinds)
     ends = dict(enumerate(stage_ends or (total, total)))
     ((_, _, ops, times),) = ranks_of_spans(table)
-    measure = RankStates(make_span_bits(ops), 1 + max(steps, default=0)).measure
+    measure = RankStates(make_span_bits(ops)).measure
     found = RankBreakdown.from_seconds(measure(*times[:3], total, ends[0], min(worked, total), len(ends) == 1))
     assert tuple(found.states) == BREAKDOWN
     return found

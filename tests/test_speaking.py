@@ -20,7 +20,7 @@ from simcluster import cli
 from simcluster.base.errors import InputError
 from simcluster.base.progress import current_phases, listen_to_progress, report_phase, report_step_start
 from simcluster.cli import COMMANDS, main, make_parser, outputs, terminal
-from simcluster.cli.merged_rows import join_names, merge_equal_rows
+from simcluster.interop.commands.profile_report import join_names, merge_equal_rows
 from simcluster.scenario.scenario import from_document, load
 from simcluster.scenario.sections import Engine
 from simcluster.step.simulate import simulate
@@ -345,7 +345,7 @@ def test_changes_of_a_changed_scenario_add_up() -> None:
 
 def test_rows_that_say_the_same_are_one() -> None:
     rows = merge_equal_rows([("rank 3", ["a"]), ("rank 0", ["b"]), ("rank 1", ["a"]), ("rank 2", ["a"])])
-    assert [(join_names(row.names), row.cells) for row in rows] == [("rank 1-3", ("a",)), ("rank 0", ("b",))]
+    assert [(join_names(names), cells) for cells, names in rows.items()] == [("rank 1-3", ("a",)), ("rank 0", ("b",))]
 
 
 @pytest.mark.parametrize(

@@ -38,11 +38,11 @@ def test_each_is_taken_once_whoever_comes_next(keys: list[tuple[str, str]], turn
         part = deal.take_tasks(member)
         taken += part
         if part:
-            deal.record_task_time(member, seconds)
+            deal.seconds_per_task[member] = seconds
     for member in range(4):  # what is not worth another process is left to the one that has it
         while part := deal.take_tasks(member):
             taken += part
-            deal.record_task_time(member, 0.0)
+            deal.seconds_per_task[member] = 0.0
     assert sorted(taken) == list(range(len(keys)))
 
 

@@ -21,6 +21,7 @@ from simcluster.faults.descriptions import describe_faults
 from simcluster.results.distribution import Distribution
 from simcluster.results.link_loads import link_table
 from simcluster.results.result import Result
+from simcluster.results.simulated_run import spans_of_ranks
 from simcluster.scenario.effort_estimate import require_time_for_steps
 from simcluster.scenario.scenario import Scenario, load
 from simcluster.show.explanation import describe_distribution, explain_run
@@ -175,12 +176,7 @@ def _parse_window(text: str) -> tuple[float, float]:
 def _draw_gantt(
     args: argparse.Namespace, result: Result, window: tuple[float, float] | None, ranks: list[int] | None
 ) -> Figure:
-    import pandas as pd
-
-    if ranks is None:
-        timeline = result.timeline
-    else:
-        timeline = pd.concat([result.timeline_of(rank) for rank in ranks], ignore_index=True)
+    timeline = result.timeline if ranks is None else spans_of_ranks(result, ranks).to_frame()
     title = f"{result.scenario.title}: {format_seconds(result.step_time)} per step"
     title += _fault_title(remove_randomness(result.scenario) if result.scenario.replicas > 1 else result.scenario)
     shown = {"window": window, "ranks": ranks, "num_ranks": result.facts.ranks}

@@ -160,11 +160,11 @@ def _find_call_limit(axis: str, traffic: Traffic, upgrade: LinkUpgrade, is_faste
     found = UpgradeLimit(factor, min(now, beside, traffic.bound) / was, axes=(axis,), beside=not upgrade.by_scale)
     if found.gain >= factor * (1 - _SAME):
         return found
-    ends, resource = _describe_link_ends(upgrade.cluster, link), _resource_of_link(upgrade.cluster, link)
+    ends, resource = _describe_link(upgrade.cluster, link)
     found = replace(found, links=ends, raised=resource, links_rate=float(upgrade.after[link]), links_flows=flows)
     if traffic.bound < beside:  # a rate of each message
         return replace(found, by="NCCL's pace", resource=NCCL, rate=traffic.bound, flows=flows)
-    ends, resource = _describe_link_ends(upgrade.cluster, other), _resource_of_link(upgrade.cluster, other)
+    ends, resource = _describe_link(upgrade.cluster, other)
     return replace(found, by=ends, resource=resource, rate=float(upgrade.after[other]), flows=sharing)
 
 
@@ -191,16 +191,12 @@ def _nccl_rate_ratio(upgrade: LinkUpgrade, usage: Usage) -> float:
     return after.between / before.between if between else after.in_node / before.in_node
 
 
-def _resource_of_link(cluster: Cluster, link: int) -> str:
-    a, b = cluster.links[link]
-    return resource_of_medium(str(cluster.graph[a][b]["medium"]))
-
-
-def _describe_link_ends(cluster: Cluster, link: int) -> str:
-    a, b = (node_label(cluster.graph, node) for node in cluster.links[link])
+def _describe_link(cluster: Cluster, link: int) -> tuple[str, str]:
+    start, end = cluster.links[link]
     order = ("gpu", "nvswitch", "pcie", "host", "nic")
-    places = [order.index(name) if name in order else len(order) for name in (a, b)]
-    return f"{a} - {b}" if places[0] <= places[1] else f"{b} - {a}"
+    names = [node_label(cluster.graph, node) for node in (start, end)]
+    names.sort(key=lambda name: order.index(name) if name in order else len(order))
+    return " - ".join(names), resource_of_medium(str(cluster.graph[start][end]["medium"]))
 
 
 # --- scenarios and their runs -----------------------------------------------------------------------------------------

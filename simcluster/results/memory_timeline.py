@@ -153,8 +153,9 @@ class MemoryTimeline(Displayable):
     def curve(self, rank: int) -> tuple[Floats, dict[str, Floats]]:
         """Return times (s), and the bytes that a rank holds in each memory pool from each time until the next."""
         own = self._slice_of_rank(rank)
-        time, last = _group_equal_times(self.time[own])
-        return time, {
+        time = self.time[own]
+        last = np.flatnonzero(np.append(time[1:] != time[:-1], [True] * bool(len(time))))  # of changes at one instant
+        return time[last], {
             name: np.cumsum(np.where(self.pool[own] == number, self.delta[own], 0.0))[last]
             for number, name in enumerate(POOLS)
         }
@@ -206,8 +207,3 @@ def memory_peaks(ranks: Iterable[RankRecord]) -> list[MemoryPeak]:
     """Return the first memory peak of each of these ranks."""
     changes_of = cache(list_memory_changes)
     return [changes_of(each.ops).peak(np.concatenate(each.times[:3]), each.rank, each.stage) for each in ranks]
-
-
-def _group_equal_times(time: Floats) -> tuple[Floats, Ints]:
-    last = np.flatnonzero(np.append(time[1:] != time[:-1], [True] * bool(len(time))))
-    return time[last], last

@@ -69,12 +69,11 @@ class Overlaps(Displayable):
 
     def rows(self) -> list[dict[str, str | float]]:
         """Return the mean over ranks as rows of the result JSON: all communication, each axis, and each collective."""
-        return [_overlap_row(key, value) for key, value in self.mean.items()]
-
-
-def _overlap_row(key: CommunicationKey, value: OverlapSeconds) -> dict[str, str | float]:
-    numbers = {name if name in ("calls", "bytes") else f"{name}_s": part for name, part in asdict(value).items()}
-    return {"axis": key.axis, "kind": key.kind, "name": key.name, **numbers}
+        rows = []
+        for key, value in self.mean.items():
+            seconds = {f"{name}_s": part for name, part in asdict(value).items() if name not in ("calls", "bytes")}
+            rows.append({**asdict(key), "calls": value.calls, "bytes": value.bytes, **seconds})
+        return rows
 
 
 def measure_overlaps(spans: Spans, weights: Mapping[int, int], free: Floats, *, steps: int) -> Overlaps:

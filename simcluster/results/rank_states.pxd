@@ -12,11 +12,8 @@ cdef class RankStates:
     cdef int* _source
     cdef int* _bits
     cdef int* _late
-    cdef int* _pipeline
     cdef int* _checkpoint
     cdef int* _barriers
-    cdef double* _begin
-    cdef double* _over
     cdef int* _change
     cdef double* _edge
     cdef int* _active
@@ -26,7 +23,6 @@ cdef class RankStates:
     cdef double* _seconds
     cpdef tuple ends(self, object end)
     cpdef list measure(self, object ready, object start, object end, double total, double stage_done, double worked, bint alone)
-    cpdef tuple pipeline(self)
     cdef void _add_change(self, double time, int change) noexcept
     cdef double _cut_time(self, double* ready, double* start, double* end) noexcept
     cdef void _find_active(self) noexcept

@@ -9,9 +9,7 @@ import math
 from typing import Any
 
 import cython
-import numpy as np
 
-from simcluster.base.arrays import Floats
 from simcluster.results import span_states
 from simcluster.results.span_states import SpanBits
 
@@ -33,22 +31,15 @@ _BUBBLE = cython.declare(cython.int, len(span_states.ENTRIES) - 1)
 class RankStates:
     """Measurement of the time breakdown of ranks that execute the same spans."""
 
-    def __init__(self, spans: SpanBits, steps: int) -> None:
+    def __init__(self, spans: SpanBits) -> None:
         self.buffers = buffers = Buffers()
         self._count = len(spans.source)
         self._source = buffers.view_ints("source", spans.source)
         self._bits = buffers.view_ints("bits", spans.bits)
         self._late = buffers.view_ints("late", spans.late)
-        self._pipeline = buffers.view_ints("pipeline", spans.pipeline)
         self._checkpoint = buffers.view_ints("checkpoint", spans.checkpoint)
         self._barriers = buffers.view_ints("barriers", spans.barriers)
         self._barrier_count = len(spans.barriers)
-        self._begin = buffers.doubles("begin", steps)
-        self._over = buffers.doubles("end", steps)
-        step: cython.int
-        for step in range(steps):
-            self._begin[step] = _INFINITE
-            self._over[step] = -_INFINITE
         room: cython.int = 4 * self._count + 2 * self._barrier_count + 4
         self._sort = MergeSort()
         self._sort.make_room(room)
@@ -97,10 +88,6 @@ class RankStates:
         self._sum(done, stage_done, worked, alone)
         return [self._seconds[entry] for entry in range(_BUBBLE + 3)]
 
-    def pipeline(self) -> tuple[Floats, Floats]:
-        """Return when (s) the microbatches' computation begins and ends in each step on the measured ranks."""
-        return np.array(self.buffers.contents("begin")), np.array(self.buffers.contents("end"))
-
     def _add_change(self, time: cython.double, change: cython.int) -> cython.void:
         self._sort.keys[self._events] = time
         self._change[self._events] = change
@@ -117,7 +104,6 @@ class RankStates:
         self._events = 0
         for span in range(self._count):
             at = self._source[span]
-            step = self._pipeline[span]
             if self._late[span] and ready[at] < start[at]:
                 self._add_change(ready[at], 1 << _LATE)
                 self._add_change(start[at], -(1 << _LATE))
@@ -125,9 +111,6 @@ class RankStates:
             self._add_change(end[at], -self._bits[span])
             if end[at] > done and not self._bits[span] & 1 << _STORAGE:
                 done = end[at]
-            if step >= 0:
-                self._begin[step] = min(self._begin[step], start[at])
-                self._over[step] = max(self._over[step], end[at])
         for barrier in range(self._barrier_count):
             begun = _INFINITE
             step = self._checkpoint[self._barriers[barrier]]

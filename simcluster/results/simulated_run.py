@@ -63,15 +63,12 @@ class Run(RunMetrics):
 
     def representative_of(self, rank: int) -> int:
         """Return the simulated rank that represents any rank of the job."""
-        classes, first = self.folding.classes, self.ranks.start
-        return classes.rank_representatives[classes.of_rank[first + self._check_rank(rank)]] - first
-
-    def _check_rank(self, rank: int) -> int:
         if not (isinstance(rank, Integral) and 0 <= rank < len(self.ranks)):
             raise InputError(
                 f"rank: there is no rank {rank!r}; this job has ranks 0 to {len(self.ranks) - 1}: use one of those"
             )
-        return rank
+        classes, first = self.folding.classes, self.ranks.start
+        return classes.rank_representatives[classes.of_rank[first + rank]] - first
 
     @cached_property
     def weights(self) -> dict[int, int]:

@@ -16,7 +16,7 @@ from simcluster.base.arrays import Floats
 from simcluster.reference.step_record import RankOpTable, RankRecord
 from simcluster.results.rank_states import RankStates
 from simcluster.results.rank_time import BREAKDOWN, RankBreakdown
-from simcluster.results.span_states import make_span_bits
+from simcluster.results.span_states import SpanBits, make_span_bits
 
 
 @dataclass(frozen=True)
@@ -42,15 +42,21 @@ def measure_step_time(
     ranks: Callable[[], Iterable[RankRecord]], weights: dict[int, int], *, steps: int
 ) -> StepBreakdown:
     """Measure a run's step time and its breakdown by activity, averaged over all ranks."""
-    known: dict[RankOpTable, RankStates] = {}
+    known: dict[RankOpTable, tuple[SpanBits, RankStates]] = {}
     states = []
+    begins, ends = np.full(steps, np.inf), np.full(steps, -np.inf)  # of the microbatches' computation
     total = worked = 0.0
     stage_ends: dict[int, float] = {}
     for each in ranks():
         if each.ops not in known:
-            known[each.ops] = RankStates(make_span_bits(each.ops), steps)
-        states.append(known[each.ops])
-        end, done = states[-1].ends(each.times.end)
+            spans = make_span_bits(each.ops)
+            known[each.ops] = spans, RankStates(spans)
+        spans, own = known[each.ops]
+        states.append(own)
+        computes = spans.pipeline >= 0
+        np.minimum.at(begins, spans.pipeline[computes], each.times.start[spans.source[computes]])
+        np.maximum.at(ends, spans.pipeline[computes], each.times.end[spans.source[computes]])
+        end, done = own.ends(each.times.end)
         total, worked = max(total, end), max(worked, done)
         if done >= 0:
             stage_ends[each.stage] = max(stage_ends.get(each.stage, 0.0), done)
@@ -59,12 +65,11 @@ def measure_step_time(
         seconds = own.measure(*each.times[:3], total, stage_ends.get(each.stage, 0.0), worked, len(stage_ends) == 1)
         of_rank[each.rank] = RankBreakdown.from_seconds(seconds)
     share = np.array(list(weights.values()), dtype=np.float64) / sum(weights.values())
-    begins, ends = (np.array(columns) for columns in zip(*(each.pipeline() for each in known.values()), strict=True))
     of_rank = {rank: of_rank[rank] for rank in weights}
     breakdown = mean_breakdown(of_rank, weights, list(weights), steps=steps)
     communication = _weighted_mean([rank.communication for rank in of_rank.values()], share)
     overlapped = _weighted_mean([rank.overlapped for rank in of_rank.values()], share)
-    pipeline = [each if each >= 0 else 0.0 for each in (ends.max(axis=0) - begins.min(axis=0)).tolist()]
+    pipeline = [each if each >= 0 else 0.0 for each in (ends - begins).tolist()]
     step_seconds = total / steps
     bubble = breakdown["bubble"]
     return StepBreakdown(

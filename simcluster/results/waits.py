@@ -128,9 +128,8 @@ def _expand_to_all_ranks(
     members: dict[int, list[int]] = {}
     for rank in range(plan.num_ranks):
         members.setdefault(class_of[rank], []).append(rank)
-    places = np.empty((plan.num_ranks, 4), dtype=np.int64)
-    for place, number in np.ndenumerate(plan.grid):
-        places[number] = place
+    places = np.empty((plan.num_ranks, plan.grid.ndim), dtype=np.int64)
+    places[plan.grid.ravel()] = np.indices(plan.grid.shape).reshape(plan.grid.ndim, -1).T
     known: dict[tuple[int, int], tuple[Ints, Ints]] = {}
     for wait in waits:
         pair = class_of[wait.rank], class_of[wait.culprit]

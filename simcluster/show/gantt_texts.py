@@ -84,27 +84,23 @@ class _TextSpace:
         cut = {key for at, key in self.keys.items() if boxes.start[at] <= first or boxes.end[at] >= last}
         self.passes = set(self.keys.values()) - cut
 
-    def _fit_text(
-        self, box_index: int, texts: Iterable[tuple[str, bool]], sizes: Sequence[float]
-    ) -> Iterator[tuple[int, BoxText]]:
+    def _fit_text(self, box_index: int, texts: Iterable[tuple[str, bool]], sizes: Sequence[float]) -> BoxText | None:
         for words, numbered in texts:
             for size in sizes:
                 if size * 1.05 <= self.height[box_index] and text_width(words, size) <= self.width[box_index]:
-                    yield box_index, BoxText(box_index, words, size, numbered)
-                    return
+                    return BoxText(box_index, words, size, numbered)
+        return None
 
     def op_name_texts(self) -> dict[int, BoxText]:
         """Return a text for each box of a single op: the most detailed op name that fits into the box."""
         wide = np.flatnonzero(self.width >= _LEAST_NAMED).tolist()
-        return dict(found for at in wide for found in self._fit_text(at, _candidate_texts(self.panel, at), _NAME_SIZES))
+        found = (self._fit_text(at, _candidate_texts(self.panel, at), _NAME_SIZES) for at in wide)
+        return {text.box: text for text in found if text}
 
     def microbatch_texts(self, size: float) -> dict[int, BoxText]:
         """Return a text for each compute box that is wide enough: the microbatch number."""
-        return dict(
-            found
-            for at, (*_, number) in self.keys.items()
-            for found in self._fit_text(at, [(str(number), True)], [size])
-        )
+        found = (self._fit_text(at, [(str(number), True)], [size]) for at, (*_, number) in self.keys.items())
+        return {text.box: text for text in found if text}
 
 
 def _candidate_texts(panel: GanttPanel, box_index: int) -> Iterator[tuple[str, bool]]:

@@ -22,6 +22,7 @@ from simcluster.results.step_account import attribute_difference
 from simcluster.results.step_metrics import all_metrics
 from simcluster.scenario.memory_plan import recipe_document
 from simcluster.scenario.scenario import Scenario, load
+from simcluster.scenario.short_forms import value_at_path
 from simcluster.step.simulate import ResultLike, simulate_scenario, to_result
 from simcluster.studies.whatif.difference import list_changed_settings
 
@@ -187,12 +188,7 @@ def _list_differing_settings(scenarios: Sequence[Scenario]) -> list[str]:
     if len(paths) > _MOST_SETTINGS:
         return [""] * len(scenarios)
 
-    def format_setting(path: str, value: Any) -> str:
-        for part in path.split("."):
-            value = value.get(part) if isinstance(value, Mapping) else None
-        return _setting_text(path, value)
-
-    return [", ".join(format_setting(path, document) for path in paths) for document in documents]
+    return [", ".join(_setting_text(path, value_at_path(each, path)) for path in paths) for each in documents]
 
 
 def _setting_text(path: str, value: object) -> str:

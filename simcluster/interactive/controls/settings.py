@@ -17,6 +17,7 @@ from simcluster.documents.catalogue.devices import device_names
 from simcluster.documents.diagnostics import join_or, quote_value
 from simcluster.documents.yaml_documents import read_document
 from simcluster.scenario.scenario_keys import list_scenario_keys
+from simcluster.scenario.short_forms import value_at_path
 
 ControlValue = str | int | float | bool | tuple[int, float]
 """Value of a control: (place, value) for a fault at a place, otherwise a value of the control's key."""
@@ -57,15 +58,7 @@ class Control:
 
     def applies_to(self, document: Mapping[str, Any]) -> bool:
         """Return whether a scenario document has the key that this control needs."""
-        return not self.needs or value_at(document, self.needs) is not None
-
-
-def value_at(document: Mapping[str, Any], path: str) -> Any:
-    """Return the value at a dotted path of a document; None if the document has no such path."""
-    value: Any = document
-    for part in path.split("."):
-        value = value.get(part) if isinstance(value, Mapping) else None
-    return value
+        return not self.needs or value_at_path(document, self.needs) is not None
 
 
 @cache

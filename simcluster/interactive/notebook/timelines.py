@@ -44,12 +44,11 @@ def timeline_of_ranks(run: Run, ranks: Sequence[int] | None) -> pd.DataFrame:
     """
     if ranks is None:
         return run.timeline
-    import pandas as pd
-
+    from simcluster.results.simulated_run import spans_of_ranks
     from simcluster.show.report.entry import check_ranks
 
     check_ranks(run, ranks)
-    return pd.concat([run.timeline_of(rank) for rank in dict.fromkeys(ranks)], ignore_index=True)
+    return spans_of_ranks(run, list(dict.fromkeys(ranks))).to_frame()
 
 
 GANTT_FUNCTIONS: Mapping[str, Callable[..., SavableFigure | NotebookPage]] = {"Run": _draw_gantt}

@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from importlib.resources import files
 from typing import Any
 
 import anywidget
@@ -22,7 +21,7 @@ from simcluster.interactive.controls.settings import ControlSettings, check_sett
 from simcluster.interactive.notebook.cell_drawings import cell_html
 from simcluster.results.result import Result
 from simcluster.scenario.scenario import Scenario
-from simcluster.show.report.html import element
+from simcluster.show.report.html import element, read_asset
 from simcluster.step.simulate import simulate_scenario
 from simcluster.studies.whatif.difference import explain_difference
 
@@ -102,10 +101,6 @@ class NotebookStudio:
         return [each.to_dict() for each in find_valid_settings(self.base, known, changed, error, self._build_scenario)]
 
 
-def _read_asset(name: str) -> str:
-    return (files("simcluster.interactive.notebook") / "assets" / name).read_text(encoding="utf-8")
-
-
 class StudioWidget(anywidget.AnyWidget):  # type: ignore[misc]  # anywidget is not always there
     """Notebook widget with controls over a scenario and the simulated step below them.
 
@@ -114,8 +109,8 @@ class StudioWidget(anywidget.AnyWidget):  # type: ignore[misc]  # anywidget is n
     ``nearest``. ``answered`` counts the answers.
     """
 
-    _esm = _read_asset("studio.js")
-    _css = _read_asset("studio.css")
+    _esm = read_asset("studio.js", "interactive/notebook/assets")
+    _css = read_asset("studio.css", "interactive/notebook/assets")
     settings = traitlets.Dict().tag(sync=True)
     zoom = traitlets.Bool(False).tag(sync=True)
     controls = traitlets.List().tag(sync=True)

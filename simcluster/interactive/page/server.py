@@ -12,7 +12,6 @@ import logging
 import socket
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +36,7 @@ from simcluster.show.report.page import SCRIPTS, content_policy, style_sheet, wr
 HOST = "127.0.0.1"
 _MOST_MESSAGE = 65_536  # bytes
 _MOST_CONNECTIONS = 64
+_OWN_FILES = "interactive/page/page"
 _OWN_SCRIPTS = ("client.js", "panel.js", "ways.js", "studio.js")
 
 
@@ -101,8 +101,8 @@ class StudioHandlers:
 
     async def send_page(self, request: Request) -> Response:
         """Return the HTML of the studio page, which loads its content over a WebSocket."""
-        parts = [*(read_asset(name) for name in SCRIPTS), *(_read_asset(name) for name in _OWN_SCRIPTS)]
-        script, sheet = wrap_in_function("\n".join(parts)), style_sheet() + _read_asset("studio.css")
+        parts = [*(read_asset(name) for name in SCRIPTS), *(read_asset(name, _OWN_FILES) for name in _OWN_SCRIPTS)]
+        script, sheet = wrap_in_function("\n".join(parts)), style_sheet() + read_asset("studio.css", _OWN_FILES)
         beginning = {
             "state": self._first and self._first.to_json(),
             "shipped": builtin_names("scenarios"),
@@ -110,7 +110,7 @@ class StudioHandlers:
             "folder": self._folder.path.resolve().name,
         }
         text = (
-            _read_asset("studio.html")
+            read_asset("studio.html", _OWN_FILES)
             .replace("$style", sheet)
             .replace("$data", json_block("first", beginning))
             .replace("$script", script)
@@ -235,10 +235,6 @@ def _state_of_request(request: Request) -> StudioState:
     if not link:
         raise InputError(f"the query parameter 'state' is missing; add a studio link (up to {MOST_LINK:,} characters)")
     return parse_link(link)
-
-
-def _read_asset(name: str) -> str:
-    return (files("simcluster.interactive.page") / "page" / name).read_text(encoding="utf-8")
 
 
 def serve_studio(

@@ -10,7 +10,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import product
+from itertools import islice, product
 from typing import Any
 from urllib.parse import quote
 
@@ -106,13 +106,9 @@ class VariantGrid:
         """Report content of the combinations that were simulated, by index of the combination."""
         return {at: state for at, state in enumerate(self.variants) if isinstance(state, VariantContent)}
 
-    def value_indices(self, index: int) -> list[int]:
+    def value_indices(self, index: int) -> tuple[int, ...]:
         """Return which value (by index) each varied key has in the combination with this number."""
-        found = []
-        for key in reversed(self.keys):
-            index, place = divmod(index, len(key.values))
-            found.append(place)
-        return found[::-1]
+        return next(islice(product(*(range(len(key.values)) for key in self.keys)), index, None))
 
     def url_fragment(self, index: int) -> str:
         """Return the part of the page's URL after "#" that selects a combination of values."""

@@ -9,10 +9,10 @@ from typing import Any
 
 from simcluster.base.errors import InputError
 from simcluster.base.processes import count_cores
-from simcluster.interactive.controls.settings import value_at
 from simcluster.interactive.variants.controls_page import VariantContent, VariantGrid, VariedKey, make_variant_content
 from simcluster.scenario.key_paths import check_key_path
 from simcluster.scenario.scenario import BaseScenario, Scenario, ScenarioVariant
+from simcluster.scenario.short_forms import value_at_path
 from simcluster.show.report import make_entry
 from simcluster.step.simulate import simulate_scenario
 from simcluster.studies.sweep.sweep import Sweep, make_sweep, order_variants
@@ -92,5 +92,7 @@ def _find_base_variant(sweep: Sweep, states: Sequence[VariantContent | str]) -> 
         own = sweep.base.with_changes(sweep.fixed).document()
     except InputError:  # it cannot be as it stands
         return played[0]
-    alike = [sum(value_at(own, path) == value for path, value in sweep.variant_values(each).items()) for each in played]
+    alike = [
+        sum(value_at_path(own, path) == value for path, value in sweep.variant_values(each).items()) for each in played
+    ]
     return played[max(range(len(played)), key=lambda place: alike[place])]

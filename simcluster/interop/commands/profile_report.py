@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
+from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from simcluster.base.units import format_bytes, format_bytes_per_second, format_seconds
-from simcluster.cli.merged_rows import join_names, merge_equal_rows
 from simcluster.interop.kineto import profile_metrics as metrics
 from simcluster.interop.kineto.profile_metrics import CollectiveBandwidth, ModelPartTime, RankStateSeconds
 from simcluster.interop.kineto.profiled_job import ProfiledJob
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 _STATES = ("step", "computing", "exposed", "waiting", "idle")
 MAX_ROWS = 12
 """Rows of a displayed table or heatmap; JSON has all."""
+_MAX_RANGES = 4  # in the label of a row
+_NUMBERED = re.compile(r"(.*?)(\d+)")
 
 
 def job_headline(job: ProfiledJob) -> str:
@@ -46,11 +49,35 @@ def rank_time_table(found: StragglerMetrics, ranks: Sequence[RankStateSeconds]) 
 def _table_of_merged_rows(
     title: str, what: str, header: Sequence[str], every: Sequence[tuple[str, Sequence[str]]], note: str
 ) -> TableBlock:
-    rows = merge_equal_rows(every)[:MAX_ROWS]
-    shown = sum(len(row.names) for row in rows)
+    merged = list(merge_equal_rows(every).items())[:MAX_ROWS]
+    shown = sum(len(names) for _, names in merged)
     of = f" ({shown} of {len(every)} {what})" if shown < len(every) else ""
-    cells = [[join_names(row.names), *row.cells] for row in rows]
-    return TableBlock(header, cells, title=[f"{title}{of}"], notes=[f"  {note}"])
+    rows = [[join_names(names), *cells] for cells, names in merged]
+    return TableBlock(header, rows, title=[f"{title}{of}"], notes=[f"  {note}"])
+
+
+def merge_equal_rows(rows: Iterable[tuple[str, Sequence[str]]]) -> dict[tuple[str, ...], list[str]]:
+    """Merge table rows (name, cells) with identical cells; return the names by cells, in order of first appearance."""
+    found: dict[tuple[str, ...], list[str]] = {}
+    for name, cells in rows:
+        found.setdefault(tuple(cells), []).append(name)
+    return found
+
+
+def join_names(names: Sequence[str]) -> str:
+    """Return a short label for several names: 'layers.24-31', 'rank 0-3, 8' or 'forward and 6 more'."""
+    matches = [match for match in map(_NUMBERED.fullmatch, names) if match]
+    if 1 < len(names) == len(matches) and len({match[1] for match in matches}) == 1:
+        runs = _join_ranges(sorted(int(match[2]) for match in matches))
+        more = f" and {len(runs) - _MAX_RANGES} more ranges" if len(runs) > _MAX_RANGES else ""
+        return f"{matches[0][1]}{', '.join(runs[:_MAX_RANGES])}{more}"
+    return names[0] + (f" and {len(names) - 1} more" if len(names) > 1 else "")
+
+
+def _join_ranges(numbers: Sequence[int]) -> list[str]:
+    consecutive = groupby(enumerate(numbers), key=lambda pair: pair[1] - pair[0])
+    runs = [[number for _, number in run] for _, run in consecutive]
+    return [f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]) for run in runs]
 
 
 def layer_time_table(job: ProfiledJob, parts: Sequence[ModelPartTime]) -> list[TableBlock]:

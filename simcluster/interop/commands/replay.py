@@ -16,7 +16,6 @@ from simcluster.base.processes import WorkerPool, count_cores, multiprocessing_c
 from simcluster.base.units import format_seconds
 from simcluster.cli import common
 from simcluster.cli.common import read_cluster_overrides
-from simcluster.cli.merged_rows import merge_equal_rows
 from simcluster.cli.terminal import show_progress_text
 from simcluster.documents.input_files import missing_file_hint
 from simcluster.interop.commands import profile_report as report
@@ -234,9 +233,9 @@ def _what_if_table(answers: Sequence[ReplayAnswer], assumed: Sequence[str] = ())
 def _longest_waits_table(job: RecordedJob, pairs: Sequence[tuple[int, int, float]]) -> list[TableBlock]:
     named = ((f"rank {job.ranks[one]} for rank {job.ranks[two]}", [format_seconds(each)]) for one, two, each in pairs)
     rows = []
-    for row in merge_equal_rows(named)[:_MAX_SHOWN_ENTRIES]:
-        more = len(row.names) - 1
-        rows.append([row.names[0], *row.cells, f"and {more} more pair{'s' * (more > 1)}" if more else ""])
+    for cells, names in list(report.merge_equal_rows(named).items())[:_MAX_SHOWN_ENTRIES]:
+        more = len(names) - 1
+        rows.append([names[0], *cells, f"and {more} more pair{'s' * (more > 1)}" if more else ""])
     title = "longest waits between ranks, total per step"
     return [TableBlock(("rank waits for rank", "time", ""), rows, title=[title])] if rows else []
 

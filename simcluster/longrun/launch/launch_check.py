@@ -24,8 +24,8 @@ from simcluster.scenario.scenario_arguments import ScenarioLike, to_base_scenari
 from simcluster.show.output_blocks import OutputBlocks, TableBlock, TextLines
 from simcluster.step.simulate import simulate_scenario
 from simcluster.studies.whatif.checklist_points import ChecklistPoint
-from simcluster.studies.whatif.launch_checklist import LaunchChecklist, format_changes, make_checklist, worst_verdict
-from simcluster.studies.whatif.remedies import Remedy, Values, Verdict
+from simcluster.studies.whatif.launch_checklist import LaunchChecklist, make_checklist, worst_verdict
+from simcluster.studies.whatif.remedies import Remedy, Values, Verdict, format_changes
 
 if TYPE_CHECKING:
     import pandas as pd

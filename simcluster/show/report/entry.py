@@ -203,7 +203,7 @@ def make_entry(result: Result, *, name: str = "", origin: str = "", ranks: Seque
     )
 
 
-def make_saved_entry(saved: SavedResult, *, origin: str = "", name: str = "") -> ReportEntry:
+def make_saved_entry(saved: SavedResult, *, origin: str = "") -> ReportEntry:
     """Convert a saved result to a report entry; raise InputError if metrics are missing."""
     where = origin or saved.name
     was = saved.values  # older results: all tokens are real, MFU is over bf16 and had another name without padding
@@ -222,7 +222,7 @@ def make_saved_entry(saved: SavedResult, *, origin: str = "", name: str = "") ->
         scenario = from_document(saved.document)
     except InputError:  # of another version
         scenario = None
-    return ReportEntry(name=name or saved.name, numbers=values, origin=origin, scenario=scenario, account=saved.account)
+    return ReportEntry(name=saved.name, numbers=values, origin=origin, scenario=scenario, account=saved.account)
 
 
 def check_ranks(run: Run, ranks: Sequence[int]) -> None:

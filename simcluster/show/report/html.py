@@ -32,9 +32,9 @@ class Markup(str):
 HtmlContent = str | Iterable[str]
 
 
-def read_asset(name: str) -> str:
-    """Return the text of a file in the report's ``assets/`` folder."""
-    return (files("simcluster.show.report") / "assets" / name).read_text(encoding="utf-8")
+def read_asset(name: str, folder: str = "show/report/assets") -> str:
+    """Return the text of a file of the package, by default of the report's ``assets/`` folder."""
+    return (files("simcluster") / folder / name).read_text(encoding="utf-8")
 
 
 def fill_asset(name: str, /, **values: HtmlContent) -> Markup:

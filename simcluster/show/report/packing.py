@@ -231,7 +231,6 @@ def _row_data(row: RankRow, words: list[str]) -> dict[str, Any]:
 
 
 def _word_index(words: list[str], text: str) -> int:
-    """Return the index of a text in the list ``words``, appending the text if it is missing."""
     if text not in words:
         words.append(text)
     return words.index(text)

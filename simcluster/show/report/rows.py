@@ -150,7 +150,6 @@ class _RowMaker:
         return RankRow(rank, source, own, peers, others, self._slow.get(rank, ""))
 
     def _partners_of_source(self, source: int) -> _SourcePartners:
-        """Return the groups, peer stages and awaited ranks of a simulated rank."""
         spans, facts = self._result.spans, self._facts
         low, high = np.searchsorted(spans.rank, [source, source + 1])
         names = [spans.words[code] for code in np.unique(spans.group[low:high])]

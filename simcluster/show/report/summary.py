@@ -21,9 +21,9 @@ from simcluster.show.report.html import Markup, block_html, blocks_html, element
 from simcluster.show.step_answer import describe_job, describe_memory_use, describe_padding, describe_rates
 from simcluster.show.study_answers import causes_table, describe_changed_settings
 from simcluster.show.table_cells import BREAKDOWN_LABELS, format_metric, format_signed_seconds
+from simcluster.studies.whatif.checklist_points import list_checks
 from simcluster.studies.whatif.difference import RunDifference, describe_cause, list_changed_settings
-from simcluster.studies.whatif.launch_checklist import Remedy, list_checks
-from simcluster.studies.whatif.remedies import ChangeTrials
+from simcluster.studies.whatif.remedies import ChangeTrials, Remedy
 
 _MODEL = ("forward", "backward", "recompute")
 _WORTH = 0.995  # a change that leaves more of the step than this is not worth a sentence

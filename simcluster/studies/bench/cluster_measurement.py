@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 import networkx as nx
@@ -100,11 +101,11 @@ def _measure_ring_all_reduce(
 
 
 def _count_devices_by_kind(graph: Graph) -> tuple[tuple[str, int], ...]:
-    counts: dict[str, int] = {}
-    for _, data in graph.nodes(data=True):
-        name = f"{data['tier']} switch" if data["kind"] == "switch" else str(data["kind"])
-        counts[name] = counts.get(name, 0) + 1
-    return tuple(counts.items())
+    kinds = (
+        f"{data['tier']} switch" if data["kind"] == "switch" else str(data["kind"])
+        for _, data in graph.nodes(data=True)
+    )
+    return tuple(Counter(kinds).items())
 
 
 def _group_equal_links(table: LinkTable, labels: Mapping[str, str]) -> tuple[LinkGroup, ...]:

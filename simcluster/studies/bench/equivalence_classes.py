@@ -159,18 +159,12 @@ def find_representative_gpus(cluster: Cluster, classes: Sequence[int]) -> list[G
 
 def count_nic_ports(cluster: Cluster, graph: Graph, gpu_class: GpuClass) -> int:
     """Return the number of NIC ports on a GPU's node, including every port of a merged NIC."""
-    found: dict[str, None] = {}
-    stack = [cluster.gpus[gpu] for gpu in gpu_class.node_gpus]
-    seen = set(stack)
-    while stack:
-        for other in graph.adj[stack.pop()]:
-            kind = graph.nodes[other]["kind"]
-            if kind == "nic":
-                found[other] = None
-            elif other not in seen and kind not in ("gpu", "switch", "nvswitch"):
-                seen.add(other)
-                stack.append(other)
-    return sum(int(graph.nodes[nic].get("ports", 1)) for nic in found)
+    gpus = {cluster.gpus[gpu] for gpu in gpu_class.node_gpus}
+    inside = [node for node, data in graph.nodes(data=True) if data["kind"] in ("pcie", "host")]
+    part = graph.subgraph((*gpus, *inside))
+    reached = gpus.union(*(nx.descendants(part, gpu) for gpu in gpus))
+    nics = {other for node in reached for other in graph.adj[node] if graph.nodes[other]["kind"] == "nic"}
+    return sum(int(graph.nodes[nic].get("ports", 1)) for nic in nics)
 
 
 def find_leaf_switches(cluster: Cluster, graph: Graph, gpus: Iterable[int]) -> list[str]:

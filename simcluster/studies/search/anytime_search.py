@@ -159,7 +159,6 @@ class AnytimeSearch:
         self._tell(self.search_state())
 
     def _assign_first_layouts(self) -> None:
-        """Give the layouts that are to be simulated first to idle workers."""
         while self._first and self._workers.num_idle:
             self._begin_simulation(self._first.popleft(), None, self.ranking)
 

@@ -73,7 +73,6 @@ class FirstRankRoutes:
         return _uncontended_seconds(make_traffics(self._drawn[name], call.size, method), self._capacity)
 
     def _ranks_of_call(self, call: Call, stage: int) -> tuple[int, ...]:
-        """Return the ranks of the group or pair in which a collective or send runs."""
         if isinstance(call, StageSend):
             return self._ranks[stage], self._ranks[call.to_stage]
         name = call.axis, stage

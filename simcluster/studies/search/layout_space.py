@@ -203,7 +203,6 @@ def make_layout_space(base: Scenario, gpus: int, vary: Mapping[str, Sequence[Any
 
 
 def _check_axis_value(path: str, value: object, base: Scenario) -> None:
-    """Raise InputError for a value that no scenario allows at this path."""
     whole = value if isinstance(value, int) and not isinstance(value, bool) else 0
     order = base.parallel.order
     wanted, fits = {

@@ -204,7 +204,6 @@ def _layer_part(model: Model, shape: RankShape, layer: int) -> PassPart:
 
 
 def _make_part_segments(job: Job, shape: RankShape) -> dict[tuple[PassPart, Kind], Segment]:
-    """Return the op segment of each part of the model in each kind of pass."""
     parts = {EMBEDDING: PassLayers((), embedding=True, starts_action=False)}
     parts[LM_HEAD] = PassLayers((), lm_head=True, starts_action=False)
     for layer in range(job.model.layers):

@@ -289,7 +289,6 @@ def _stop_reason(stop: BaseException, search: AnytimeSearch | None, seconds: flo
 
 
 def _make_scorer(objective: Objective, price: float | None) -> Callable[[int, float], float]:
-    """Return the function that computes a layout's score from its number of GPUs and step time (s)."""
     worth = {"step_time": 0.0, "cost": (price or 0.0) / 3600, "tokens_per_s_per_gpu": 1.0}[objective]
     return (lambda gpus, seconds: seconds * gpus * worth) if worth else (lambda gpus, seconds: seconds)
 

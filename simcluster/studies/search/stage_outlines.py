@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import NamedTuple
 
 from simcluster.model.layers import lm_head_parameters_per_tp_rank, stage_parameters_per_tp_rank
@@ -58,8 +58,7 @@ class PipelineRoute:
     @cached_property
     def layer_ranges(self) -> list[range]:
         """Range of layer numbers of each model slice."""
-        firsts = [sum(self.layers_per_slice[:number]) for number in range(len(self.layers_per_slice))]
-        return [range(first, first + count) for first, count in zip(firsts, self.layers_per_slice, strict=True)]
+        return [range(first, last) for first, last in pairwise(accumulate(self.layers_per_slice, initial=0))]
 
     @cached_property
     def slices_by_stage(self) -> list[tuple[int, ...]]:

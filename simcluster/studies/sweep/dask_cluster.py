@@ -207,6 +207,3 @@ def _is_foreign_record(record: logging.LogRecord) -> bool:
             return False
         trace = trace.tb_next
     return "distributed" not in record.getMessage()
-
-
-__all__ = ["DASK_PREFIX", "connect_to_dask", "simulate_if_same_version"]

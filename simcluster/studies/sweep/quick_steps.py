@@ -76,7 +76,6 @@ class QuickStepCalculator:
         self._clusters, self._orders, self._templates = LruCache(8), LruCache(64), LruCache(16)
 
     def _find_cluster_costs(self, cluster: ClusterSpec) -> _ClusterCosts:
-        """Return the cached costs of this cluster, found by the id of the cluster object."""
         return self._clusters.get_or_make(id(cluster), lambda: _ClusterCosts(cluster, LruCache(1024)))
 
     def job_facts(self, scenario: Scenario) -> JobFacts:

@@ -216,11 +216,9 @@ class _AnySizeCommunicators(Communicators):
         return len(found) == len({(name, each // many) for name, each in found})
 
     def method_of_call(self, number: int, kind: str, size: float) -> CollectiveMethod:
-        """Return the algorithm and protocol that a group uses for a collective of this size."""
         return self._method_and_parts(number, kind, size)[0]
 
     def traffic_of_call(self, number: int, kind: str, size: float, usages: Sequence[Usage]) -> tuple[Traffic, ...]:
-        """Return the network activities of a collective of this size."""
         method, parts = self._method_and_parts(number, kind, size)
         return make_traffics(group_patterns(parts, usages), size, method)
 

@@ -35,26 +35,22 @@ class WorkSplit:
     def __init__(self, keys: Sequence[Key], members: int) -> None:
         self._keys = keys
         self._parts = [range(len(keys)), *(range(0) for _ in range(members - 1))]
-        self._seconds = [math.inf] * members  # per task of the last that a member has done
+        self.seconds_per_task = [math.inf] * members  # of the last tasks that each process has done
 
     def take_tasks(self, process: int) -> range:
         """Return the next tasks of a process; empty if no tasks are left, or moving tasks is not worth it."""
         if not self._parts[process]:
             self._take_half_of_longest(process)
         part = self._parts[process]
-        count = max(1, min(_MOST_TOGETHER, int(_CHUNK_SECONDS / max(self._seconds[process], 1e-9))))
+        count = max(1, min(_MOST_TOGETHER, int(_CHUNK_SECONDS / max(self.seconds_per_task[process], 1e-9))))
         self._parts[process] = part[count:]
         return part[:count]
-
-    def record_task_time(self, member: int, seconds: float) -> None:
-        """Record the mean time (s) per task of the last tasks that a process finished."""
-        self._seconds[member] = seconds
 
     def _take_half_of_longest(self, member: int) -> None:
         """Move the second half of the longest remaining range to this process."""
         other = max(range(len(self._parts)), key=lambda each: len(self._parts[each]))
         part = self._parts[other]
-        if not part or len(part) * self._seconds[other] < _WORTH_SECONDS:
+        if not part or len(part) * self.seconds_per_task[other] < _WORTH_SECONDS:
             return
         quarter = len(part) // 4
         cuts = range(part.start + max(quarter, 1), part.stop - quarter)
@@ -100,7 +96,7 @@ def simulate_in_processes(
                     suspects += chunk
                     continue
                 rows, seconds = answer
-                deal.record_task_time(member, seconds / len(chunk))
+                deal.seconds_per_task[member] = seconds / len(chunk)
                 submit_work()  # before the rows are stored
                 yield rows
             for suspect in suspects if not under_way else ():

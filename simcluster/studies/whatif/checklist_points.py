@@ -5,6 +5,7 @@ Only steps that a number needs are simulated here.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -123,10 +124,7 @@ def _check_tensor_domain(result: Result) -> ChecklistPoint:
     groups = plan.groups("tp")
     switch = {gpu: cluster.nvswitch(gpu) or f"machine {cluster.host_of[gpu]}" for gpu in range(result.facts.ranks)}
     crossing = sum(len({switch[int(rank)] for rank in group}) > 1 for group in groups) if plan.tp > 1 else 0
-    sizes: dict[str, int] = {}
-    for name in switch.values():
-        sizes[name] = sizes.get(name, 0) + 1
-    domain = min(sizes.values())
+    domain = min(Counter(switch.values()).values())
     return ChecklistPoint(
         "tp inside the NVLink domain", "fail" if crossing else "pass",
         f"tp {plan.tp}, NVLink domains of {domain}" + (f"; {crossing} of {len(groups)} leave it" if crossing else ""),

@@ -17,13 +17,12 @@ from simcluster.model.recipes import Recipe
 from simcluster.results.link_upgrade import UpgradeLimit, find_scenario_limit
 from simcluster.results.result import Result
 from simcluster.results.result_file import SavedResult, is_result_file, read_result
-from simcluster.results.slower_ops import SlowerOps
 from simcluster.results.slower_ranks import SlowerRank, describe_slower_ranks, find_slower_ranks
 from simcluster.results.step_account import WAITING_ENTRIES, StepAccount, attribute_by_stage, attribute_difference
 from simcluster.scenario.memory_plan import describe_recipe_change, recipe_of
 from simcluster.scenario.scenario import Scenario, from_document
 from simcluster.step.simulate import ResultLike, simulate_scenario, to_result
-from simcluster.studies.whatif.unexpected_slowdown import describe_unexpected_slowdown, find_unexpected_slowdown
+from simcluster.studies.whatif import unexpected_slowdown
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -82,7 +81,7 @@ class RunDifference(Displayable):
     settings: tuple[ChangedSetting, ...]
     recipe: RecipeChange | None = None
     limiting_links: UpgradeLimit | None = None
-    slower_ops: tuple[SlowerOps, ...] = ()
+    slower_ops: tuple[unexpected_slowdown.SlowerOps, ...] = ()
     slower_ranks: tuple[SlowerRank, ...] = ()
     gpu_names: tuple[str, ...] = ()
 
@@ -140,7 +139,7 @@ class RunDifference(Displayable):
         said += [self.recipe.describe()] if self.recipe else []
         said += [self._describe_main_stage()] if share >= _ROUNDING else []
         said += [describe_slower_ranks(self.slower_ranks, self.gpu_names)]
-        said += [describe_unexpected_slowdown(self.slower_ops)]
+        said += [unexpected_slowdown.describe_unexpected_slowdown(self.slower_ops)]
         return " ".join(filter(None, said))
 
     def _list_main_causes(self) -> list[tuple[str, float]]:
@@ -183,7 +182,7 @@ def explain_difference(base: Comparable, other: Comparable) -> RunDifference:
     if isinstance(before, SavedResult) or isinstance(after, SavedResult):
         return RunDifference(names, one, two, settings, recipe)
     held = find_scenario_limit(before.scenario, after.scenario, after)
-    longer = find_unexpected_slowdown(before, after, before.scenario, after.scenario)
+    longer = unexpected_slowdown.find_unexpected_slowdown(before, after, before.scenario, after.scenario)
     slower = find_slower_ranks(before, after)
     gpus = after.scenario.cluster.built.gpus if slower else ()
     return RunDifference(names, one, two, settings, recipe, held, tuple(longer), tuple(slower), gpus)

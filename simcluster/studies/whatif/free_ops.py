@@ -18,12 +18,11 @@ from simcluster.planning.ops import Op, StageProgram
 from simcluster.results.critical_path import op_kind_name
 from simcluster.results.result import Result
 from simcluster.results.simulated_run import Run
-from simcluster.results.slower_ops import find_slower_ops
 from simcluster.results.span_states import COMPUTE_KINDS, EXPOSED, HOST_STREAMS
 from simcluster.scenario.effort_estimate import require_time_for_steps
 from simcluster.scenario.scenario import Scenario
 from simcluster.step.simulate import ResultLike, simulate_scenario, to_result
-from simcluster.studies.whatif.unexpected_slowdown import describe_unexpected_slowdown
+from simcluster.studies.whatif.unexpected_slowdown import describe_unexpected_slowdown, find_slower_ops
 
 COMMUNICATION = "communication"
 _PARTS_OF_BACKWARD = ("input_grad", "weight_grad")

@@ -13,7 +13,7 @@ from typing import Any
 from simcluster.results.result import Result
 from simcluster.studies.whatif import remedies
 from simcluster.studies.whatif.checklist_points import Check, ChecklistPoint, list_checks
-from simcluster.studies.whatif.remedies import VERDICTS, ChangeTrials, Remedy, Values, Verdict, format_changes
+from simcluster.studies.whatif.remedies import VERDICTS, ChangeTrials, Remedy, Values, Verdict
 
 _MOST_TRIED = 6  # changes that are simulated for one point
 _MAX_SIMULATED = 24  # for the whole list, 2 to 10 s of a processor
@@ -114,9 +114,3 @@ def _iterate_combined_remedies(result: Result, best: Remedy, trials: ChangeTrial
             tried = trials.simulate({**best.values, **each})
             if tried is not None and tried[1].step_time < _WORTH * best.step_time:
                 yield _make_remedy(result, *tried)
-
-
-__all__ = [  # others import them from here
-    "ChecklistPoint", "LaunchChecklist", "Remedy", "check_launch", "format_changes", "list_checks", "make_checklist",
-    "worst_verdict",
-]  # fmt: skip

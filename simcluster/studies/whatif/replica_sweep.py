@@ -173,7 +173,6 @@ class _ReplicaBlock:
         return np.repeat(1.0 + more * (work.attention / seconds), self._job.ranks_per_worker, axis=1)
 
     def _draw_jitter(self, fault: Jitter, stage: int, number: int) -> Floats:
-        """Draw the random factor of a jitter fault for each replica and each rank of a stage."""
         job = self._job
         generator = self._streams(job.seed, self._number, fault.seed, job.draw_keys[stage][fault.per][number])
         size = job.ranks_per_worker if fault.shared_by == "worker" else 1

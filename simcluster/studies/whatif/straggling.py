@@ -6,9 +6,9 @@ which is all that is known of a real job.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,7 +21,6 @@ from simcluster.base.tables import Records
 from simcluster.documents.argument_types import check_arguments
 from simcluster.faults import Fault
 from simcluster.faults.descriptions import describe_fault
-from simcluster.planning.ops import StageProgram
 from simcluster.results.result import Result
 from simcluster.scenario.effort_estimate import require_time_for_steps
 from simcluster.scenario.scenario import Scenario
@@ -193,7 +192,8 @@ class _CounterfactualSteps:
             estimated = self._estimator_of_record.metrics
             estimate = step * estimated.last_stage.without / float(estimated.replayed.mean())
             yield StragglerCause("uneven stages", step, even, None, estimate)
-        free = simulate_scenario(self._scenario, change=make_lm_head_free).step_time
+        free_head = partial(make_chosen_ops_free, chosen=lambda op: op.name.startswith(("lm_head", "loss")))
+        free = simulate_scenario(self._scenario, change=free_head).step_time
         if free < step:
             yield StragglerCause("LM head and loss", step, free, None, None)
 
@@ -204,8 +204,3 @@ class _CounterfactualSteps:
             own = [place for place, owner in enumerate(owners) if owner == (worker,)]
             found[worker] = self._step_time_with_only(*own) / self._step_time_without(*range(len(owners)))
         return found
-
-
-def make_lm_head_free(programs: Sequence[StageProgram]) -> list[StageProgram]:
-    """Return copies of the stage programs in which the LM head and the loss take no time."""
-    return make_chosen_ops_free(programs, lambda op: op.name.startswith(("lm_head", "loss")))
