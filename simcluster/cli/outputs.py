@@ -71,16 +71,6 @@ def _list_libraries(args: argparse.Namespace) -> Iterator[OptionalLibrary]:
         yield OptionalLibrary("an execution trace", "google.protobuf", "protobuf", "chakra")
 
 
-def list_calibration_libraries(args: argparse.Namespace) -> Iterator[OptionalLibrary]:
-    """Yield the optional libraries that ``calibrate`` needs: PyTorch to measure, scipy and pydantic to fit."""
-    if not args.table:
-        elsewhere = "fit a table measured elsewhere with --from"
-        yield OptionalLibrary("measuring", "torch", "PyTorch", "calibrate", elsewhere)
-    if not args.measure_only:
-        for name in ("scipy", "pydantic"):
-            yield OptionalLibrary("fitting", name, name, "calibrate", "--measure-only here and --from elsewhere")
-
-
 def is_installed(module: str) -> bool:
     """Return whether a module is installed, without importing it, which may take seconds."""
     if sys.modules.get(module.partition(".")[0], sys) is None or sys.modules.get(module, sys) is None:

@@ -46,13 +46,20 @@ class CollectiveEntry:
         return self.uneven(group, parts)
 
 
-def all_reduce_closed_form(seconds: ClosedForm) -> ClosedForm:
-    """Return an all-reduce's closed form: twice ``seconds``, the time of its reduce-scatter or all-gather.
+def reduce_then_gather(reduce_scatter: CollectiveEntry, all_gather: CollectiveEntry) -> CollectiveEntry:
+    """Return the entry of an all-reduce that is this reduce-scatter, then this all-gather, which takes as long.
 
-    >>> all_reduce_closed_form(n_minus_1_rounds_seconds)(2, 0.0, 1.0)
+    >>> half = CollectiveEntry(lambda group: (), n_minus_1_rounds_seconds)
+    >>> reduce_then_gather(half, half).closed_form(2, 0.0, 1.0)
     1.0
     """
-    return lambda ranks, latency, transfer: 2 * seconds(ranks, latency, transfer)
+    half = reduce_scatter.closed_form
+    return CollectiveEntry(
+        lambda group: (*reduce_scatter.phases(group), *all_gather.phases(group)),
+        half and (lambda ranks, latency, transfer: 2 * half(ranks, latency, transfer)),
+        reduce_scatter.requires,
+        fewest_bytes=reduce_scatter.fewest_bytes,
+    )
 
 
 def one_message_seconds(ranks: int, latency: float, transfer: float) -> float:

@@ -25,11 +25,6 @@ def all_gather(group: Group) -> Sequence[Phase]:
     return tuple(_make_round(group, k, reduces=False) for k in reversed(range(_count_rounds(group))))
 
 
-def all_reduce(group: Group) -> Sequence[Phase]:
-    """Return the all-reduce: reduce-scatter, then all-gather."""
-    return (*reduce_scatter(group), *all_gather(group))
-
-
 def unsupported_reason(group: Group) -> str:
     """Return why a group is not supported (its number of ranks is not a power of two), or "" if it is.
 

@@ -24,11 +24,6 @@ def all_gather(group: Group) -> Sequence[Phase]:
     return _rings_between_nodes(group, reduces=False), rings_inside_nodes(group, reduces=False)
 
 
-def all_reduce(group: Group) -> Sequence[Phase]:
-    """Return the two-level all-reduce: reduce-scatter in each node, all-reduce across nodes, all-gather in each."""
-    return (*reduce_scatter(group), *all_gather(group))
-
-
 def unsupported_reason(group: Group) -> str:
     """Return why a group is not supported (its nodes have unequal numbers of ranks), or "" if it is."""
     return group.explain_unequal_nodes("hierarchical")

@@ -34,11 +34,6 @@ def all_gather(group: Group) -> Sequence[Phase]:
     return _make_pipeline((written, False), (copied, False), chunks=ranks)
 
 
-def all_reduce(group: Group) -> Sequence[Phase]:
-    """Return the all-reduce: each rank reads 1/n of the sum from the NVSwitch, then multicasts it to all ranks."""
-    return (*reduce_scatter(group), *all_gather(group))
-
-
 def _make_pipeline(*parts: tuple[Sequence[Hop], bool], chunks: int) -> Sequence[Phase]:
     if chunks == 1:
         return ()

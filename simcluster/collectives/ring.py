@@ -24,11 +24,6 @@ def all_gather(group: Group) -> Sequence[Phase]:
     return (_make_phase(group, first_chunk=1, reduces=False),)
 
 
-def all_reduce(group: Group) -> Sequence[Phase]:
-    """Return the ring all-reduce: a reduce-scatter, then an all-gather on the same rings."""
-    return (*reduce_scatter(group), *all_gather(group))
-
-
 def send_phases(group: Group) -> Sequence[Phase]:
     """Return a point-to-point transfer of the whole size from position 0 to position 1."""
     del group

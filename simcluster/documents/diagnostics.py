@@ -15,6 +15,8 @@ from simcluster.documents.suggestions import expand_number_range, missing_space_
 
 KeyPath = tuple[str | int, ...]
 KeyProblem = tuple[KeyPath, str]
+APPEND = "+"
+"""Suffix of an override's path whose value is added to the existing list."""
 Made = TypeVar("Made", bound=BaseModel)
 
 
@@ -50,9 +52,11 @@ def quote_value(value: object) -> str:
         return "a huge number"
 
 
-def format_value_inline(value: Any) -> str:
-    """Format a value as one line of text; a list as in YAML's flow style, "[tp, cp]"."""
-    return f"[{', '.join(map(str, value))}]" if isinstance(value, list) else str(value)
+def format_value_inline(value: object) -> str:
+    """Format a value as one line of YAML: "true", "[tp, cp]"."""
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(str, value))}]"
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def type_name(value: object) -> str:

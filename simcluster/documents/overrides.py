@@ -10,12 +10,9 @@ from dataclasses import replace
 from typing import Any
 
 from simcluster.base.errors import InputError
-from simcluster.documents.diagnostics import KeyPath, format_path, quote_value, type_name
+from simcluster.documents.diagnostics import APPEND, KeyPath, format_path, quote_value, type_name
 from simcluster.documents.trusted_text import mark_trusted_text
 from simcluster.documents.yaml_documents import Document, KeyLocation, parse_yaml_value
-
-APPEND = "+"
-"""Suffix of a path whose value is added to the existing list."""
 
 Overrides = Mapping[str, Any] | Iterable[tuple[str, Any]]
 Changes = Mapping[str, Any] | Iterable[str | tuple[str, Any]]

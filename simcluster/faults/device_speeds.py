@@ -92,6 +92,18 @@ class DeviceSpeeds(FaultSpec):
     def is_random(self) -> bool:
         return self.law is not None and not self.is_neutral
 
+    def remaining_devices(self, host_of: Sequence[int], place: Mapping[int, int]) -> Mapping[int, int]:
+        """Return the new number of each device that remains when some ranks have left, by its old number."""
+        return place
+
+    def for_remaining_ranks(self, host_of: Sequence[int], place: Mapping[int, int]) -> Self | None:
+        """Return the fault without failed devices: speeds of a table stay with their devices, others are redrawn."""
+        if self.table is None:
+            return self
+        now = self.remaining_devices(host_of, place)
+        table = tuple([(now[number], speed) for number, speed in self.table if number in now])
+        return self.model_copy(update={"table": table}) if table else None
+
 
 Speed = Annotated[float, Field(strict=False, ge=SLOWEST, le=100)]
 
@@ -128,13 +140,6 @@ class GpuSpeeds(DeviceSpeeds):
         if beyond >= scenario.gpus:
             what = f"there is no rank {beyond}: the job has {scenario.gpus} GPUs; use ranks 0 to {scenario.gpus - 1}"
             yield ("table",), what
-
-    def for_remaining_ranks(self, host_of: Sequence[int], place: Mapping[int, int]) -> Self | None:
-        """Return the fault without failed ranks: speeds of a table stay with their GPUs, others are redrawn."""
-        if self.table is None:
-            return self
-        table = tuple([(place[rank], speed) for rank, speed in self.table if rank in place])
-        return self.model_copy(update={"table": table}) if table else None
 
 
 Part = Annotated[float, Field(strict=False, ge=SLOWEST, le=1)]
@@ -183,13 +188,8 @@ class NicSpeeds(DeviceSpeeds):
             what = f"cluster {cluster.name!r} has no NIC on a switch"
             yield (), f"{what}; use slow_link, which names links (between: [node, neighbour])"
 
-    def for_remaining_ranks(self, host_of: Sequence[int], place: Mapping[int, int]) -> Self | None:
-        """Return the fault without failed nodes: speeds of a table stay with their nodes, others are redrawn."""
-        if self.table is None:
-            return self
-        now = {host: host_of[place[rank]] for rank, host in enumerate(host_of) if rank in place}
-        table = tuple([(now[host], speed) for host, speed in self.table if host in now])
-        return self.model_copy(update={"table": table}) if table else None
+    def remaining_devices(self, host_of: Sequence[int], place: Mapping[int, int]) -> Mapping[int, int]:
+        return {host: host_of[place[rank]] for rank, host in enumerate(host_of) if rank in place}
 
     def with_cluster_numbers(self, gpus: Sequence[int], machines: Sequence[int]) -> Self:
         """Return the fault with the cluster's node numbers; InputError if speeds are random."""

@@ -11,7 +11,7 @@ import numpy as np
 
 from simcluster.base.arrays import Floats
 from simcluster.collectives.token_relay import RELAYED, ExpertRouting, RelayLinkTimes, experts_of_positions
-from simcluster.faults.fault_spec import Blocks, FaultSpec, JobContext, RoutedTokens, faults_with_effect
+from simcluster.faults.fault_spec import Blocks, FaultSpec, JobContext, RoutedTokens
 from simcluster.planning.ops import EXPERTS, MemoryChange, Op, Segment, StageProgram, WorkItem
 from simcluster.planning.rank_grid import ParallelPlan, Ranks
 from simcluster.planning.work_kinds import Collective
@@ -34,8 +34,9 @@ class _RelayGroup(NamedTuple):
 class ExpertLoads:
     """Loads of all ranks' experts under faults that make tokens choose experts unevenly.
 
-    Each ep group shares a layer's experts, which ``routes`` describes. ``by_pass``: they are drawn anew for every pass
-    of a microbatch and for each group.
+    Each ep group shares a layer's experts, which ``routes`` describes; an expert takes at most ``capacity`` even
+    shares. ``by_pass``: they are drawn anew for every pass of a microbatch and for each group. Tokens in transit need
+    the ``setting``, work and memory of experts do not.
     """
 
     def __init__(
@@ -65,24 +66,6 @@ class ExpertLoads:
         self._groups = stages.shape[1] if self.by_pass else 1  # others have what the first has
         self._routed: dict[Hashable, Segment] = {}
         self._known: dict[Hashable, tuple[list[float], float]] = {}
-
-    @classmethod
-    def from_faults(
-        cls,
-        faults: Sequence[FaultSpec],
-        plan: ParallelPlan,
-        seed: int,
-        routes: ExpertRouting,
-        capacity: float = math.inf,
-        setting: JobContext | None = None,
-    ) -> ExpertLoads | None:
-        """Return the expert loads under these faults; None if no fault makes expert choice uneven.
-
-        ``capacity`` is the most that one takes, in even shares. ``setting`` is needed for tokens in transit, not for
-        the work and memory of experts.
-        """
-        uneven = faults_with_effect(faults, "expert_loads")
-        return cls(uneven, plan, seed, routes, capacity, setting) if uneven else None
 
     def symmetry_key(self, rank: int) -> Hashable:
         """Return a key that ranks of a stage share if their expert loads are equal."""

@@ -71,7 +71,9 @@ class RankPrograms:
         self._setting, self._attention = setting, faults_with_effect(faults, "attention_factors")
         batch = setting.batch
         routes = batch.routes or ExpertRouting(batch.experts, 1)
-        self._experts = ExpertLoads.from_faults(faults, setting.plan, setting.seed, routes, batch.capacity, setting)
+        how = (setting.plan, setting.seed, routes, batch.capacity, setting)
+        uneven = faults_with_effect(faults, "expert_loads")
+        self._experts = ExpertLoads(uneven, *how) if uneven else None
         self._others, self._retimes = (
             [(fault, frozenset(fault.affected_ranks(setting.host_of))) for fault in faults_with_effect(faults, effect)]
             for effect in ("change_program", "retime")

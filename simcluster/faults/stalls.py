@@ -114,26 +114,6 @@ class HostStall(RankFault):
         return _insert_items(program, before)
 
 
-class LateBatches(HostStall):
-    """Fault: ranks wait for their batches, for ``late[rank][step]`` seconds (set by ``scenario.data_wait``)."""
-
-    seconds: NamedSeconds = 0.0
-    late: tuple[tuple[float, ...], ...]
-
-    @property
-    def is_neutral(self) -> bool:
-        return not any(any(own) for own in self.late)
-
-    @property
-    def delays_all_equally(self) -> bool:
-        return len(set(self.late)) == 1
-
-    def stalls(self, rank: int, seed: int, steps: int) -> list[Stall]:
-        """Return a rank's waits for batches as stalls."""
-        found = enumerate(self.late[rank])
-        return [Stall(step, self.cause, seconds, 0.0) for step, seconds in found if seconds]
-
-
 class StallPositions:
     """Finder of the work item in a program before which a stall is inserted."""
 

@@ -12,7 +12,7 @@ import math
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
-from simcluster.planning.ops import MAIN, Dependency, Direction, Op, Segment, StageProgram, WorkItem
+from simcluster.planning.ops import Dependency, Direction, Op, Segment, StageProgram, WorkItem
 from simcluster.planning.program_builder import ProgramBuilder
 from simcluster.planning.work_kinds import Copy, FixedCollective, HostWork
 
@@ -53,8 +53,8 @@ class SimulatedCheckpoint:
         held: list[Dependency] = []
         if self.stall_seconds:
             key = (CHECKPOINT, "stall", step)
-            segment = Segment((Op(HostWork(self.stall_seconds), "host", CHECKPOINT, "save", lane=CHECKPOINT),))
-            lanes.append_item(CHECKPOINT, WorkItem(segment, key, done, step))
+            save = Op(HostWork(self.stall_seconds), "host", CHECKPOINT, "save", lane=CHECKPOINT)
+            lanes.append_op(save, key, done, step)
             held.append(Dependency(stage, key))
         sizes, bound = self.sizes[stage], self.rate_limits[stage]
         if not self.blocking:
@@ -64,8 +64,7 @@ class SimulatedCheckpoint:
         written = self._add_copies(lanes, STORAGE, writes, done if self.blocking else tuple(held), step)
         held += written if self.blocking else []
         work = FixedCollective("world", 0.0) if len(self.saved_by_rank) > 1 else HostWork(0.0)
-        wait = Op(work, "host", CHECKPOINT, "barrier")
-        lanes.append_item(MAIN, WorkItem(Segment((wait,)), (CHECKPOINT, step), tuple(held), step))
+        lanes.append_op(Op(work, "host", CHECKPOINT, "barrier"), (CHECKPOINT, step), tuple(held), step)
 
     def _add_copies(
         self, lanes: ProgramBuilder, way: Direction, works: Sequence[Copy], needs: tuple[Dependency, ...], step: int

@@ -207,11 +207,10 @@ class FixedTimeStageBuilder:
         """Add a chunk's gradient reductions: each bucket waits for the part of the backward that completes it."""
         count, each = self._costs.chunk_grad_buckets(self._stage, chunk)
         op = Op(FixedCollective("dp", each), "dp", "all_reduce", "gradients", lane=_REDUCTIONS)
-        segment = self._lanes.op_segment(op)
         for number in range(count):
             made = ends[min(number, len(ends) - 1)]
             key = ("reduced", step, chunk, number)
-            self._lanes.append_item(_REDUCTIONS, WorkItem(segment, key, (Dependency(self._stage, made),), step, chunk))
+            self._lanes.append_op(op, key, (Dependency(self._stage, made),), step, chunk)
             self._reduced = (Dependency(self._stage, key),)
 
     def _add_send(self, part: _ActionTemplate, step: int, begin: int, done: Action) -> None:
@@ -228,16 +227,14 @@ class FixedTimeStageBuilder:
         self._lanes.delay_next_item(self._reduced)
         if self._plan.dp > 1 and grad_reduce:
             op = Op(FixedCollective("dp", grad_reduce), "dp", "all_reduce", "gradients")
-            self._add_blocking_op("grad_reduce", op, step)
+            self._lanes.append_op(op, ("grad_reduce", step), (), step)
         if self._end is not None:
             stream = "pp" if self._plan.pp > 1 else "tp"
             op = Op(FixedCollective("model", self._end), stream, "all_reduce", "gradient_norm")
-            self._add_blocking_op("sync", op, step)
+            self._lanes.append_op(op, ("sync", step), (), step)
         if optimizer or self._reduced:  # where the next step's forward would wait for gradients, too
-            self._add_blocking_op("optimizer", Op(Compute(optimizer), "compute", "optimizer", "optimizer"), step)
-
-    def _add_blocking_op(self, key: str, op: Op, step: int) -> None:
-        self._lanes.append_item(MAIN, WorkItem(self._lanes.op_segment(op), (key, step), (), step))
+            op = Op(Compute(optimizer), "compute", "optimizer", "optimizer")
+            self._lanes.append_op(op, ("optimizer", step), (), step)
 
 
 def _input_dependencies(part: _ActionTemplate, at: int) -> tuple[Dependency, ...]:

@@ -31,7 +31,7 @@ from simcluster.planning.fsdp_units import (
     list_unit_uses,
 )
 from simcluster.planning.job import Job
-from simcluster.planning.ops import MAIN, Dependency, MemoryChange, Op, Segment, WorkItem
+from simcluster.planning.ops import Dependency, MemoryChange, Op, WorkItem
 from simcluster.planning.program_builder import ProgramBuilder
 from simcluster.planning.replicas import ActionPart, add_step_end
 from simcluster.planning.work_kinds import Compute
@@ -148,8 +148,8 @@ class FsdpBuilder:
         if seconds := self._data.copy_seconds(self._units.sizes[unit_part.unit]):
             name = (*key, "copied")
             kind = "backward" if action.kind == "B" else "weight_grad"
-            copied = Segment((Op(Compute(seconds), "compute", kind, "gradient_copies", layer),))
-            self._lanes.append_item(MAIN, WorkItem(copied, name, (need,), step, action.chunk))
+            copy = Op(Compute(seconds), "compute", kind, "gradient_copies", layer)
+            self._lanes.append_op(copy, name, (need,), step, action.chunk)
             need = Dependency(self._stage, name)
         if self._shards > 1:
             memory = (MemoryChange("gradients", 0.0, -size),)

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from simcluster.planning.job import Job
-from simcluster.planning.ops import MAIN, Dependency, Direction, MemoryChange, Op, Segment, WorkItem
+from simcluster.planning.ops import Dependency, Direction, MemoryChange, Op
 from simcluster.planning.program_builder import ProgramBuilder
 from simcluster.planning.stage_boundaries import SendReceiveBuilder
 from simcluster.planning.work_kinds import Compute, Copy, HostWork
@@ -97,8 +97,8 @@ class ActivationCopyBuilder:
         key = self._copy_dependency("away" if way == "d2h" else "back", made, step).key
         size = self._offloaded_bytes(made)
         memory = MemoryChange("activations", 0.0, -size) if way == "d2h" else MemoryChange("activations", size, 0.0)
-        segment = make_copy_segment(self._lanes, way, "activations", size, (memory,))
-        self._lanes.append_item(way, WorkItem(segment, key, needs, step, made.chunk, made.microbatch))
+        copy = make_copy_op(way, "activations", size, (memory,))
+        self._lanes.append_op(copy, key, needs, step, made.chunk, made.microbatch)
 
     def _offloaded_bytes(self, made: Action) -> float:
         offload, layers = self._job.offload, self._job.pass_over_chunk(self._lanes.stage, made.chunk).layers
@@ -129,17 +129,16 @@ def add_streamed_update(job: Job, lanes: ProgramBuilder, step: int, parameters: 
     count = offload.count_buckets(parameters)
     size = parameters / count * offload.state_bytes
     compute = Compute(job.data_parallel.optimizer_seconds(parameters / count))
-    update = lanes.op_segment(Op(compute, "compute", "optimizer", "optimizer"))
+    update = Op(compute, "compute", "optimizer", "optimizer")
+    inside, outside = (make_copy_op(way, "optimizer_state", size) for way in ("h2d", "d2h"))
     begin = Dependency(stage, SendReceiveBuilder(job, lanes).output_key(job.schedule.rows[stage][-1], step))
     for index in range(count):
         number = step * count + index
         free = (Dependency(stage, ("state out", number - offload.buffers)),) if number >= offload.buffers else ()
         done = ("optimizer", step) if index == count - 1 else ("update", step, index)
-        inside = make_copy_segment(lanes, "h2d", "optimizer_state", size)
-        lanes.append_item("h2d", WorkItem(inside, ("state in", number), (begin, *free), step))
-        lanes.append_item(MAIN, WorkItem(update, done, (Dependency(stage, ("state in", number)),), step))
-        outside = make_copy_segment(lanes, "d2h", "optimizer_state", size)
-        lanes.append_item("d2h", WorkItem(outside, ("state out", number), (Dependency(stage, done),), step))
+        lanes.append_op(inside, ("state in", number), (begin, *free), step)
+        lanes.append_op(update, done, (Dependency(stage, ("state in", number)),), step)
+        lanes.append_op(outside, ("state out", number), (Dependency(stage, done),), step)
 
 
 def add_host_update(
@@ -155,17 +154,15 @@ def add_host_update(
     last: tuple[Dependency, ...] = ()
     for index, part in enumerate(_split_into_buckets(job, reduced)):
         key = (step, index)
-        down = make_copy_segment(lanes, "d2h", "gradients", part.parameters * offload.gradient_bytes)
-        lanes.append_item("d2h", WorkItem(down, ("gradients down", *key), part.needs, step))
+        down = make_copy_op("d2h", "gradients", part.parameters * offload.gradient_bytes)
+        lanes.append_op(down, ("gradients down", *key), part.needs, step)
         seconds = part.parameters * offload.update_bytes / offload.host_rate
-        segment = lanes.op_segment(Op(HostWork(seconds), HOST, "optimizer", "host_update", lane=HOST))
-        needs = (Dependency(stage, ("gradients down", *key)), *ready)
-        lanes.append_item(HOST, WorkItem(segment, ("updated", *key), needs, step))
-        up = make_copy_segment(lanes, "h2d", "parameters", part.parameters * offload.weight_bytes)
-        lanes.append_item("h2d", WorkItem(up, ("weights up", *key), (Dependency(stage, ("updated", *key)),), step))
+        update = Op(HostWork(seconds), HOST, "optimizer", "host_update", lane=HOST)
+        lanes.append_op(update, ("updated", *key), (Dependency(stage, ("gradients down", *key)), *ready), step)
+        up = make_copy_op("h2d", "parameters", part.parameters * offload.weight_bytes)
+        lanes.append_op(up, ("weights up", *key), (Dependency(stage, ("updated", *key)),), step)
         last = (Dependency(stage, ("weights up", *key)),)
-    segment = lanes.op_segment(Op(Compute(zeroed), "compute", "optimizer", "zero_gradients"))
-    lanes.append_item(MAIN, WorkItem(segment, ("optimizer", step), last, step))
+    lanes.append_op(Op(Compute(zeroed), "compute", "optimizer", "zero_gradients"), ("optimizer", step), last, step)
 
 
 def _split_into_buckets(job: Job, reduced: Sequence[ReducedGradients]) -> list[ReducedGradients]:
@@ -176,8 +173,6 @@ def _split_into_buckets(job: Job, reduced: Sequence[ReducedGradients]) -> list[R
     return found
 
 
-def make_copy_segment(
-    lanes: ProgramBuilder, way: Direction, name: str, size: float, memory: tuple[MemoryChange, ...] = ()
-) -> Segment:
-    """Return the segment that copies ``size`` bytes from GPU to host memory or back."""
-    return lanes.op_segment(Op(Copy(way, size), way, "copy", name, lane=way, memory=memory))
+def make_copy_op(way: Direction, name: str, size: float, memory: tuple[MemoryChange, ...] = ()) -> Op:
+    """Return the op that copies ``size`` bytes from GPU to host memory or back."""
+    return Op(Copy(way, size), way, "copy", name, lane=way, memory=memory)

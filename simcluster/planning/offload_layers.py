@@ -19,8 +19,8 @@ from typing import NamedTuple
 
 from simcluster.planning.fsdp_builder import FsdpBuilder
 from simcluster.planning.job import Job, OffloadOptions
-from simcluster.planning.offload import make_copy_segment, plan_activation_offloads
-from simcluster.planning.ops import Dependency, Direction, MemoryChange, WorkItem
+from simcluster.planning.offload import make_copy_op, plan_activation_offloads
+from simcluster.planning.ops import Dependency, Direction, MemoryChange
 from simcluster.planning.pass_segments import PassLayers
 from simcluster.planning.program_builder import ProgramBuilder
 from simcluster.planning.replicas import ActionPart, DataParallelBuilder
@@ -197,9 +197,9 @@ class LayerOffloadBuilder:
         windows = self._windows[action.microbatch, action.chunk]
         size = windows.sizes[number]
         memory = (MemoryChange("activations", size, 0.0),) if way == "h2d" else ()
-        segment = make_copy_segment(self._lanes, way, "activations", size, memory)
+        copy = make_copy_op(way, "activations", size, memory)
         key = self._copy_dependency("away" if way == "d2h" else "back", action, step, number).key
-        self._lanes.append_item(way, WorkItem(segment, key, needs, step, action.chunk, action.microbatch))
+        self._lanes.append_op(copy, key, needs, step, action.chunk, action.microbatch)
 
 
 def offloads_activations(job: Job) -> bool:

@@ -25,7 +25,7 @@ from simcluster.model.layer_kind import WeightMatrix
 from simcluster.model.layers import layer_matrices, parameters
 from simcluster.model.recipes import Recipe
 from simcluster.model.transformer import Model
-from simcluster.planning.ops import MAIN, Dependency, Op, Segment, WorkItem
+from simcluster.planning.ops import MAIN, Dependency, Op, WorkItem
 from simcluster.planning.optimizer_registry import OPTIMIZERS
 from simcluster.planning.owned_parameters import OwnedParameters
 from simcluster.planning.program_builder import ProgramBuilder
@@ -70,8 +70,8 @@ class OuterOptimizerStep:
         share = self.count_due_parts(late) / self.parts if late >= 0 else 0.0
         if share:
             needs = (Dependency(lanes.stage, ("outer", late)),) if self.overlapped_steps else ()
-            ops = (Op(Compute(self.pass_seconds(parameters * share)), "compute", "optimizer", "outer_optimizer"),)
-            lanes.append_item(MAIN, WorkItem(Segment(ops), ("outer_optimizer", step), needs, step))
+            update = Op(Compute(self.pass_seconds(parameters * share)), "compute", "optimizer", "outer_optimizer")
+            lanes.append_op(update, ("outer_optimizer", step), needs, step)
             if gathered:
                 calls = [("dp", gathered * share)]
                 gather = lanes.collectives_segment("all_gather", "outer_parameters", calls)

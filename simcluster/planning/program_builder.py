@@ -27,6 +27,12 @@ class ProgramBuilder:
             self._holding_up = ()
         self._items.setdefault(lane, []).append(item)
 
+    def append_op(
+        self, op: Op, key: Hashable, needs: tuple[Dependency, ...], step: int, chunk: int = -1, microbatch: int = -1
+    ) -> None:
+        """Append a work item of a single op to the op's lane."""
+        self.append_item(op.lane, WorkItem(self.op_segment(op), key, needs, step, chunk, microbatch))
+
     def lane_appender(self, lane: str) -> Callable[[WorkItem], None]:
         """Return a fast append function for a lane whose work items are never delayed."""
         return self._items.setdefault(lane, []).append

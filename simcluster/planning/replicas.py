@@ -56,8 +56,7 @@ def add_step_end(
         reduced = early + [replace(part, needs=lanes.main_lane_end()) for part in reduced if part.tied]
     sums = reduced or [ReducedGradients(parameters, (*needs, *lanes.main_lane_end()))]
     seconds = data.norm_seconds(parameters) + (data.buffer_seconds(whole) if whole else 0.0)
-    squares = Segment((Op(Compute(seconds), "compute", "optimizer", "gradient_norm"),))
-    lanes.append_item(MAIN, WorkItem(squares, ("norm", step), needs, step))
+    lanes.append_op(Op(Compute(seconds), "compute", "optimizer", "gradient_norm"), ("norm", step), needs, step)
     for index, axis in enumerate(norm):
         add_blocking_collectives(lanes, step, "all_reduce", "gradient_norm", [(axis, _NORM_BYTES)], part=norm[:index])
     if job.offload.optimizer == "stream":
@@ -82,8 +81,7 @@ def add_step_end(
     data.outer_step.add_outer_step(
         lanes, step, parameters / shares, parameters * data.parameter_bytes if shares > 1 else 0.0
     )
-    end = lanes.op_segment(Op(HostWork(0.0), "host", "optimizer", "outer"))
-    return lanes.append_item(MAIN, WorkItem(end, ("optimizer", step), (), step))
+    return lanes.append_op(Op(HostWork(0.0), "host", "optimizer", "outer"), ("optimizer", step), (), step)
 
 
 def add_blocking_collectives(

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from simcluster.planning.job import Job
-from simcluster.planning.ops import MAIN, Dependency, Op, WorkItem
+from simcluster.planning.ops import MAIN, Dependency, Op
 from simcluster.planning.program_builder import ProgramBuilder
 from simcluster.planning.work_kinds import StageReceive, StageSend
 from simcluster.schedules import Action, Hop, Schedule
@@ -132,9 +132,9 @@ class SendReceiveBuilder:
         target, meets = hop[0], self._job.rendezvous
         kind, step, *_ = key
         lane = f"send {kind}" if self._job.overlap_sends or meets else MAIN
-        segment = self._lanes.op_segment(Op(self._send_work(target, key), "pp", "send", tensor_name(kind), lane=lane))
+        send = Op(self._send_work(target, key), "pp", "send", tensor_name(kind), lane=lane)
         sent = (f"send {kind}", *key[1:])
-        self._lanes.append_item(lane, WorkItem(segment, sent, needs, step, action.chunk, action.microbatch))
+        self._lanes.append_op(send, sent, needs, step, action.chunk, action.microbatch)
         return (Dependency(self._stage, sent),)
 
     def _send_work(self, target: int, key: Key) -> StageSend:
@@ -149,12 +149,9 @@ class SendReceiveBuilder:
         if hop is None:
             return
         kind = self.output_key(action, step)[0]
-        lane = f"recv {kind}"
-        segment = self._lanes.op_segment(Op(StageReceive(hop[0]), "pp", "recv", tensor_name(kind), lane=lane))
+        receive = Op(StageReceive(hop[0]), "pp", "recv", tensor_name(kind), lane=f"recv {kind}")
         (need,) = self.input_dependencies(action, step)
-        self._lanes.append_item(
-            lane, WorkItem(segment, ("receive", need.key), needs, step, action.chunk, action.microbatch)
-        )
+        self._lanes.append_op(receive, ("receive", need.key), needs, step, action.chunk, action.microbatch)
 
     def _source_hop(self, action: Action) -> Hop | None:
         hop = self._data_path_of_action(action).source

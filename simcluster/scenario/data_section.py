@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Literal, Self
+from collections.abc import Sequence
+from typing import Annotated, Literal, Self
 
 import numpy as np
 from pydantic import BeforeValidator, Field, PlainSerializer, model_validator
@@ -21,7 +21,6 @@ from simcluster.faults.sequence_lengths import Packing
 from simcluster.faults.targets import Number
 from simcluster.model.packing import UNPACKED, Lengths, PackingStatistics
 from simcluster.scenario.run_section import Tokens
-from simcluster.scenario.short_forms import value_at_path
 
 _TOKENS_A_SECOND = re.compile(r"\s*(.*?)\s*tokens?\s*/\s*s\s*")
 _STREAMS = RandomStreams()
@@ -161,11 +160,8 @@ def have_equal_documents(one: SequenceLengths, other: SequenceLengths) -> bool:
     return alike and (one.documents, one.seed) == (other.documents, other.seed)
 
 
-NOT_OF_THE_STEP = ("name", "measured", "run", "memory", "engine", "steps", "seed", "replicas")
-"""Sections and fields that leave the simulated step unchanged: names, measurements, and how it is simulated."""
 _NAMED = 3
 """Most changes that a sentence names."""
-_ABSENT = object()
 
 
 class Measured(Spec):
@@ -206,29 +202,3 @@ class Measured(Spec):
         more = f" and {len(self.changed) - _NAMED} more" if len(self.changed) > _NAMED else ""
         source = f" ({self.source})" if self.source else ""
         return f"{what}{source} is not compared: measured before a change of {', '.join(self.changed[:_NAMED])}{more}"
-
-
-def record_measured_changes(
-    document: Mapping[str, Any], given: Mapping[str, Any], overrides: Sequence[tuple[str, Any]]
-) -> dict[str, Any]:
-    """List changes of the step in ``measured.changed``, so that the measurement is no longer compared.
-
-    ``given`` is the document without the overrides. An override with the existing value changes nothing; one of
-    ``measured`` itself applies to the changed scenario.
-    """
-    measured = document.get("measured")
-    if not isinstance(measured, Mapping) or any(_section_of(path) == "measured" for path, _ in overrides):
-        return dict(document)
-    changed = [
-        path
-        for path, value in overrides
-        if _section_of(path) not in NOT_OF_THE_STEP and str(value_at_path(given, path, _ABSENT)) != str(value)
-    ]
-    if not changed:
-        return dict(document)
-    before = [path for path in measured.get("changed") or () if path not in changed]
-    return {**document, "measured": {**measured, "changed": [*before, *dict.fromkeys(changed)]}}
-
-
-def _section_of(path: str) -> str:
-    return path.partition(".")[0].rstrip("+")

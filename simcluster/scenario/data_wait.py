@@ -9,13 +9,33 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from simcluster.base.arrays import Floats
-from simcluster.base.units import format_seconds
-from simcluster.faults.stalls import LateBatches
+from simcluster.base.units import NamedSeconds, format_seconds
+from simcluster.faults.stalls import HostStall, Stall
 from simcluster.scenario.job_conversion import batch_sizes_of
 from simcluster.scenario.schedule_plan import plan_of, schedule_of
 
 if TYPE_CHECKING:
     from simcluster.scenario.scenario import Scenario
+
+
+class LateBatches(HostStall):
+    """Fault: ranks wait for their batches, for ``late[rank][step]`` seconds (set by ``LoaderEffect``)."""
+
+    seconds: NamedSeconds = 0.0
+    late: tuple[tuple[float, ...], ...]
+
+    @property
+    def is_neutral(self) -> bool:
+        return not any(any(own) for own in self.late)
+
+    @property
+    def delays_all_equally(self) -> bool:
+        return len(set(self.late)) == 1
+
+    def stalls(self, rank: int, seed: int, steps: int) -> list[Stall]:
+        """Return a rank's waits for batches as stalls."""
+        found = enumerate(self.late[rank])
+        return [Stall(step, self.cause, seconds, 0.0) for step, seconds in found if seconds]
 
 
 @dataclass(frozen=True)

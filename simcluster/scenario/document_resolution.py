@@ -28,11 +28,9 @@ from simcluster.documents.trusted_text import TrustedText, is_function_reference
 from simcluster.documents.yaml_documents import STDIN, Document, DocumentUnion, KeyLocation, read_document, read_json
 from simcluster.faults.slow_devices import PACE_KEYS
 from simcluster.scenario import import_documents, short_forms
-from simcluster.scenario.data_section import record_measured_changes
 from simcluster.scenario.import_documents import ENDINGS, expand_import_section, is_importable, resolve_import_paths
 from simcluster.scenario.rules import explain_oversize
 from simcluster.scenario.schedule_files import is_csv, read_csv_schedule
-from simcluster.scenario.short_forms import expand_section_names, shorten_axis_names, shorten_axis_override
 from simcluster.schedules.specs import RowsSpec
 from simcluster.topology import AnyTopology, Cluster, TopologySpec
 
@@ -43,13 +41,13 @@ _TOPOLOGY_ENDINGS = (".yaml", ".yml", *ENDINGS)
 
 def resolve_scenario(document: Document, overrides: Iterable[tuple[str, Any]] = ()) -> Document:
     """Return a scenario document with overrides applied and all named files and presets read in."""
-    changes = [shorten_axis_override(pair) for pair in overrides]
+    changes = [short_forms.shorten_axis_override(pair) for pair in overrides]
     given = document.data
     in_a_file = bool(document.marks) and not document.source.startswith("<")
-    document = shorten_axis_names(expand_section_names(document))
+    document = short_forms.shorten_axis_names(short_forms.expand_section_names(document))
     if changes:
         document = apply_overrides(document, short_forms.reset_unused_chunks(changes))
-        document = expand_section_names(document)
+        document = short_forms.expand_section_names(document)
     document = _resolve_schedule(_resolve_model(_resolve_cluster(document)))
     if "faults" in document.data or "data" in document.data:
         document = _resolve_faults(document)
@@ -57,7 +55,7 @@ def resolve_scenario(document: Document, overrides: Iterable[tuple[str, Any]] = 
         name = Path(document.source).stem if in_a_file else "scenario"
         document = replace(document, data={"name": name, **document.data})
     if changes and "measured" in document.data:
-        document = replace(document, data=record_measured_changes(document.data, given, changes))
+        document = replace(document, data=short_forms.record_measured_changes(document.data, given, changes))
     return document
 
 

@@ -12,9 +12,8 @@ from pydantic import BaseModel, BeforeValidator
 from simcluster.base.errors import InputError
 from simcluster.base.texts import find_similar_words
 from simcluster.devices.device import Device
-from simcluster.documents.diagnostics import did_you_mean
+from simcluster.documents.diagnostics import APPEND, did_you_mean
 from simcluster.documents.field_annotations import models_in_annotation
-from simcluster.documents.overrides import APPEND
 from simcluster.documents.yaml_documents import read_document
 from simcluster.scenario.scenario_fields import ClusterSpec, ScenarioFields
 from simcluster.scenario.scenario_keys import list_scenario_keys

@@ -13,9 +13,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
+from simcluster.base.counts import float_or_nan
 from simcluster.base.errors import InputError
 from simcluster.devices.software import Software
 from simcluster.faults.expert_loads import ExpertLoads
+from simcluster.faults.fault_spec import faults_with_effect
 from simcluster.model.layers import RankShape
 from simcluster.model.memory import offloaded_bytes
 from simcluster.model.recipes import Recipe, recipe_named
@@ -63,11 +65,7 @@ def fit_mark(memory: float, capacity: float, headroom: float = HEADROOM) -> str:
 def parse_headroom(text: str) -> float:
     """Parse the share of GPU memory to leave free, such as "10%" or "0.1"; raise InputError if invalid."""
     number, percent = (text[:-1], 100) if text.endswith("%") else (text, 1)
-    try:
-        part = float(number) / percent
-    except ValueError:
-        part = -1.0
-    return check_headroom(part, text)
+    return check_headroom(float_or_nan(number) / percent, text)
 
 
 def check_headroom(share: float, written: object) -> float:
@@ -222,10 +220,9 @@ def footprints_of(scenario: Scenario, job: Job) -> tuple[Footprint, ...]:
     """
     shape, recipe, overheads = shape_of(scenario), recipe_of(scenario), overheads_of(scenario, job.plan)
     moe = scenario.model.moe
-    experts = None
-    if moe:
-        routes, capacity = moe.token_routes, moe.capacity_in_even_shares
-        experts = ExpertLoads.from_faults(scenario.faults, job.plan, scenario.seed, routes, capacity)
+    uneven, experts = faults_with_effect(scenario.faults, "expert_loads"), None
+    if moe and uneven:
+        experts = ExpertLoads(uneven, job.plan, scenario.seed, moe.token_routes, moe.capacity_in_even_shares)
     return tuple(
         replace(
             stage_footprint(

@@ -13,6 +13,7 @@ from itertools import combinations, product
 from typing import TYPE_CHECKING, Any
 
 from simcluster.base.errors import InputError
+from simcluster.documents.diagnostics import format_value_inline
 from simcluster.documents.suggestions import divisors
 from simcluster.model.kernel_choices import RecomputeModule
 from simcluster.scenario.job_conversion import plan_footprints
@@ -51,7 +52,7 @@ class MemoryRemedy:
 
     def overrides(self) -> list[str]:
         """Return the changes as command-line overrides, such as "training.recompute=full"."""
-        return [f"{path}={_format_value(value)}" for path, value in self.values.items()]
+        return [f"{path}={format_value_inline(value)}" for path, value in self.values.items()]
 
     def to_dict(self) -> dict[str, Any]:
         """Return the remedy as a dict for the result JSON."""
@@ -275,9 +276,3 @@ def _describe_shortage(footprint: Footprint, held: float, capacity: float) -> st
         rest = held - state
         why = f"model state {state / 1e9:.1f} GB, other {rest / 1e9:.1f} GB: use more GPUs or shorter sequences"
     return f"{(held - capacity) / 1e9:.1f} GB more than the {capacity / 1e9:.1f} GB of a GPU; {why}"
-
-
-def _format_value(value: object) -> str:
-    if isinstance(value, tuple):
-        return f"[{', '.join(map(str, value))}]"
-    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -120,7 +120,7 @@ def describe_fragment(fragment: Fragment) -> str:
 
 def _describe_alternative(each: Fragment) -> str:
     if "enum" in each:
-        return join_or(map(_format_word, each["enum"]))
+        return join_or(map(format_value_inline, each["enum"]))
     if "$ref" in each:
         return "a section"
     if "x-unit" in each:
@@ -146,10 +146,6 @@ def _describe_alternative(each: Fragment) -> str:
 def _list_alternatives(fragment: Fragment) -> list[Fragment]:
     found: list[Fragment] = fragment.get("anyOf", [fragment])
     return found
-
-
-def _format_word(value: Any) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 # --- keys -------------------------------------------------------------------------------------------------------------
@@ -209,7 +205,7 @@ class ScenarioKey:
             each.get("enum", [True, False] if each.get("type") == "boolean" else [])
             for each in _list_alternatives(self.fragment)
         ]
-        return tuple(_format_word(value) for values in found for value in values)
+        return tuple(format_value_inline(value) for values in found for value in values)
 
     @property
     def description(self) -> str:
@@ -237,9 +233,7 @@ class ScenarioKey:
     @property
     def default_text(self) -> str:
         """Default of the key in YAML; "" if the key has no default."""
-        if self.default is None or self.default in ([], ""):
-            return ""
-        return str(self.default).lower() if isinstance(self.default, bool) else format_value_inline(self.default)
+        return "" if self.default in (None, [], "") else format_value_inline(self.default)
 
 
 @cache

@@ -1,4 +1,7 @@
-"""Short forms in a scenario document: other tools' axis names, and names instead of whole sections."""
+"""Short forms in a scenario document, and what changes of a document do to its title and its measurement.
+
+Short forms are other tools' names of the axes, and names instead of whole sections.
+"""
 
 from __future__ import annotations
 
@@ -89,3 +92,34 @@ def value_at_path(document: Mapping[str, Any], path: str, default: object = None
     for key in path.split("."):
         value = value.get(key, default) if isinstance(value, Mapping) else default
     return value
+
+
+NOT_OF_THE_STEP = ("name", "measured", "run", "memory", "engine", "steps", "seed", "replicas")
+"""Sections and fields that leave the simulated step unchanged: names, measurements, and how it is simulated."""
+_ABSENT = object()
+
+
+def record_measured_changes(
+    document: Mapping[str, Any], given: Mapping[str, Any], overrides: Sequence[tuple[str, Any]]
+) -> dict[str, Any]:
+    """List changes of the step in ``measured.changed``, so that the measurement is no longer compared.
+
+    ``given`` is the document without the overrides. An override with the existing value changes nothing; one of
+    ``measured`` itself applies to the changed scenario.
+    """
+    measured = document.get("measured")
+    if not isinstance(measured, Mapping) or any(_section_of(path) == "measured" for path, _ in overrides):
+        return dict(document)
+    changed = [
+        path
+        for path, value in overrides
+        if _section_of(path) not in NOT_OF_THE_STEP and str(value_at_path(given, path, _ABSENT)) != str(value)
+    ]
+    if not changed:
+        return dict(document)
+    before = [path for path in measured.get("changed") or () if path not in changed]
+    return {**document, "measured": {**measured, "changed": [*before, *dict.fromkeys(changed)]}}
+
+
+def _section_of(path: str) -> str:
+    return path.partition(".")[0].rstrip("+")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -52,7 +53,18 @@ def _check_arguments(args: argparse.Namespace) -> None:
         from simcluster.devices.device import load_device
 
         load_device(args.base)
-    outputs.require_modules(outputs.list_calibration_libraries(args))
+    outputs.require_modules(_list_libraries(args))
+
+
+def _list_libraries(args: argparse.Namespace) -> Iterator[outputs.OptionalLibrary]:
+    if not args.table:
+        elsewhere = "fit a table measured elsewhere with --from"
+        yield outputs.OptionalLibrary("measuring", "torch", "PyTorch", "calibrate", elsewhere)
+    if not args.measure_only:
+        for name in ("scipy", "pydantic"):
+            yield outputs.OptionalLibrary(
+                "fitting", name, name, "calibrate", "--measure-only here and --from elsewhere"
+            )
 
 
 def _measure_cases(args: argparse.Namespace, path: Path) -> int:

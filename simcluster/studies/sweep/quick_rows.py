@@ -10,13 +10,12 @@ from simcluster.base.errors import InputError
 from simcluster.base.lru_cache import LruCache
 from simcluster.documents.yaml_documents import read_document
 from simcluster.scenario.cost_advice import describe_framework_support
-from simcluster.scenario.data_section import record_measured_changes
 from simcluster.scenario.field_effects import describe_idle_fields, reject_idle_fields
 from simcluster.scenario.file_digests import FileDigests
 from simcluster.scenario.memory_plan import fit_mark
 from simcluster.scenario.memory_remedies import peak_memory_bytes
 from simcluster.scenario.scenario import Scenario, ScenarioVariant, find_scenario_file, load
-from simcluster.scenario.short_forms import reset_unused_chunks
+from simcluster.scenario.short_forms import record_measured_changes, reset_unused_chunks
 from simcluster.schedules import SCHEDULES
 from simcluster.studies.sweep.quick_steps import quick_step_numbers, quick_step_time
 from simcluster.studies.sweep.stage_network import NeedsFullRunError
