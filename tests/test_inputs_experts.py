@@ -212,7 +212,20 @@ QWEN3 = MIXTURES["Qwen3-30B-A3B"][0]
         ({**MIXTURES["DeepSeek-V3"][0], "num_nextn_predict_layers": "one"}, "num_nextn_predict_layers 'one' is not"),
         ({**MIXTURES["gpt-oss-20b"][0], "attention_bias": False}, "attention_bias is false"),
         ({**MIXTURES["gpt-oss-20b"][0], "layer_types": ["full_attention"] * 23}, "must be a list of 24 words"),
-        ({**MIXTURES["Llama-4-Scout"][0], "max_position_embeddings": 10**7}, "attention_chunk_size 8192 is shorter"),
+        (
+            {**MIXTURES["Llama-4-Scout"][0], "no_rope_layers": [1] * 47},
+            "no_rope_layers must be a list of 48 numbers, each 0 or 1",
+        ),
+        (
+            {**MIXTURES["Llama-4-Scout"][0], "layer_types": ["sliding_attention"] * 48},
+            "each full_attention or chunked_att",
+        ),
+        ({**MIXTURES["Llama-4-Scout"][0], "num_hidden_layers": 10**6}, "1,000,000 layers are too many"),
+        ({**MIXTURES["DeepSeek-V3.2"][0], "index_topk": None}, "lacks index_topk, which is required"),
+        ({**MIXTURES["DeepSeek-V3.2"][0], "index_topk_freq": 4}, "without their own indexer .* are not modelled"),
+        ({**MIXTURES["DeepSeek-V3.2"][0], "indexer_types": ["full", "shared"]}, "without their own indexer"),
+        ({**MIXTURES["GLM-5"][0], "index_topk_pattern": "FSSF"}, "without their own indexer"),
+        ({**MIXTURES["GLM-5"][0], "indexer_types": 10**5000}, "indexer_types of thousands of digits is not a list"),
     ],
 )
 def test_a_mixture_that_cannot_be_read_is_one_clear_message(config: dict[str, Any], words: str) -> None:
@@ -503,8 +516,11 @@ def test_hybrids_are_refused_by_name() -> None:
         model_from_config({"model_type": "jamba", "num_hidden_layers": 32, "hidden_size": 4096})
 
 
+ENTRIES = {name: load_model_entry(name) for name in load_presets("models.yaml")}
 MOES = [
-    name for name in load_presets("models.yaml") if {"moe"} == {"moe", "layer_kinds"} & load_model_entry(name).keys()
+    name
+    for name, entry in ENTRIES.items()
+    if {"moe"} == {"moe", "layer_kinds", "pattern"} & entry.keys() and "indexer" not in entry.get("mla", {})
 ]
 
 
@@ -532,6 +548,10 @@ def test_recipes_of_mixtures_are_the_presets(name: str) -> None:
         ("deepseek-v2-lite", 15_706_484_224, 2_661_150_208),
         ("deepseek-v2", 235_741_434_880, 21_375_800_320),
         ("deepseek-v3", 671_026_419_200, 37_552_297_472),
+        ("deepseek-v3.2", 671_877_929_216 + 58 * 256, 38_403_822_336),
+        ("glm-5", 743_911_199_232 + 75 * 256, 41_784_728_832),
+        ("llama4-scout", 107_769_861_120, 17_172_894_720),
+        ("llama4-maverick", 400_711_848_960, 17_184_691_200),
         ("gpt-oss-20b", 20_914_757_184, 4_187_440_704),
         ("gpt-oss-120b", 116_829_156_672, 5_711_982_912),
     ],
@@ -542,13 +562,14 @@ def test_presets_have_their_published_parameters(name: str, total: int, active: 
 
 
 def test_presets_are_what_their_configs_say() -> None:
-    configs = {name.lower(): config for name, (config, _) in MIXTURES.items()}
+    configs = {name.lower().replace("llama-4", "llama4"): config for name, (config, _) in MIXTURES.items()}
+    configs["llama4-maverick"] = {**configs["llama4-maverick"], "use_qk_norm": False}
     compared = [
         name for name in load_presets("models.yaml") if name in configs and name != "mixtral-8x22b"
     ]  # another vocabulary
-    assert len(compared) == 8
+    assert len(compared) == 12
     for name in compared:
-        fields = model_from_config(configs[name], sequence_length=4096)
+        fields = model_from_config(configs[name], sequence_length=load_model_entry(name)["sequence_length"])
         assert Model(**fields, name=name) == Model(**load_model_entry(name))
 
 

@@ -197,6 +197,7 @@ DENSE = {
     "falcon-40b": (falcon(60, 8192, 128, new_decoder_architecture=True, num_kv_heads=8), 41_303_293_952),
 }
 V2 = {"q_lora_rank": 1536, "n_shared_experts": 2, "first_k_dense_replace": 1, "num_experts_per_tok": 6}
+INDEX = {"index_n_heads": 64, "index_head_dim": 128, "index_topk": 2048}
 V3 = {"q_lora_rank": 1536, "n_shared_experts": 1, "first_k_dense_replace": 3, "num_experts_per_tok": 8}
 MIXTURES = {
     "Mixtral-8x7B": (
@@ -260,6 +261,22 @@ MIXTURES = {
     "DeepSeek-V3": (
         deepseek("deepseek_v3", 61, 7168, 18432, 128, 129280, 2048, 256, n_group=8, topk_group=4, **V3),
         671_026_419_200,
+    ),
+    # DeepseekV32ForCausalLM and GlmMoeDsaForCausalLM of transformers 5.24 on meta tensors, and the biases of routers,
+    # which are buffers there
+    "DeepSeek-V3.2": (
+        deepseek("deepseek_v32", 61, 7168, 18432, 128, 129280, 2048, 256, n_group=8, topk_group=4, **V3, **INDEX),
+        671_877_929_216 + 58 * 256,
+    ),
+    "GLM-5": (
+        {
+            **deepseek("glm_moe_dsa", 78, 6144, 12288, 64, 154880, 2048, 256, **V3, **INDEX),
+            "q_lora_rank": 2048,
+            "qk_nope_head_dim": 192,
+            "v_head_dim": 256,
+            "index_n_heads": 32,
+        },
+        743_911_199_232 + 75 * 256,
     ),
     "ERNIE-4.5-21B-A3B": (
         llama(
@@ -488,11 +505,11 @@ def test_a_window_does_the_work_of_the_tokens_in_it() -> None:
         ({"text_config": {"hidden_size": 1}}, "the config of model_type 'gemma2' lacks num_hidden_layers"),
         (
             {"text_config": {"hidden_size": 1}, "model_type": "minimax_m3_vl"},
-            "'minimax_m3_vl', which .*an indexer",
+            "'minimax_m3_vl', which .*sparse attention",
         ),
-        ({"index_topk": 2048}, "has index_topk: sparse attention with an indexer is not modelled"),
+        ({"index_topk": 2048}, "has index_topk: sparse attention of this kind is not modelled"),
         ({"model_type": "qwen3_next"}, "layers other than attention and MLP are not modelled"),
-        ({"model_type": "deepseek_v32"}, "attention with an indexer is not modelled"),
+        ({"model_type": "deepseek_v4"}, "sparse attention of this kind is not modelled"),
         ({"is_encoder_decoder": True}, "is_encoder_decoder is true"),
         ({"model_type": "gemma4"}, "'gemma4', which is not supported; supported: .*gemma3_text"),
         ({"num_hidden_layers": 10**10}, "not a positive whole number"),

@@ -34,7 +34,9 @@ SIZES: dict[str, Any] = {
     "sequence_length": 512, "norm": "rmsnorm", "position": "none", "gated_mlp": True, "bias": False,
 }  # fmt: skip
 MOE = Moe(experts=8, top_k=2, expert_ffn_hidden_size=128, shared_experts=1)
+INDEXER = {"heads": 4, "head_dim": 32, "top_k": 128}
 MLA = Mla(kv_lora_rank=64, q_lora_rank=96, qk_nope_head_dim=32, qk_rope_head_dim=16, v_head_dim=32)
+LATENT = {"latent_attention": None, "sparse_attention": INDEXER}
 DOCUMENTED: dict[str, dict[str, int]] = {"mamba2": {"heads": 16, "groups": 4}}
 """Sizes of the kinds that are built in as documents."""
 COMMON = {
@@ -49,8 +51,8 @@ def model_with(word: str, **more: Any) -> Model:
     """A model that has the kind in all layers."""
     kind = LAYER_KINDS[word]
     own: dict[str, Any] = {"moe": MOE} if kind.ROUTED else {}
-    if word == "latent_attention":
-        own = {"mla": MLA.model_dump(), "kv_heads": 8}
+    if word in LATENT:
+        own = {"mla": {**MLA.model_dump(), "indexer": LATENT[word]}, "kv_heads": 8}
     elif kind.mixes:
         own["mixer"] = word
     if word in DOCUMENTED:
@@ -122,18 +124,27 @@ def test_parameters_are_those_of_matrices_and_vectors(word: str) -> None:
 @given(shape=shapes)
 @settings(max_examples=25, deadline=None)
 def test_kernels_of_all_ranks_do_its_flops(word: str, shape: RankShape) -> None:
-    """Matmuls of F, I and W; the router's product is not counted, as in Megatron-LM."""
+    """Matmuls of F, I and W; the router's product is not counted, as in Megatron-LM.
+
+    All tp ranks have the whole indexer, with all tokens, and it gives its inputs no gradient.
+    """
     model = model_with(word)
     kind, counted = of(word, model), layer_flops(model, shape.micro_batch, attention_backward="flash")
-    mixes = kind.mixes or word == "latent_attention"
+    mixes = kind.mixes or word in LATENT
     expected = counted.qkv + counted.core + counted.projection if mixes else counted.mlp
     narrow = sum(each.elements for each in kind.matrices(model) if each.split == "none" and not kind.ROUTED)
+    index = 96 * 4 * 32 + 256 * (32 + 4) if word == "sparse_attention" else 0
+    unread = 2.0 * shape.micro_batch * model.sequence_length * index
     again = 1 if shape.sequence_parallel else shape.tp  # what every rank does without sequence parallelism
-    more = 2.0 * shape.micro_batch * model.sequence_length * narrow * (again - 1)
-    for phase, flops in (("forward", expected.forward), ("input_grad", expected.input_grad),
+    more = 2.0 * shape.micro_batch * model.sequence_length * (narrow - index) * (again - 1)
+    for phase, flops in (("forward", expected.forward), ("input_grad", expected.input_grad - unread),
                          ("weight_grad", expected.weight_grad)):  # fmt: skip
         kernels = [kernel for section in kind.sections(model, shape) for kernel in getattr(section, phase)]
-        done = shape.tp * sum(kernel.flops for kernel in kernels if not kernel.name.startswith("router"))
+        done = sum(
+            kernel.flops * (1 if kernel.name.startswith("index_") and kernel.name != "index_target" else shape.tp)
+            for kernel in kernels
+            if not kernel.name.startswith("router")
+        )
         if kind.ROUTED and not shape.sequence_parallel and shape.tp > 1:
             continue  # tp ranks would send the same tokens: a scenario is refused
         assert done == pytest.approx(flops + more, rel=1e-9), phase

@@ -14,7 +14,7 @@ from typing import Any
 
 from simcluster.base.errors import InputError
 from simcluster.documents.yaml_documents import read_document
-from simcluster.importers.layer_lists import MAX_LAYERS, describe_expert_layers, describe_layer_types
+from simcluster.importers.layer_lists import MAX_LAYERS, check_layer_list, describe_expert_layers, describe_layer_types
 
 Fields = dict[str, Any]
 """Fields of ``Model``; None for a field that the config does not give."""
@@ -98,10 +98,7 @@ def set_attention_window(
     if every is not None:
         every = config.optional_size(keys) or every
     if types is not None:
-        known = ("full_attention", "sliding_attention")
-        wrong = not isinstance(types, list) or len(types) != layers or layers > MAX_LAYERS
-        if wrong or any(item not in known for item in types):
-            raise InputError(f"layer_types must be a list of {layers} words, each {' or '.join(known)}")
+        check_layer_list("layer_types", types, layers, ("full_attention", "sliding_attention"))
         full = [number for number, kind in enumerate(types, 1) if kind == "full_attention"]
         every = full[0] if full else None
     window = config.optional_size("sliding_window") or size
@@ -189,14 +186,32 @@ def _set_llama_bias(config: CheckedConfig, fields: Fields) -> None:
     fields["bias"] = True if mlp else "attention" if attention else False
 
 
-def _check_llama4_chunks(config: CheckedConfig, fields: Fields) -> None:
-    """Raise InputError if Llama 4's attention chunks are shorter than the sequence."""
-    chunk = config.optional_size("attention_chunk_size") or 8192
-    if fields["sequence_length"] > chunk:
-        raise InputError(
-            f"attention_chunk_size {chunk} is shorter than the sequence of {fields['sequence_length']}, and chunked "
-            f"attention is not modelled; set sequence_length to at most {chunk}"
-        )
+def _set_indexer(config: CheckedConfig, fields: Fields) -> None:
+    """Set the indexer of sparse attention; raise InputError if layers share the keys that another layer chose."""
+    keys, wrong = ("indexer_types", "index_topk_pattern"), "is not a list with full or shared for each layer"
+    kinds = [config.checked_value(key, lambda value: isinstance(value, str | list), wrong, []) for key in keys]
+    every = 1 if any(kinds) else config.optional_size("index_topk_freq") or 1
+    if every > 1 or any(word in each for word in ("S", "shared") for each in kinds):
+        raise InputError("layers without their own indexer (index_topk_freq, indexer_types) are not modelled")
+    sizes = {"heads": "index_n_heads", "head_dim": "index_head_dim", "top_k": "index_topk"}
+    fields["mla"]["indexer"] = {name: config.required_size(key) for name, key in sizes.items()}
+
+
+def _set_llama4_layers(config: CheckedConfig, fields: Fields) -> None:
+    """Set the layers of Llama 4: most have positions and attention in chunks, the others neither."""
+    layers, chunk = fields["layers"], config.optional_size("attention_chunk_size")
+    chunk = chunk if "attention_chunk_size" in config.data else 8192
+    interval, shown = config.optional_size("no_rope_layer_interval") or 4, min(layers, MAX_LAYERS)
+    rotated = config.finite_value("no_rope_layers") or [int((layer + 1) % interval != 0) for layer in range(shown)]
+    check_layer_list("no_rope_layers", rotated, layers, (0, 1))
+    usual = "full_attention", "chunked_attention" if chunk else "full_attention"
+    words = config.finite_value("layer_types") or [usual[each] for each in rotated]
+    check_layer_list("layer_types", words, layers, usual)
+    letters = {("chunked_attention", 1): "C", ("full_attention", 0): "F", ("full_attention", 1): "R"}
+    norm: Fields = {"qk_norm": "unscaled"} if config.boolean_value("use_qk_norm", True) else {}
+    still, part = {"position": "none"}, {"attention_chunk": chunk}
+    types: dict[str, Fields] = {"C": norm | part, "F": still, "R": norm, "N": still | part}
+    _set_layer_types(fields, [letters.get(each, "N") for each in zip(words, rotated, strict=False)], types)
 
 
 def _set_qwen_window(config: CheckedConfig, fields: Fields) -> None:
@@ -288,10 +303,8 @@ def _set_nemotron_layers(config: CheckedConfig, fields: Fields) -> None:
 
 def _set_granite_layers(config: CheckedConfig, fields: Fields) -> None:
     """Set the layers of Granite 4: Mamba-2 or attention, each followed by experts and a shared MLP."""
-    types, layers = config.finite_value("layer_types"), fields["layers"]
-    wrong = not isinstance(types, list) or len(types) != layers or layers > MAX_LAYERS
-    if wrong or any(word not in ("mamba", "attention") for word in types):
-        raise InputError(f"layer_types must be a list of {layers} words, each mamba or attention")
+    types = config.finite_value("layer_types")
+    check_layer_list("layer_types", types, fields["layers"], ("mamba", "attention"))
     _set_layer_types(fields, types, {"mamba": {"mixer": "mamba2"}, "attention": {}})
     keys = "mamba_n_heads mamba_d_head mamba_n_groups mamba_d_state mamba_d_conv mamba_chunk_size"
     _set_mamba_sizes(config, fields, keys)
@@ -304,9 +317,9 @@ def _set_granite_layers(config: CheckedConfig, fields: Fields) -> None:
 
 
 FAMILY_RULES: dict[str, Callable[[CheckedConfig, Fields], None]] = {
-    "latent": _set_latent_attention, "llama": _set_llama_bias, "llama4": _check_llama4_chunks, "fla": _set_fla_fields,
-    "qwen_window": _set_qwen_window, "opt": _set_opt_positions, "falcon": _set_falcon_fields, "mpt": _set_mpt_fields,
-    "nemotron": _set_nemotron_layers, "granite": _set_granite_layers,
+    "latent": _set_latent_attention, "indexer": _set_indexer, "llama": _set_llama_bias, "llama4": _set_llama4_layers,
+    "fla": _set_fla_fields, "qwen_window": _set_qwen_window, "opt": _set_opt_positions, "falcon": _set_falcon_fields,
+    "mpt": _set_mpt_fields, "nemotron": _set_nemotron_layers, "granite": _set_granite_layers,
 }  # fmt: skip
 """Family-specific rules by the name used in ``hf_families.yaml``."""
 

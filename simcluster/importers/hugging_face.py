@@ -141,9 +141,10 @@ def _read_model_config(
             raise InputError(f"the config {stated}: {_REASONS[kind]}")
         instead = "for another model write its fields (layers, hidden_size, heads, ...) in the scenario"
         raise InputError(f"the config {stated}; supported: {', '.join(FAMILIES)}; {instead}")
-    if sparse := next((key for key in _SPARSE_KEYS if data.get(key)), ""):
-        raise InputError(f"the config has {sparse}: {_REASONS['deepseek_v32']}")
     config, family = CheckedConfig(data, kind), FAMILIES[kind]
+    sparse = next((key for key in _SPARSE_KEYS if data.get(key)), "")
+    if sparse and "indexer" not in family.get("further", ""):
+        raise InputError(f"the config has {sparse}: {_REASONS['deepseek_v4']}")
     fields = _model_fields(config, family, sequence_length)
     lacks = family.get("without", {}).items()
     assumed = [*without, *(said for key, (on, said) in lacks if config.boolean_value(key, on))]
@@ -185,8 +186,9 @@ def _model_fields(config: CheckedConfig, family: Mapping[str, Any], sequence_len
         FAMILY_RULES[name](config, fields)
     if family["moe"]:
         set_moe_fields(config, fields, family["moe"])
-    moe = fields.get("moe")
-    if moe and not moe.keys() & {"first_dense_layers", "every"} and "pattern" not in fields:
+    moe, types = fields.get("moe"), fields.get("layer_types", {"": {"blocks": ()}} if "pattern" in fields else {})
+    names_kinds = any(each.keys() & {"mixer", "blocks"} for each in types.values())
+    if moe and not moe.keys() & {"first_dense_layers", "every"} and not names_kinds:
         fields["ffn_hidden_size"] = None  # no layer has a dense MLP
     return fields
 

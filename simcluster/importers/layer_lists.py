@@ -65,6 +65,16 @@ def _evaluate_layer_node(node: ast.expr) -> NumberOrLayerList:
     raise ValueError("invalid brackets or operators")
 
 
+def check_layer_list(key: str, values: Any, layers: int, known: Sequence[Any]) -> list[Any]:
+    """Return a list with one of the ``known`` values for each layer; raise InputError for anything else."""
+    if layers > MAX_LAYERS:
+        raise InputError(f"{layers:,} layers are too many; at most {MAX_LAYERS:,} are supported")
+    if not isinstance(values, list) or len(values) != layers or any(each not in known for each in values):
+        what = "words" if isinstance(known[0], str) else "numbers"
+        raise InputError(f"{key} must be a list of {layers} {what}, each {' or '.join(map(str, known))}")
+    return values
+
+
 def describe_expert_layers(has_experts: Sequence[bool]) -> dict[str, int] | None:
     """Return ``first_dense_layers``, ``every`` and ``offset`` of ``Moe`` for the layers that have experts.
 

@@ -66,6 +66,8 @@ def fused_core_section(model: Model, shape: RankShape, local: LocalSizes) -> Sec
     forward = Kernel("attention", "attention", flops, queries + keys + statistics, m, n, k, batch)
     if model.attention_window:
         forward = replace(forward, seen=model.causal_factor, edges=model.mask_edges)
+    if model.attention_chunk:  # a causal kernel whose queries meet the keys of a chunk, of a mean one if they differ
+        forward = replace(forward, n=round(2 * model.causal_factor * n))
     size = 2 * (queries + keys) + statistics
     back = replace(forward, name="attention_input_grad", flops=_FLASH_BACKWARD * flops, bytes=size)
     before, behind = backward_helper_kernels(shape, local)

@@ -85,7 +85,8 @@ class Block:
     Forward order: ``entry`` (norm; on the sequence shard under sequence parallelism), the gather of its output,
     ``body`` (column-parallel linear ... row-parallel linear), the reduction of its output, ``exit`` (dropout, residual
     add; on the shard again). Backward runs them in reverse. The gathered tensor is ``gathered_width`` wide, 0 for the
-    width of the hidden state.
+    width of the hidden state. Forward alone gathers ``detached_width`` more, which has no gradient; backward sums fp32
+    rows of ``summed_width`` over tp.
     """
 
     name: str
@@ -93,6 +94,8 @@ class Block:
     body: Section
     exit: Section
     gathered_width: int = 0
+    detached_width: int = 0
+    summed_width: int = 0
 
     @property
     def sections(self) -> tuple[Section, ...]:

@@ -75,30 +75,36 @@ class LatentAttention(Attention):
         it. Megatron-LM, core/transformer/multi_latent_attention.py; keys are assembled by a copy (position and
         content).
         """
-        mla = _require_mla(model)
-        local = local_sizes(model, shape)
-        heads = local.heads
-        core = core_attention_section(model, shape, local)
+        mla, local = _require_mla(model), local_sizes(model, shape)
         down = _down_projection_sections(shape, local, mla)
-        narrow = replace(local, hidden=mla.kv_lora_rank + (mla.q_lora_rank or 0))
         low = mla.q_lora_rank or local.hidden
-        queries = linear_section("latent_query", shape, local.tokens, low, heads * mla.qk_head_dim, bias=False)
-        width = heads * (mla.qk_nope_head_dim + mla.v_head_dim)
-        keys = linear_section("latent_key", shape, local.tokens, mla.kv_lora_rank, width, bias=False)
-        projection = linear_section("projection", shape, local.tokens, local.output, local.hidden, bias=False)
-        heads_again = shape.recomputes_module("mla_up_proj")
-        turned = with_recompute(_head_assembly_section(shape, local, mla), enabled=heads_again)
-        made = with_recompute(join_sections((queries, keys), "none"), enabled=heads_again)
-        block = layer_block("attention", model, shape, local, (made, turned, core, projection))
+        narrow = replace(local, hidden=mla.kv_lora_rank + (mla.q_lora_rank or 0))
+        again = shape.recomputes_module("mla_up_proj")
+        block = layer_block("attention", model, shape, local, self.body(model, shape, local))
         before = with_recompute(block.entry, enabled=shape.recomputes_module("layernorm"))
-        inner = with_recompute(fused_norm("latent_norm", shape, narrow, residual=False), enabled=heads_again)
+        inner = with_recompute(fused_norm("latent_norm", shape, narrow, residual=False), enabled=again)
         gathered = mla.kv_lora_rank + mla.qk_rope_head_dim + low
         return replace(block, entry=join_sections((before, *down, inner), shape.recompute), gathered_width=gathered)
 
+    def body(self, model: Model, shape: RankShape, local: LocalSizes) -> tuple[Section, ...]:
+        """Return the sections of a rank's heads, from the narrow vectors to the output projection."""
+        mla, tokens = _require_mla(model), local.tokens
+        low, again = mla.q_lora_rank or local.hidden, shape.recomputes_module("mla_up_proj")
+        queries = linear_section("latent_query", shape, tokens, low, local.query, bias=False)
+        width = local.heads * (mla.qk_nope_head_dim + mla.v_head_dim)
+        keys = linear_section("latent_key", shape, tokens, mla.kv_lora_rank, width, bias=False)
+        projection = linear_section("projection", shape, tokens, local.output, local.hidden, bias=False)
+        turned = with_recompute(_head_assembly_section(shape, local, mla), enabled=again)
+        made = with_recompute(join_sections((queries, keys), "none"), enabled=again)
+        return made, turned, core_attention_section(model, shape, local), projection
+
     def backward_tensors(self, model: Model, shape: RankShape) -> list[SavedTensor]:
         """Return the tensors that the backward of latent attention reads."""
-        mla = _require_mla(model)
-        local = local_sizes(model, shape)
+        return attention_tensors(model, shape, self.narrow_tensors(model, shape), ("mla_up_proj",))
+
+    def narrow_tensors(self, model: Model, shape: RankShape) -> list[SavedTensor]:
+        """Return the tensors that the backward of the down-projections and of the narrow vectors' norms reads."""
+        mla, local = _require_mla(model), local_sizes(model, shape)
         tokens, edge = (shape.element_bytes * local.tokens, shape.element_bytes * local.edge_tokens)
         width = mla.kv_lora_rank + (mla.q_lora_rank or 0)
         gathered = mla.kv_lora_rank + (mla.q_lora_rank or model.hidden_size)
@@ -111,7 +117,7 @@ class LatentAttention(Attention):
         ]  # fmt: skip
         if shape.sequence_parallel and shape.tp > 1:
             found.append(SavedTensor("attention", "latent_gathered", tokens * gathered, made="I", read="W"))
-        return attention_tensors(model, shape, found, ("mla_up_proj",))
+        return found
 
 
 def _down_projection_sections(shape: RankShape, local: LocalSizes, mla: Mla) -> tuple[Section, ...]:
@@ -137,15 +143,8 @@ def _head_assembly_section(shape: RankShape, local: LocalSizes, mla: Mla) -> Sec
     if {"fused": True, "steps": False}[shape.rope]:
         copied = 2 * e * tokens * (local.query + local.kv)
         return forward_backward_section("latent_rope", copied, copied)
-    turned = e * tokens * (heads + 1) * mla.qk_rope_head_dim  # the keys' part is one head
     plain = e * tokens * heads * (mla.qk_nope_head_dim + mla.v_head_dim)
     query, keys = e * tokens * local.query, e * tokens * local.kv
-    steps = Section(
-        rotation_kernels("latent_rope", turned, {"pairs": (2, 1), **ROTATION_STEPS}),
-        input_grad=rotation_kernels(
-            "latent_rope_input_grad", turned, {**ROTATION_BACKWARD_STEPS, "pairs": (4, 4), "pairs_sum": (3, 1)}
-        ),
-    )
     given = keys - e * tokens * heads * mla.qk_nope_head_dim  # positions, the same for all heads
     copies = Section(
         forward=(
@@ -159,7 +158,18 @@ def _head_assembly_section(shape: RankShape, local: LocalSizes, mla: Mla) -> Sec
             memory_kernel("latent_key_grad_copy", 2 * plain),
         ),
     )
-    return join_sections((steps, copies), "none")
+    return join_sections((rotation_in_steps(shape, local, mla), copies), "none")
+
+
+def rotation_in_steps(shape: RankShape, local: LocalSizes, mla: Mla) -> Section:
+    """Return a kernel per operation of the rotation of positions, of all queries and of the keys' one shared head."""
+    turned = shape.element_bytes * local.tokens * (local.heads + 1) * mla.qk_rope_head_dim
+    return Section(
+        rotation_kernels("latent_rope", turned, {"pairs": (2, 1), **ROTATION_STEPS}),
+        input_grad=rotation_kernels(
+            "latent_rope_input_grad", turned, {**ROTATION_BACKWARD_STEPS, "pairs": (4, 4), "pairs_sum": (3, 1)}
+        ),
+    )
 
 
 def _require_mla(model: Model) -> Mla:

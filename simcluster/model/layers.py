@@ -22,11 +22,13 @@ from simcluster.model.layer_kind import LayerKind, WeightMatrix
 from simcluster.model.layer_sections import RankShape as RankShape
 from simcluster.model.mlp import Mlp
 from simcluster.model.shard_widths import padded_vocab_size
+from simcluster.model.sparse_attention import SparseAttention
 from simcluster.model.transformer import Model
 
 LAYER_KINDS: dict[str, LayerKind] = {
     "attention": Attention(),
     "latent_attention": LatentAttention(),
+    "sparse_attention": SparseAttention(),
     "mlp": Mlp(),
     "mixture": ExpertMixture(),
     **{name: DocumentedKind(name) for name in BUILTIN_DOCUMENTS},

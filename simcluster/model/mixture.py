@@ -169,6 +169,20 @@ class RoutedRows:
     row_bytes: float
 
 
+class Indexer(Spec):
+    """Indexer of sparse attention (DeepSeek-V3.2, arXiv:2512.02556): scores by which a token chooses its keys.
+
+    It is trained with the model, by its loss on the chosen keys, as in the sparse stage of continued pre-training.
+    """
+
+    heads: Count
+    """Number of index heads (index_n_heads of config.json, --dsa-indexer-n-heads)."""
+    head_dim: Count
+    """Width of an index head (index_head_dim)."""
+    top_k: Count
+    """Number of keys that a token attends to (index_topk); all earlier ones where there are fewer."""
+
+
 class Mla(Spec):
     """Multi-head latent attention (DeepSeek-V2, arXiv:2405.04434): keys and values come from one latent vector."""
 
@@ -182,6 +196,8 @@ class Mla(Spec):
     """Width of the part of each head's query and key that has rotary positions; the heads' keys share this part."""
     v_head_dim: Count
     """Width of each head's value."""
+    indexer: Indexer | None = None
+    """Sparse attention with an indexer (DeepSeek-V3.2, GLM-5); default: attention to all keys."""
 
     @property
     def qk_head_dim(self) -> int:

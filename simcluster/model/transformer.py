@@ -67,8 +67,9 @@ class Model(Spec):
     """The vocabulary is padded to a multiple of this number x tp (Megatron-LM's --make-vocab-size-divisible-by)."""
     position_rows: Count | None = None
     """Number of rows of the learned position table; default: sequence_length."""
-    qk_norm: Literal["head", "full"] | None = None
-    """Normalization of queries and keys: per head with one scale (head), or over all heads (full); default: none."""
+    qk_norm: Literal["head", "full", "unscaled"] | None = None
+    """Normalization of queries and keys: per head with one scale (head), over all heads (full), or per head without
+    parameters (unscaled; Llama 4); default: none."""
     layer_norms: Literal[1, 2, 4] | None = None
     """Number of norms per layer: 2 (default); 4, with one more after attention and one after the MLP (Gemma 2); or 1,
     which attention and MLP share (Falcon 7B)."""
@@ -80,6 +81,9 @@ class Model(Spec):
     """Sliding window: number of tokens that a token attends to, including itself; default: all earlier ones."""
     full_attention_every: Count | None = None
     """Interval of full attention: layers whose number (from 1) is a multiple of this have it instead of the window."""
+    attention_chunk: Count | None = None
+    """Chunked attention (Llama 4): a token attends only to earlier tokens of the same chunk of this many tokens; no
+    effect on sequences that are not longer; default: all earlier ones."""
     moe: Moe | None = None
     """Mixture-of-experts layers instead of the MLP, in all or some layers."""
     mla: Mla | None = None
@@ -121,6 +125,9 @@ class Model(Spec):
             )
         if self.attention_window is not None and not self.causal:
             raise InputError("attention_window needs a causal mask, but 'causal' is false; remove one of the two keys")
+        if self.attention_chunk is not None and (self.attention_window is not None or not self.causal):
+            what = "excludes attention_window" if self.causal else "needs a causal mask, but 'causal' is false"
+            raise InputError(f"attention_chunk {what}; remove one of the two keys")
         if self.full_attention_every is not None and self.attention_window is None:
             raise InputError("full_attention_every selects layers without a window; also set attention_window")
         if self.parallel_residual and (self.moe or self.layer_norms == 4):
@@ -217,8 +224,9 @@ class Model(Spec):
         if blocks is None:
             experts = self.moe is not None and self.moe.is_moe_layer(layer)
             blocks = mixer, "mixture" if experts else "mlp"
-        if fields.get("mla", self.mla):
-            blocks = tuple("latent_attention" if kind == "attention" else kind for kind in blocks)
+        if mla := fields.get("mla", self.mla):
+            latent = "sparse_attention" if mla.indexer else "latent_attention"
+            blocks = tuple(latent if kind == "attention" else kind for kind in blocks)
         return word, *blocks
 
     def layer_model(self, layer: int) -> Model:
@@ -244,10 +252,14 @@ class Model(Spec):
         """Share of the full attention score matrix that counts as work: 1/2 if causal, otherwise 1.
 
         1/2 is the usual approximation of (s + 1) / (2 s); Megatron-LM, ``num_floating_point_operations``. In a window
-        of w it is in the same way (w / s) (1 - w / (2 s)), and here the mean over the layers.
+        of w it is in the same way (w / s) (1 - w / (2 s)), and here the mean over the layers. In chunks of c it is the
+        sum of their c^2 / (2 s^2), where the last may be shorter.
         """
         if not self.causal:
             return 1.0
+        if self.attention_chunk is not None:
+            whole, rest = divmod(self.sequence_length, self.attention_chunk)
+            return 0.5 * (whole * self.attention_chunk**2 + rest**2) / self.sequence_length**2
         if self.attention_window is None or not (windowed := self._num_windowed_layers):
             return 0.5
         part = self.attention_window / self.sequence_length
@@ -271,7 +283,7 @@ class Model(Spec):
         kinds = self.layer_kind_names(0)
         own = sum("entry" in (self.layer_kinds or {}).get(kind, {}) for kind in kinds)  # they count their norms
         found = (self.layer_norms or 2) * (len(kinds) - own) // 2 * self.norm_parameters
-        if self.qk_norm is None or "attention" not in kinds:
+        if self.qk_norm in (None, "unscaled") or "attention" not in kinds:
             return found
         widths = {"head": 2 * self.head_dim, "full": self.query_size + self.kv_size}
         return found + self.norm_parameters // self.hidden_size * widths[self.qk_norm]

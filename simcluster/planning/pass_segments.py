@@ -209,7 +209,8 @@ class CachedPassSegmentMaker:
         sums = self._tp > 1 and not self._skips_exchange(block, "lm_head", "output")
         if kind == "recompute" and self._shape.stops_early and block.name == "mlp":
             sums = False  # nobody reads it again
-        size = self._gathered_bytes(block) if gathers else 0.0
+        detached = self.activation_bytes * block.detached_width / self._model.hidden_size
+        size = self._gathered_bytes(block) + detached if gathers else 0.0
         self._add_block_body(ops, block.body.forward_kernels(kind), kind, block.name, layer, gathers=size, reduces=sums)
         ops.add_kernels(block.exit.forward_kernels(kind), kind, f"{block.name}_add", layer)
         if self._tp > 1 and block.name == "lm_head":
@@ -324,6 +325,8 @@ class CachedPassSegmentMaker:
         weights = body.weight_grad if kind == "backward" else ()
         own_weight = tuple(kernel for kernel in weights if kernel.name.startswith(f"{first}_"))
         rest = tuple(kernel for kernel in body.backward_kernels(kind) if kernel not in own_input + own_weight)
+        if block.summed_width and self._tp > 1:
+            ops.add_collective("all_reduce", f"{name}_target", self._token_bytes * block.summed_width, layer)
         self._add_block_body(ops, rest, kind, name, layer, gathers=gathers)
         self._add_backward_end(ops, own_input, own_weight, kind, block, layer)
         ops.add_kernels(block.entry.backward_kernels(kind), kind, f"{name}_norm", layer)

@@ -8,7 +8,6 @@ from itertools import chain
 from typing import TYPE_CHECKING
 
 from simcluster.devices.device import kernel_sequence_seconds
-from simcluster.model.context_parallel import make_cp_exchange
 from simcluster.model.kernels import Kernel
 from simcluster.model.layer_kind import LayerKind
 from simcluster.model.layers import layer_kinds
@@ -18,7 +17,7 @@ from simcluster.scenario.memory_plan import shape_of
 if TYPE_CHECKING:
     from simcluster.scenario.scenario import Scenario
 
-_AROUND = ("attention", "attention_row_sums", "attention_query_grad")
+_AROUND = ("attention", "attention_row_sums", "attention_query_grad", "sparse_row_sums", "sparse_key_grad")
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +42,7 @@ def attention_rates(scenario: Scenario) -> AttentionRates | None:
     if kind is None:
         return None
     body = kind.block(model, shape).body
-    context = make_cp_exchange(model, shape) if shape.cp > 1 else None
+    context = kind.cp_exchange(model, shape) if shape.cp > 1 else None
     precision = scenario.training.precision.removesuffix("-mixed")
     precision = "bf16" if precision == "fp8" else precision
 

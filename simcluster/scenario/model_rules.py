@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 
 
 _ATTENTION_FIELDS = (
-    "model.position", "model.qk_norm", "model.attention_window", "model.attention_sinks", "model.mla",
-    "training.attention",
+    "model.position", "model.qk_norm", "model.attention_window", "model.attention_chunk", "model.attention_sinks",
+    "model.mla", "training.attention",
 )  # fmt: skip
 """Fields of attention alone, which layers of other kinds leave to the attention layers of the same model."""
 
@@ -66,8 +66,12 @@ def check_model_rules(scenario: ScenarioFields) -> Iterator[KeyProblem]:
         for path, problem in find_unsupported_values(
             f"layers of kind {kind}", find_layer_kind(model, kind).modelled_with, each
         )
-        if not (attends and ".".join(path) in _ATTENTION_FIELDS)
+        if find_layer_kind(model, kind).SQUARE or not (attends and ".".join(path) in _ATTENTION_FIELDS)
     )
+    if any("sparse_attention" in kinds for _, kinds in types):
+        yield from _check_documents(scenario, "model.mla.indexer")
+    if any((each.model.attention_chunk or model.sequence_length) < model.sequence_length for each, _ in types):
+        yield from _check_documents(scenario, "model.attention_chunk")
     if any(len(kinds) == 1 for _, kinds in types):
         yield from _check_single_kind_layers(scenario)
     yield from _check_idle_layer_fields(model)
@@ -139,6 +143,14 @@ def _check_recompute(scenario: ScenarioFields) -> Iterator[KeyProblem]:
             yield where, f"{name} is a part of {absent[name]}, which the model does not have; remove {name}"
 
 
+def _check_documents(scenario: ScenarioFields, feature: str) -> Iterator[KeyProblem]:
+    """Yield an error for masks within documents, with which a feature's attention shrinks unlike causal attention."""
+    if scenario.data and scenario.data.attention_lengths:
+        yield ("data", "mask"), f"document is not modelled with {feature}; set mask to none"
+    elif any(fault.kind == "sequence_lengths" for fault in scenario.faults):
+        yield ("faults",), f"sequence_lengths is not modelled with {feature}; remove it"
+
+
 def _check_tp(scenario: ScenarioFields) -> Iterator[KeyProblem]:
     model, parallel = scenario.model, scenario.parallel
     tp = parallel.tp
@@ -168,6 +180,11 @@ def _check_cp(scenario: ScenarioFields) -> Iterator[KeyProblem]:
     if scenario.training.attention == "unfused":
         what = f"cp {cp} computes attention in pieces, which needs a fused kernel, but attention is unfused"
         yield ("training", "attention"), f"{what}; set attention to fused, or cp to 1"
+    chunks, sparse = (model.attention_chunk or length) < length, model.mla is not None and model.mla.indexer
+    needed = "all_to_all" if chunks else "all_gather" if sparse else parallel.cp_comm
+    if parallel.cp_comm != needed:
+        what = f"{parallel.cp_comm} is not modelled with model.{'attention_chunk' if chunks else 'mla.indexer'}"
+        yield ("parallel", "cp_comm"), f"{what}; use {needed}, or cp 1"
     zigzag = model.causal and parallel.cp_shares == "zigzag"
     shares = 2 * cp if zigzag else cp  # zig-zag: a rank has one of the first and one of the last
     if length % shares:

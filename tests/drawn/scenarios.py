@@ -48,6 +48,7 @@ OFTEN = ("overlap.", "parallel.", "fsdp.", "pipeline.", "training.")
 """Fields that decide what meets on links."""
 SECTIONS: dict[str, Document] = {
     "model.mla": {"kv_lora_rank": 64, "qk_nope_head_dim": 32, "qk_rope_head_dim": 16, "v_head_dim": 32},
+    "model.mla.indexer": {"heads": 2, "head_dim": 32, "top_k": 32},
     "training.outer": {"every": 2, "workers": 2},
     "data.loader": {"batch": "2 ms"},
     "checkpoint": {"after": 0, "to": "20 GB/s"},
@@ -111,7 +112,7 @@ class Drawing:
         paths = [path for path in list_step_fields() if drawn_here(path)]
         focus = focus or dice.choice(sorted({path.rpartition(".")[0] for path in paths}))
         for section, least in SECTIONS.items():
-            if section == focus or dice.random() < 0.1:
+            if f"{focus}.".startswith(f"{section}.") or dice.random() < 0.1:
                 found = self._with(found, section, least)
         dice.shuffle(paths)
         own = [path for path in paths if path.rpartition(".")[0] == focus]
@@ -236,7 +237,15 @@ def pattern(dice: Random, layers: int, *, experts: bool) -> Document:
         return {"blocks": [dice.choice(("attention", "mlp"))]}
     types: dict[str, Document] = {
         "a": {"blocks": ["attention", dice.choice(kinds)]},
-        "b": dice.choice(({"attention_window": 64}, {"kv_heads": 8}, {"ffn_hidden_size": 512}, {"position": "none"})),
+        "b": dice.choice(
+            (
+                {"attention_window": 64},
+                {"attention_chunk": 96},
+                {"kv_heads": 8},
+                {"ffn_hidden_size": 512},
+                {"position": "none"},
+            )
+        ),
         "c": {},
     }
     letters = "*-EM" if experts else "*-M"
