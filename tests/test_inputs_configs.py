@@ -48,6 +48,12 @@ def test_options_in_yaml_with_what_they_share() -> None:
     load_text(found.to_yaml_text("x"))
 
 
+HYBRID_FILE = (
+    "MODEL_ARGS:\n  --hidden-size: 512\n  --num-attention-heads: 8\n  --seq-length: 512\n  --micro-batch-size: 1\n"
+    "  --vocab-size: 5000\n  --max-position-embeddings: 512\n  --global-batch-size: 48\n  --hybrid-override-pattern: "
+)
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [
@@ -60,6 +66,10 @@ def test_options_in_yaml_with_what_they_share() -> None:
         ("MODEL_ARGS:\n  --vocab-file: ${D}/bert_shard00/vocab.txt\n", "belongs to a model with an encoder"),
         ("MODEL_ARGS:\n  --img-h: 336\n  --num-layers: 2\n", "belongs to an image model; only text"),
         ("MODEL_ARGS: 7\n", "MODEL_ARGS has no options"),
+        (f"{HYBRID_FILE}'*-'\n  --num-layers: 12\n", "--num-layers: 12 differs from the 2 of hybrid-override-pattern"),
+        (f"{HYBRID_FILE}M-/*-/*-\n  --mtp-num-layers: 1\n", "--mtp-num-layers: 1 differs from the 2 of hybrid"),
+        (f"{HYBRID_FILE}'*-/*-/*E'\n", "all layers of multi-token prediction .after /. must be equal"),
+        (f"{HYBRID_FILE}'*-/*-*-'\n", "one or two different letters of .*; got '\\*-\\*-'"),
     ],
 )
 def test_what_is_no_pre_training_is_one_sentence(text: str, words: str) -> None:
@@ -97,6 +107,8 @@ HYBRID = (
          {"moe": {"experts": 1, "top_k": 1, "expert_ffn_hidden_size": 2048, "router_bias": True}}),
         ("--mtp-num-layers 1 --pipeline-model-parallel-layout Et*2|(tt|)*4t|t,mL", "pipeline",
          {"layout": "Ett|(tt|)*4t|tmL"}),
+        ("--mtp-num-layers 1 --pipeline-model-parallel-layout Et*2|(tt|)*4tt,m|L", "pipeline",
+         {"layout": "Ett|(tt|)*4ttm|L"}),
         ("--recompute-granularity full --recompute-method block --recompute-num-layers 3", "training",
          {"recompute": "full", "recompute_every": 4}),
         ("--recompute-granularity selective --recompute-modules core_attn moe_act", "training",
@@ -135,11 +147,17 @@ HYBRID = (
         ("--swiglu --multiple-of 256", "model", {"ffn_hidden_size": 1536}),
         ("--fp8-hybrid --fp8-amax-history-len 32", "training", {"precision": "fp8-mixed"}),
         ("--ds-sequence-parallel-size 4 --use-flash-attn-v2", "parallel", {"cp": 4, "cp_comm": "all_to_all"}),
-        ("--hybrid-layer-pattern *-*E*E/*E --spec megatron.core.models.hybrid.hybrid_layer_specs hybrid_stack_spec "
-         "--num-experts 8 --moe-router-topk 2 --moe-ffn-hidden-size 256 --disable-bias-linear", "model",
-         {"layers": 3, "mtp_layers": 1,
+        ("--hybrid-layer-pattern *-*E*E*E*E*E/*E --spec megatron.core.models.hybrid.hybrid_layer_specs "
+         "hybrid_stack_spec --num-experts 8 --moe-router-topk 2 --moe-ffn-hidden-size 256 --disable-bias-linear",
+         "model",
+         {"layers": 6, "mtp_layers": 1, "mtp_pattern": "*E",
           "moe": {"experts": 8, "top_k": 2, "expert_ffn_hidden_size": 256, "first_dense_layers": 1}}),
-        ("--hybrid-override-pattern *-*-", "model", {"layers": 2, "mtp_layers": None}),
+        ("--hybrid-override-pattern *-*-*-*-*-*-", "model", {"layers": 6, "mtp_layers": None, "mtp_pattern": None}),
+        ("--hybrid-override-pattern *-*-*-*-*-*-/*/* --mtp-num-layers 2", "model",
+         {"layers": 12, "pattern": "*-*-*-*-*-*-", "mtp_layers": 2, "mtp_pattern": "*"}),
+        ("--hybrid-override-pattern *-M-*-*-*-*-/*- --use-megatron-fsdp --ckpt-format fsdp_dtensor "
+         "--data-parallel-sharding-strategy optim_grads_params", "model",
+         {"pattern": "*-M-*-*-*-*-", "mtp_layers": None, "mtp_pattern": None}),
         ("--data-impl mmap", "training", {"attention": "unfused"}),
         ("--num-experts 8 --moe-shared-expert-overlap", "overlap", {"experts": None}),
         ("--deepspeed --use-flash-attn-v2", "training", {"attention": "fused"}),
@@ -184,8 +202,8 @@ def test_options_of_published_scripts(more: str, section: str, expected: dict[st
         ("--cpu-offloading --cpu-offloading-num-layers 2 --pipeline-model-parallel-size 2", "without a pipeline"),
         ("--engram-layer-ids 1 --engram-seed 0", "embedding tables inside layers"),
         (
-            "--mtp-num-layers 1 --pipeline-model-parallel-size 7 --pipeline-model-parallel-layout Et*2|(tt|)*4ttm|L",
-            r"slice 5 has 'm' .* in the last slice, 6, with the LM head; write Ett\|\(tt\|\)\*5mL",
+            "--mtp-num-layers 2 --pipeline-model-parallel-size 7 --pipeline-model-parallel-layout Et*2|(tt|)*4ttm|mL",
+            "slices 5 and 6 have 'm' .*; put all in one slice",
         ),
         (
             "--pipeline-model-parallel-size 7 --pipeline-model-parallel-layout Et*2|(tt|)*5mL",

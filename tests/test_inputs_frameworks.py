@@ -244,7 +244,10 @@ def test_schedules_that_primus_ships_count_where_its_switches_are_on(
         (PRIMUS.replace("    model: ${PRIMUS_MODEL:own_1B}.yaml\n", ""), "the trainer module names no model"),
         (FLAGSCALE.replace("num_layers: 8", "num_layers: -8"), "num-layers: '-8' is not a whole number"),
         (FLAGSCALE.replace("num_layers: 8", LINEAR), "--linear-attention-freq has linear attention layers, which"),
-        (FLAGSCALE.replace("num_layers: 8", "num_layers: 8\n  moe_latent_size: 128"), "--moe-latent-size: .*latent"),
+        (
+            FLAGSCALE.replace("num_layers: 8", "num_layers: 8\n  routed_expert_hidden_size: 128"),
+            "--routed-expert-hidden-size: .*latent",
+        ),
         (
             FLAGSCALE.replace("num_layers: 8", "num_layers: 8\n  attn_res_block_size: 4"),
             "--attn-res-block-size: .*earlier",

@@ -28,7 +28,9 @@ from simcluster.step.simulate import simulate
 from simcluster.step.step_plan import fold_step, plan_step
 from simcluster.studies.fast_path_scopes import PLAN, QUICK
 
-every_kind = pytest.mark.parametrize("word", LAYER_KINDS)
+LATENT_EXPERTS = "mixture of latent experts"
+KINDS: dict[str, LayerKind] = {**LAYER_KINDS, LATENT_EXPERTS: LAYER_KINDS["mixture"]}
+every_kind = pytest.mark.parametrize("word", KINDS)
 SIZES: dict[str, Any] = {
     "layers": 2, "hidden_size": 256, "heads": 8, "kv_heads": 4, "ffn_hidden_size": 1024, "vocab_size": 1024,
     "sequence_length": 512, "norm": "rmsnorm", "position": "none", "gated_mlp": True, "bias": False,
@@ -42,15 +44,17 @@ DOCUMENTED: dict[str, dict[str, int]] = {"mamba2": {"heads": 16, "groups": 4}}
 COMMON = {
     "name", "layers", "hidden_size", "heads", "vocab_size", "sequence_length", "gated_mlp", "kv_heads", "head_dim",
     "ffn_hidden_size", "tied_embeddings", "norm", "vocab_multiple", "position_rows", "embedding_norm", "moe",
-    "clamped_activation", "mtp_layers", "mixer", "blocks", "pattern", "layer_types", "layer_kinds",
+    "clamped_activation", "mtp_layers", "mtp_pattern", "mixer", "blocks", "pattern", "layer_types", "layer_kinds",
 }  # fmt: skip
 """Fields of a model that are for layers of any kind, or for its ends."""
 
 
 def model_with(word: str, **more: Any) -> Model:
     """A model that has the kind in all layers."""
-    kind = LAYER_KINDS[word]
+    kind = KINDS[word]
     own: dict[str, Any] = {"moe": MOE} if kind.ROUTED else {}
+    if word == LATENT_EXPERTS:
+        own = {"moe": {**MOE.model_dump(), "latent_size": 96}}
     if word in LATENT:
         own = {"mla": {**MLA.model_dump(), "indexer": LATENT[word]}, "kv_heads": 8}
     elif kind.mixes:
@@ -69,7 +73,7 @@ def job(word: str, model_length: int = 512, **sections: Any) -> Scenario:
 
 
 def of(word: str, model: Model) -> LayerKind:
-    (found,) = [kind for kind in layer_kinds(model, 0) if kind is LAYER_KINDS[word]]
+    (found,) = [kind for kind in layer_kinds(model, 0) if kind is KINDS[word]]
     return found
 
 
@@ -192,7 +196,7 @@ def test_it_keeps_what_backward_reads(word: str, shape: RankShape) -> None:
     ids=["plain", "full", "split"],
 )
 def test_all_engines_simulate_it_alike(word: str, sections: dict[str, Any]) -> None:
-    recomputes = LAYER_KINDS[word].modelled_with.get("training.recompute")
+    recomputes = KINDS[word].modelled_with.get("training.recompute")
     if "training" in sections and recomputes and "full" not in recomputes.values:
         with pytest.raises(InputError, match=r"training\.recompute: "):
             job(word, **sections)
@@ -205,7 +209,7 @@ def test_all_engines_simulate_it_alike(word: str, sections: dict[str, Any]) -> N
 
 @every_kind
 def test_a_scenario_has_the_values_that_it_is_modelled_with(word: str) -> None:
-    for path, allowed in LAYER_KINDS[word].modelled_with.items():
+    for path, allowed in KINDS[word].modelled_with.items():
         assert attrgetter(path)(job(word)) in allowed.values, path
 
 

@@ -177,7 +177,7 @@ def test_attention_alone_has_its_positions_and_norms() -> None:
     [
         ({**NANO, "hybrid_override_pattern": "M*"}, "hybrid_override_pattern .*for each of the 52 layers"),
         ({**NANO, "hybrid_override_pattern": None}, "lacks hybrid_override_pattern"),
-        ({**NANO, "moe_latent_size": 1024}, "latent vector are not modelled"),
+        ({**NANO, "moe_latent_size": -1}, "moe_latent_size '-1' is not a positive whole number"),
         ({**GRANITE, "layer_types": ["mamba"] * 3}, "list of 40 words, each mamba or attention"),
     ],
 )
@@ -206,4 +206,7 @@ def test_a_launch_script_of_megatron() -> None:
     assert found.unknown == ()
     plain = scenario_from_arguments(SCRIPT + "*-*-", cluster={"topology": "dgx_h100"}, gpus_per_node=8)
     assert "layer_kinds" not in plain.document["model"]
-    assert any("mamba-state-dim" in each for each in plain.assumed)
+    idle = "no layer is Mamba-2 (M in hybrid-override-pattern); so mamba-num-groups, mamba-state-dim has no effect"
+    for pattern in ("*-*-", "*-**"):
+        found = scenario_from_arguments(SCRIPT + pattern, cluster={"topology": "dgx_h100"}, gpus_per_node=8)
+        assert idle in found.assumed

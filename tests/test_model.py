@@ -146,6 +146,7 @@ def test_every_preset_is_a_valid_model_of_its_name() -> None:
         "nemotron-h-8b",
         "nemotron-h-56b",
         "nemotron-3-nano-30b",
+        "nemotron-3-super-120b",
     )
     for name in load_presets("models.yaml"):
         assert preset(name).name == name

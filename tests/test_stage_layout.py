@@ -85,7 +85,7 @@ def test_slices_without_layers_hand_on_what_arrives(changes: dict[str, Any]) -> 
         ("Etttt|ttttLL", "the last slice must end with L (loss), which must occur exactly once; it is in slice 1, 1"),
         ("Etttt|tttt", "it is nowhere"),
         ("Em|ttttttttL", "come after all decoder layers"),
-        ("Etttt|ttttmL", "the last slice, 1, has 1 x 'm' (multi-token prediction)"),
+        ("Etttt|ttttmL", "slice 1 has 1 x 'm' (multi-token prediction), but the model has none"),
         ("Ettt|ttttL", "has 7 decoder layers (t), but model.layers is 8"),
         ("Ettt|ttt|ttL", "has 3 slices (one more than the number of |), not a multiple of pp 2"),
         ("Ettt|ttt|t|tL", "has 4 slices for pp 2, but 1f1b has 2"),

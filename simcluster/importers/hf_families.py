@@ -286,19 +286,15 @@ def _set_nemotron_layers(config: CheckedConfig, fields: Fields) -> None:
     _set_mamba_sizes(config, fields, "mamba_num_heads mamba_head_dim n_groups ssm_state_size conv_kernel chunk_size")
     if "E" in pattern:
         shared = config.optional_size("moe_shared_expert_intermediate_size")
+        shared = shared if config.whole_number_value("n_shared_experts", 1) else None
+        more = {"shared_ffn_hidden_size": shared, "latent_size": config.optional_size("moe_latent_size")}
         fields["moe"] = {
             "experts": config.required_size("n_routed_experts"),
             "top_k": config.required_size("num_experts_per_tok"),
             "expert_ffn_hidden_size": config.required_size("moe_intermediate_size"),
             "router_bias": True,
-            **(
-                {"shared_ffn_hidden_size": shared}
-                if shared and config.whole_number_value("n_shared_experts", 1)
-                else {}
-            ),
+            **{name: size for name, size in more.items() if size},
         }
-        if config.optional_size("moe_latent_size"):
-            raise InputError("moe_latent_size: experts on a narrower latent vector are not modelled")
 
 
 def _set_granite_layers(config: CheckedConfig, fields: Fields) -> None:
@@ -328,8 +324,10 @@ def token_prediction_assumption(config: CheckedConfig) -> tuple[str, ...]:
     """Return the assumption that multi-token prediction layers are ignored; empty for a model without such layers."""
     number = config.whole_number_value("num_nextn_predict_layers", 0) or config.whole_number_value("num_mtp_modules", 0)
     layers = f"{number} layer{'s' * (number > 1)}"
-    said = f"time and parameters exclude the {layers} of multi-token prediction (mtp_layers: {number} in the "
-    return (f"{said}model adds them)",) if number else ()
+    pattern = config.checked_value("mtp_hybrid_override_pattern", lambda value: isinstance(value, str), "is not a text")
+    added = f"mtp_layers: {number}" + (f" and mtp_pattern: '{pattern[:20]}'" if pattern else "")
+    said = f"time and parameters exclude the {layers} of multi-token prediction ({added} in the model adds them)"
+    return (said,) if number else ()
 
 
 def _load_families() -> dict[str, dict[str, Any]]:

@@ -62,7 +62,7 @@ def scenario_from_arguments(
     given = given or {}
     written = override_options(_parse_command_script_or_log(text, source, given, read_file, gpus_per_node, gpus), given)
     arguments, model = add_named_model(written, source, read_file)
-    options, assumed = expand_hybrid_pattern(arguments.options)
+    options, assumed = expand_hybrid_pattern(arguments.options, source)
     pre_training_checks.check_pre_training(replace(arguments, options=options), source, layers=bool(assumed))
     if uses_fork_options(options):
         options, more = translate_fork_options(options, source)

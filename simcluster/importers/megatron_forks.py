@@ -38,18 +38,26 @@ _FORK_OPTIONS = {
 }  # fmt: skip
 
 
-def expand_hybrid_pattern(options: Mapping[str, tuple[str, ...]]) -> tuple[OptionWords, tuple[str, ...]]:
+def expand_hybrid_pattern(options: Mapping[str, tuple[str, ...]], source: str) -> tuple[OptionWords, tuple[str, ...]]:
     """Replace a hybrid layer pattern such as ``*-*E`` by equivalent transformer options."""
     name = next((each for each in _PATTERNS if each in options), "")
-    main, *predicted = " ".join(options.get(name, ())).split("/")
     if not name:
         return dict(options), ()
+    pattern = "".join(options[name])
+    main, *predicted = pattern.split("/")
+    if set(main) <= set("M*-E"):  # other patterns are rejected where they are read
+        depths = [("mtp-num-layers", len(predicted))] if predicted else []
+        for key, count in [("num-layers", len(main)), *depths]:
+            given = _option_text(options, key)
+            if given.isdecimal() and int(given[:9]) != count:
+                what = f"{given[:9]} differs from the {count} of {name} {pattern[:60]}, which Megatron-LM rejects"
+                raise InputError(f"{source}: --{key}: {what}; correct one of them, or remove {key}")
     if not all(_LAYERS.fullmatch(each) for each in (main, *predicted)):
         gone = (*_PATTERNS, "is-hybrid-model", "spec", "encoder-num-layers")
         kept = {key: words for key, words in options.items() if key not in gone}
-        pattern = "".join(options[name])
-        layers = {"num-layers": (str(len(pattern)),), "hybrid-override-pattern": (pattern,)}
-        return kept | layers, (f"{name} means {len(pattern)} layers, each of one layer kind",)
+        layers = {"num-layers": (str(len(main)),), "hybrid-override-pattern": (pattern,)}
+        layers |= {"mtp-num-layers": (str(len(predicted)),)} if predicted else {}
+        return kept | layers, (f"{name} means {len(main)} layers, each of one layer kind",)
     kinds = main[1::2]
     found = {key: words for key, words in options.items() if key not in (*_PATTERNS, "is-hybrid-model", "spec")}
     found["num-layers"] = (str(len(kinds)),)
@@ -58,7 +66,7 @@ def expand_hybrid_pattern(options: Mapping[str, tuple[str, ...]]) -> tuple[Optio
     else:
         found.pop("num-experts", None)
     if predicted:
-        found["mtp-num-layers"] = (str(len(predicted)),)
+        found |= {"mtp-num-layers": (str(len(predicted)),), "hybrid-override-pattern": ("/".join(["", *predicted]),)}
     return found, (f"{name} means {len(kinds)} layers, each of attention and an MLP or experts",)
 
 

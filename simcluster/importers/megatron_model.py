@@ -9,10 +9,12 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from simcluster.base.errors import InputError
 from simcluster.importers.layer_lists import describe_expert_layers
 from simcluster.importers.megatron_forks import real_layer_flags
 from simcluster.importers.megatron_options import EXPERT_OPTIONS, LATENT_SIZES, MegatronOptions
 from simcluster.importers.megatron_parallel import shards_parameters
+from simcluster.model.defaults import check_mtp_pattern
 
 _NUMBER_OF_EXPERTS = re.compile(r"-*(n|num)-(\w+-)*experts\b")
 
@@ -51,18 +53,29 @@ def model_section(run: MegatronOptions, vocabulary: int) -> dict[str, Any]:
 
 
 def _hybrid_layer_fields(run: MegatronOptions, hidden: int) -> dict[str, Any]:
-    """Return the model's pattern of layers and its Mamba-2 sizes; empty without a pattern."""
-    pattern = run.get("hybrid-override-pattern")
+    """Return the model's patterns of layers and its Mamba-2 sizes; empty without a pattern."""
+    name = "hybrid-override-pattern"
     names = {"head_dim": "mamba-head-dim", "groups": "mamba-num-groups", "state": "mamba-state-dim"}
-    if set(pattern or "") - set("M*-E"):
+    pattern: str = run.get(name) or ""
+    main, *predicted = pattern.split("/")
+    if set(pattern) - set("M*-E/"):
         what = "only layers M (Mamba-2), * (attention), - (MLP) and E (experts) are modelled"
-        raise run.error("hybrid-override-pattern", f"{pattern[:60]!r}: {what}")
-    if "M" not in (pattern or ""):
-        run.drop_options("hybrid-override-pattern", "no layer is Mamba-2", ("mamba-num-heads", *names.values()))
-        return {"pattern": pattern} if pattern else {}
-    sizes = {field: size for field, name in names.items() if (size := run.get(name))}
+        raise run.error(name, f"{pattern[:60]!r}: {what}")
+    found = {"pattern": main} if main else {}
+    if predicted:
+        if len({*predicted}) > 1:
+            raise run.error(name, f"{pattern[:60]!r}: all layers of multi-token prediction (after /) must be equal")
+        try:
+            check_mtp_pattern(predicted[0], {})
+        except InputError as error:
+            raise run.error(name, str(error)) from None
+        found |= {} if shards_parameters(run) else {"mtp_pattern": predicted[0]}
+    if "M" not in pattern:
+        run.drop_options("", f"no layer is Mamba-2 (M in {name})", ("mamba-num-heads", *names.values()))
+        return found
+    sizes = {field: size for field, option in names.items() if (size := run.get(option))}
     heads = run.get("mamba-num-heads") or 2 * hidden // sizes.get("head_dim", 64)
-    return {"pattern": pattern, "layer_kinds": {"mamba2": {"heads": heads, **sizes}}}
+    return {**found, "layer_kinds": {"mamba2": {"heads": heads, **sizes}}}
 
 
 def _position_embedding(run: MegatronOptions) -> str:
@@ -128,6 +141,9 @@ def _add_moe_section(run: MegatronOptions, model: dict[str, Any]) -> None:
         run.assumed.append(f"each token goes to {top_k} of the experts, as the number is not given: {whose}")
     if top_k > experts:
         raise run.error("moe-router-topk", f"{top_k} is more than the {experts} experts; use {experts} or fewer")
+    if run.get("moe-latent-size") and run.is_on("moe-use-legacy-grouped-gemm"):
+        what = "is not supported with moe-use-legacy-grouped-gemm (as in Megatron-LM); remove one of them"
+        raise run.error("moe-latent-size", what)
     inner = model["ffn_hidden_size"]
     residual = run.get("mlp-type") == "residual"  # Megatron-DeepSpeed
     if residual:
@@ -141,6 +157,7 @@ def _add_moe_section(run: MegatronOptions, model: dict[str, Any]) -> None:
     more = {
         "shared_ffn_hidden_size": inner if residual else run.get("moe-shared-expert-intermediate-size"),
         "shared_gate": residual or run.is_on("moe-shared-expert-gate"),
+        "latent_size": run.get("moe-latent-size"),
         "router_bias": run.is_on("moe-router-enable-expert-bias") or linear, "groups": groups if top_groups else None,
         "top_groups": top_groups if groups else None, **where, **({} if deepspeed else _load_balancing_fields(run)),
     }  # fmt: skip

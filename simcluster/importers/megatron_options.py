@@ -182,14 +182,15 @@ class MegatronOptions(SettingClassifier):
         return value
 
     def drop_options(self, needed: str, consequence: str, names: Sequence[str]) -> None:
-        """Drop options that have no effect without the option ``needed``, and record this as an assumption."""
+        """Drop options that have no effect without the option ``needed`` ("": as ``consequence`` says), and note it."""
         given = [name for name in names if name in self.values]
         idle = [name for name in given if self.values[name] is not False]
         for name in given:
             del self.values[name]
         self.no_effect += given
         if idle:
-            self.assumed.append(f"{consequence}, since {needed} is not given; so {', '.join(idle)} has no effect")
+            since = f", since {needed} is not given" if needed else ""
+            self.assumed.append(f"{consequence}{since}; so {', '.join(idle)} has no effect")
 
     def require(self, *names: str) -> Any:
         """Return the value of the first present option in ``names``; raise InputError if none is present."""

@@ -119,7 +119,7 @@ def _parse_explicit_layout(run: MegatronOptions, layers: int, pp: int) -> StageL
     try:
         layout = StageLayout.parse(text.replace("\\", "").strip("'\" "))
         layout.chunks_per_stage(pp)
-        layout.require_multi_token_last(run.get("mtp-num-layers") or 0)
+        layout.check_multi_token_layers(run.get("mtp-num-layers") or 0, pp)
     except InputError as error:
         raise run.error(_LAYOUT, str(error)) from None
     if sum(layout.decoder_layers) != layers:

@@ -88,7 +88,7 @@ LETTERS: Mapping[str, tuple[str, ...]] = {"*": ("attention",), "-": ("mlp",), "E
 
 _MAX_PATTERN_LAYERS = 100_000
 _SEPARATORS = {"|": "divides pipeline stages in Megatron-LM; use pipeline.layers_per_stage",
-               "/": "begins multi-token prediction in Megatron-LM; use model.mtp_layers"}  # fmt: skip
+               "/": "begins multi-token prediction, which may be written in layers alone"}  # fmt: skip
 
 
 class FrozenMapping(dict[str, Any]):
@@ -119,6 +119,7 @@ def split_pattern(value: object) -> object:
 
 def expand_pattern(fields: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return a model's fields with ``layers`` as a number if it was written as a pattern."""
+    fields = _split_prediction(fields)
     layers = fields.get("layers")
     if not isinstance(layers, str | list | tuple) or (isinstance(layers, str) and layers.isdigit()):
         return fields
@@ -127,6 +128,30 @@ def expand_pattern(fields: Mapping[str, Any]) -> Mapping[str, Any]:
     pattern = split_pattern(layers)
     assert isinstance(pattern, Sequence)
     return {**fields, "layers": len(pattern) or layers, "pattern": pattern}
+
+
+def _split_prediction(fields: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a model's fields with what follows ``/`` in ``layers`` as ``mtp_layers`` and ``mtp_pattern``."""
+    layers = fields.get("layers")
+    if not isinstance(layers, str) or "/" not in layers:
+        return fields
+    main, first, *others = layers.replace(" ", "").split("/")
+    if other := next((each for each in others if each != first), None):
+        what = f"layers of multi-token prediction must be equal, but after / layers has {first} and {other}"
+        raise InputError(f"{what}; repeat {first}")
+    if given := [name for name in ("mtp_layers", "mtp_pattern") if fields.get(name) is not None]:
+        raise InputError(f"layers has multi-token prediction after /, and {given[0]} is set, too; remove one of them")
+    return {**fields, "layers": main, "mtp_layers": 1 + len(others), "mtp_pattern": first}
+
+
+def check_mtp_pattern(pattern: str, layer_types: Mapping[str, Any]) -> None:
+    """Raise InputError unless a pattern of multi-token prediction has one or two different letters."""
+    if not 1 <= len(pattern) <= 2 or len({*pattern}) < len(pattern) or {*pattern} - LETTERS.keys():
+        what = f"a layer of multi-token prediction has one or two different letters of {', '.join(LETTERS)}"
+        raise InputError(f"{what}; got {pattern[:40]!r} (mtp_pattern): write *E, for example")
+    if changed := [letter for letter in pattern if letter in layer_types]:
+        what = f"layers of multi-token prediction do not have the fields of layer_types.{changed[0]}"
+        raise InputError(f"mtp_pattern: {what}; use another word for that type")
 
 
 Pattern = Annotated[
@@ -151,10 +176,15 @@ def type_fields(word: str, layer_types: Mapping[str, Mapping[str, Any]] | None) 
 
 
 def check_pattern(
-    pattern: Sequence[str] | None, layer_types: Mapping[str, Mapping[str, Any]] | None, layers: int
-) -> None:
-    """Raise InputError for a pattern with unknown words, or for types that it does not use."""
+    pattern: Sequence[str] | None, layer_types: Mapping[str, Mapping[str, Any]] | None, layers: int,
+    predicted: str | None = None, mtp_layers: int | None = None,
+) -> None:  # fmt: skip
+    """Raise InputError for a pattern with unknown words, types that it does not use, or an invalid mtp_pattern."""
     types = layer_types or {}
+    if predicted is not None:
+        check_mtp_pattern(predicted, types)
+        if mtp_layers is None:
+            raise InputError("mtp_pattern needs layers of multi-token prediction; also set mtp_layers")
     if pattern is None:
         if types:
             raise InputError("layer_types needs a pattern that says which layer has which type; set pattern")

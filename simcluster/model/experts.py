@@ -37,29 +37,36 @@ class ExpertMixture(LayerKind):
     }
 
     def matrices(self, model: Model, tp: int = 1, ep: int = 1, etp: int = 1) -> Iterator[WeightMatrix]:
-        """Yield the weight matrices of the router, the shared experts and their gate, and the routed experts."""
-        moe = _require_moe(model)
-        yield WeightMatrix(moe.experts, model.hidden_size, "none")
+        """Yield the weight matrices of the router, shared experts and gate, latent projections, routed experts."""
+        moe, hidden = _require_moe(model), model.hidden_size
+        latent, ffn = moe.latent_size or hidden, moe.expert_ffn_hidden_size // etp
+        yield WeightMatrix(moe.experts, hidden, "none")
         if moe.shared_gate:
-            yield WeightMatrix(1, model.hidden_size, "none")
+            yield WeightMatrix(1, hidden, "none")
         if moe.shared_width:
-            yield from mlp_matrices(model, moe.shared_width // tp)
-        yield from mlp_matrices(model, moe.expert_ffn_hidden_size // etp, experts=True, count=moe.experts // ep)
+            yield from mlp_matrices(model, moe.shared_width // tp, hidden)
+        if moe.latent_size:
+            yield WeightMatrix(latent, hidden, "none")
+        yield from mlp_matrices(model, ffn, latent, experts=True, count=moe.experts // ep)
+        if moe.latent_size:
+            yield WeightMatrix(hidden, latent, "none")
 
     def matmul_matrices(self, model: Model, tp: int = 1, etp: int = 1) -> list[WeightMatrix]:
-        """Return the weight matrices of all experts, without the router's."""
-        return [each for each in self.matrices(model, tp, etp=etp) if each.split != "none"]
+        """Return the weight matrices of all experts and latent projections, without the router's and the gate's."""
+        return list(self.matrices(model, tp, etp=etp))[1 + _require_moe(model).shared_gate :]
 
     def count_vector_parameters(self, model: Model, tp: int = 1) -> int:
-        """Return the number of bias parameters of the router and the shared experts."""
-        moe = _require_moe(model)
-        return moe.experts * moe.router_bias + (mlp_biases(model, moe.shared_width // tp) if moe.shared_width else 0)
+        """Return the number of bias parameters of the router, the shared experts and latent projections."""
+        moe, hidden = _require_moe(model), model.hidden_size
+        shared = mlp_biases(model, moe.shared_width // tp, hidden) if moe.shared_width else 0
+        latent = (moe.latent_size + hidden) * model.mlp_bias if moe.latent_size else 0
+        return moe.experts * moe.router_bias + shared + latent
 
     def count_expert_parameters(self, model: Model, ep: int = 1, etp: int = 1) -> int:
         """Return the number of parameters of a rank's routed experts: experts / ep, each split over etp."""
         moe = _require_moe(model)
-        ffn = moe.expert_ffn_hidden_size // etp
-        each = sum(matrix.elements for matrix in mlp_matrices(model, ffn)) + mlp_biases(model, ffn)
+        sizes = moe.expert_ffn_hidden_size // etp, moe.latent_size or model.hidden_size
+        each = sum(matrix.elements for matrix in mlp_matrices(model, *sizes)) + mlp_biases(model, *sizes)
         return moe.experts // ep * each
 
     def count_parameters_per_token(self, model: Model) -> int:
@@ -68,9 +75,11 @@ class ExpertMixture(LayerKind):
         return self.count_parameters(model) + self.count_expert_parameters(model) // moe.experts * moe.top_k
 
     def count_weights_per_token(self, model: Model) -> int:
-        """Return the number of weights of all experts, shared and routed, that process one token."""
-        moe = _require_moe(model)
-        return model.hidden_size * (moe.top_k * moe.expert_ffn_hidden_size + moe.shared_width) * model.num_mlp_matrices
+        """Return the number of weights of experts, shared and routed, and latent projections that process one token."""
+        moe, hidden = _require_moe(model), model.hidden_size
+        latent = moe.latent_size or 0
+        routed = (latent or hidden) * moe.top_k * moe.expert_ffn_hidden_size
+        return (routed + hidden * moe.shared_width) * model.num_mlp_matrices + 2 * latent * hidden
 
     def block(self, model: Model, shape: RankShape) -> Block:
         """Return a block of norm and residual add only; ``sections`` adds the kernels of router and experts."""
@@ -121,6 +130,7 @@ class ExpertMixture(LayerKind):
                       freed_by=("moe", "moe_act"))] if clamps_separately(model, shape) else []),
             _tensor("experts_product", wide, read="W", in_fp8="cast", routed=True, freed_by=("moe", "moe_act")),
             *([output] if shape.probabilities == "combine" else []),
+            *_latent_tensors(moe, shape, there.row_bytes * there.tokens, hidden),
             *dropout_mask_tensors("mixture", "mlp_dropout_mask", model, shape),
             _tensor("experts_down_output_grad", rows, made="I", read="W", in_fp8="cast", routed=True),
             _tensor("experts_up_output_grad", len(inputs) * wide, made="I", read="W", in_fp8="cast", routed=True),
@@ -150,6 +160,19 @@ class ExpertMixture(LayerKind):
         there = routed_rows(model, shape)
         wide = shape.element_bytes * there.rows * there.ffn * (2 if model.gated_mlp else 1)
         return (there.row_bytes * there.rows + wide,) * 2
+
+
+def _latent_tensors(moe: Moe, shape: RankShape, narrow: float, hidden: float) -> list[SavedTensor]:
+    """Return the tensors of latent projections: the input of the first is also the router's, but for an fp8 copy."""
+    if not moe.latent_size:
+        return []
+    kept = partial(_tensor, read="W", in_fp8="cast")
+    return [
+        *([kept("latent_fc1_input", hidden, freed_by=("moe",))] if shape.fp8 else []),
+        kept("latent_fc2_input", narrow, freed_by=("moe",)),
+        kept("latent_fc2_output_grad", hidden, made="I"),
+        kept("latent_fc1_output_grad", narrow, made="I"),
+    ]
 
 
 def _shared_expert_tensors(model: Model, shape: RankShape, wide: float, inputs: tuple[str, ...]) -> list[SavedTensor]:

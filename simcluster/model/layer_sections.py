@@ -53,7 +53,8 @@ class RankShape:
     copy in "fp32", of all ranks of tp where they are "gathered", or writes their gradient over them, "in-place".
     ``temporaries``: count tensors that live inside a layer's backward. ``relayed``: ep ranks get one copy of a token,
     and make of it a row for each of their experts. ``all_gathered``: each gets all tokens of all ranks. ``sent_cast``:
-    rows and the gradients of experts' outputs arrive in fp8. ``element_bytes``: size of activations and weights.
+    rows and the gradients of experts' outputs arrive in fp8. ``separate_prediction``: layers of multi-token prediction
+    are not with the LM head, but in another slice of the model. ``element_bytes``: size of activations and weights.
     ``grad_accumulate_bytes``: size of an element of the main gradient that W adds to (read and written); 0 if W only
     writes a gradient of ``element_bytes``. ``accumulate``: the matmul of W adds ("fused"), or a "separate" kernel adds
     its output.
@@ -87,6 +88,7 @@ class RankShape:
     relayed: bool = False
     all_gathered: bool = False
     sent_cast: bool = False
+    separate_prediction: bool = False
     fp8: bool = False
     cast_bytes: float = 1.0
     cast_rows: int = 16

@@ -38,6 +38,9 @@ class Moe(Spec):
     layers (Megatron-LM's --moe-layer-freq)."""
     offset: Natural = 0
     """Number that is subtracted from a layer's number before `every` is applied."""
+    latent_size: Count | None = None
+    """Width of the vectors that routed experts work on, made from the hidden state by one projection before dispatch
+    and back to it by another after combine (--moe-latent-size; Nemotron 3 Super); default: hidden_size."""
     router_bias: StrictBool = False
     """Whether the router has a bias for each expert (DeepSeek-V3, GPT-OSS)."""
     capacity_factor: Annotated[float, Field(strict=False, gt=0, le=1e6)] | None = None

@@ -67,8 +67,8 @@ def routed_rows(model: Model, shape: RankShape) -> RoutedRows:
     each = -(-rows // experts)  # the last expert may have fewer
     if shape.fp8:
         each = -(-each // shape.cast_rows) * shape.cast_rows
-    ffn, row = moe.expert_ffn_hidden_size // etp, shape.element_bytes * local.hidden
-    return RoutedRows(local.edge_tokens, sent, rows, experts, ffn, local.hidden, each, row)
+    ffn, width = moe.expert_ffn_hidden_size // etp, moe.latent_size or local.hidden
+    return RoutedRows(local.edge_tokens, sent, rows, experts, ffn, width, each, shape.element_bytes * width)
 
 
 def make_mixture_sections(model: Model, shape: RankShape) -> MixtureSections:
@@ -88,7 +88,10 @@ def make_mixture_sections(model: Model, shape: RankShape) -> MixtureSections:
     return MixtureSections(
         router=join_pieces(router_section(moe, shape, local), _branch_grad_section(moe, shape, local)),
         shared=with_recompute(join_pieces(*_shared_sections(model, shape, local)), enabled=shared_again),
-        dispatch=join_pieces(_dispatch_section(moe, shape, local, there)),
+        dispatch=join_pieces(
+            _latent_section("latent_fc1", model, shape, local.edge_tokens, (local.hidden, there.hidden)),
+            _dispatch_section(moe, shape, local, there),
+        ),
         experts=join_pieces(
             _sorting_section("experts_sort", moe, shape, there),
             _padding_section("experts_pad", shape, there),
@@ -97,8 +100,27 @@ def make_mixture_sections(model: Model, shape: RankShape) -> MixtureSections:
             _bias_section(model, shape, there),
             _sorting_section("experts_unsort", moe, shape, there),
         ),
-        combine=join_pieces(_combine_section(moe, shape, local, there)),
+        combine=join_pieces(
+            _combine_section(shape, there),
+            _latent_section("latent_fc2", model, shape, local.edge_tokens, (there.hidden, local.hidden)),
+            _shared_add_section(moe, shape, local),
+        ),
     )
+
+
+def _latent_section(name: str, model: Model, shape: RankShape, tokens: int, widths: tuple[int, int]) -> Section:
+    """Return the kernels of a projection to or from the width of latent experts, if there are any.
+
+    Every tp rank has all of its weights, for the tokens of its sequence shard (core/transformer/moe/moe_layer.py).
+    """
+    if not model.moe or not model.moe.latent_size:
+        return Section()
+    made = linear_section(name, shape, tokens, *widths, bias=model.mlp_bias)
+    if not shape.fp8:
+        return made
+    sizes = [(shape.element_bytes + 2 * shape.cast_bytes) * tokens * width for width in widths]
+    casts = forward_backward_section(f"{name}_cast", *sizes)
+    return join_sections((Section(casts.forward), made, Section(input_grad=casts.input_grad)), "none")
 
 
 def _branch_grad_section(moe: Moe, shape: RankShape, local: LocalSizes) -> Section:
@@ -128,7 +150,7 @@ def _dispatch_section(moe: Moe, shape: RankShape, local: LocalSizes, routed: Rou
     """
     if shape.relayed:  # what is sent is the tokens themselves
         return Section()
-    one = shape.element_bytes * local.hidden * local.edge_tokens
+    one = routed.row_bytes * routed.tokens
     rows, choices = routed.row_bytes * routed.sent, local.edge_tokens * moe.experts
     fused = _FUSED[shape.experts.permute]
     if fused:
@@ -141,25 +163,24 @@ def _dispatch_section(moe: Moe, shape: RankShape, local: LocalSizes, routed: Rou
     return join_sections((Section((placed,)), forward_backward_section("permute", *sizes)), "none")
 
 
-def _combine_section(moe: Moe, shape: RankShape, local: LocalSizes, routed: RoutedRows) -> Section:
+def _combine_section(shape: RankShape, routed: RoutedRows) -> Section:
     """Return the kernels that restore token order and sum the weighted expert outputs.
 
-    In steps rows are weighed in a separate kernel, and added to zeros, read and written each. The shared experts'
-    output is added after.
+    In steps rows are weighed in a separate kernel, and added to zeros, read and written each.
     """
-    one = shape.element_bytes * local.hidden * local.edge_tokens
-    rows = routed.row_bytes * routed.sent
+    one, rows = routed.row_bytes * routed.tokens, routed.row_bytes * routed.sent
     # otherwise the activation function has done it, and read no row for that
     apart = {"combine": True, "activation": False}[shape.probabilities]
     if shape.relayed or shape.all_gathered:  # added up on the way
-        made = Section()
-    elif _FUSED[shape.experts.permute]:
-        made = forward_backward_section("unpermute", one + rows, one + (2 if apart else 1) * rows)
-    else:
-        made = forward_backward_section("unpermute", one + (5 if apart else 3) * rows, one + (5 if apart else 2) * rows)
-    if moe.shared_width:
-        made = join_sections((made, Section((memory_kernel("experts_shared_add", 3 * one),))), "none")
-    return made
+        return Section()
+    if _FUSED[shape.experts.permute]:
+        return forward_backward_section("unpermute", one + rows, one + (2 if apart else 1) * rows)
+    return forward_backward_section("unpermute", one + (5 if apart else 3) * rows, one + (5 if apart else 2) * rows)
+
+
+def _shared_add_section(moe: Moe, shape: RankShape, local: LocalSizes) -> Section:
+    size = 3 * shape.element_bytes * local.hidden * local.edge_tokens
+    return Section((memory_kernel("experts_shared_add", size),)) if moe.shared_width else Section()
 
 
 def needs_sorting(shape: RankShape, routed: RoutedRows) -> bool:

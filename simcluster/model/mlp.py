@@ -27,11 +27,11 @@ class Mlp(LayerKind):
 
     def matrices(self, model: Model, tp: int = 1, ep: int = 1, etp: int = 1) -> Iterator[WeightMatrix]:
         """Yield the weight matrices of an MLP: gate and up fused into one (Megatron-LM), and down."""
-        return mlp_matrices(model, shard_widths(model, tp).ffn)
+        return mlp_matrices(model, shard_widths(model, tp).ffn, model.hidden_size)
 
     def count_vector_parameters(self, model: Model, tp: int = 1) -> int:
         """Return the number of bias parameters of an MLP on a rank."""
-        return mlp_biases(model, shard_widths(model, tp).ffn)
+        return mlp_biases(model, shard_widths(model, tp).ffn, model.hidden_size)
 
     def block(self, model: Model, shape: RankShape) -> Block:
         """Return an MLP's kernels on one rank, from norm to residual add, as a block."""
@@ -77,12 +77,12 @@ class Mlp(LayerKind):
         ]
 
 
-def mlp_matrices(model: Model, ffn: int, *, experts: bool = False, count: int = 1) -> Iterator[WeightMatrix]:
-    """Yield the weight matrices of ``count`` MLPs of width ``ffn``."""
-    yield WeightMatrix((model.num_mlp_matrices - 1) * ffn, model.hidden_size, "rows", experts, count)
-    yield WeightMatrix(model.hidden_size, ffn, "columns", experts, count)
+def mlp_matrices(model: Model, ffn: int, size: int, *, experts: bool = False, count: int = 1) -> Iterator[WeightMatrix]:
+    """Yield the weight matrices of ``count`` MLPs of width ``ffn``, whose input and output have width ``size``."""
+    yield WeightMatrix((model.num_mlp_matrices - 1) * ffn, size, "rows", experts, count)
+    yield WeightMatrix(size, ffn, "columns", experts, count)
 
 
-def mlp_biases(model: Model, ffn: int) -> int:
-    """Return the number of bias parameters of an MLP of width ``ffn``; tp does not split the output's bias."""
-    return ((model.num_mlp_matrices - 1) * ffn + model.hidden_size) * model.mlp_bias
+def mlp_biases(model: Model, ffn: int, size: int) -> int:
+    """Return the number of bias parameters of such an MLP; tp does not split the output's bias."""
+    return ((model.num_mlp_matrices - 1) * ffn + size) * model.mlp_bias

@@ -97,6 +97,9 @@ class Model(Spec):
     mtp_layers: Count | None = None
     """Number of multi-token prediction layers on the last stage, each with a projection, a layer like the model's last,
     and a pass of the LM head (DeepSeek-V3, arXiv:2412.19437 section 2.2); not included in layers."""
+    mtp_pattern: str | None = None
+    """Layer kinds of each multi-token prediction layer, as one or two letters of a pattern; default: those of the last
+    layer. Letters after / in layers set it, and mtp_layers: M-M*-/*E/*E."""
     mixer: str | None = None
     """Name of the layer kind that mixes tokens in every layer, one of LAYER_KINDS; default: attention."""
     blocks: tuple[str, ...] | None = None
@@ -147,7 +150,7 @@ class Model(Spec):
         return self
 
     def _check_layer_types(self) -> None:
-        check_pattern(self.pattern, self.layer_types, self.layers)
+        check_pattern(self.pattern, self.layer_types, self.layers, self.mtp_pattern, self.mtp_layers)
         if self.blocks is not None and (self.mixer or not 1 <= len(self.blocks) <= 2):
             what = "names the mixer, too; remove mixer" if self.mixer else "must have one or two layer kinds"
             raise InputError(f"blocks {what}")
@@ -164,7 +167,7 @@ class Model(Spec):
             )
         check_layer_kinds(self.layer_kinds, {kind for _, *kinds in types for kind in kinds})
         for (word, *kinds), (layer, _) in types.items():
-            if "mixture" in kinds and not self.moe and (self.pattern or self.blocks):
+            if "mixture" in kinds and not self.moe and (self.pattern or self.blocks or self.mtp_pattern):
                 raise InputError(f"layers of type {word or '/'.join(kinds)} have experts; set moe, or use mlp")
             try:
                 self.layer_model(layer)
@@ -218,9 +221,12 @@ class Model(Spec):
 
     def layer_type(self, layer: int) -> tuple[str, ...]:
         """Return a key that only equal layers share: the layer's word of the pattern, and its kinds' names."""
+        predicts = self.mtp_pattern if layer >= self.layers else None
         word = self.pattern[min(layer, self.layers - 1) % len(self.pattern)] if self.pattern else ""
         fields = type_fields(word, self.layer_types)
         blocks, mixer = fields.get("blocks", self.blocks), fields.get("mixer", self.mixer) or "attention"
+        if predicts:
+            word, blocks = "", tuple(kind for letter in predicts for kind in type_fields(letter, None)["blocks"])
         if blocks is None:
             experts = self.moe is not None and self.moe.is_moe_layer(layer)
             blocks = mixer, "mixture" if experts else "mlp"
@@ -231,7 +237,8 @@ class Model(Spec):
 
     def layer_model(self, layer: int) -> Model:
         """Return the model with the fields of one layer's type, as if all layers were of this type."""
-        return self if self.pattern is None else _model_of_type(self, self.layer_type(layer))
+        alone = self.mtp_pattern and layer >= self.layers
+        return self if self.pattern is None and not alone else _model_of_type(self, self.layer_type(layer))
 
     @property
     def layers_text(self) -> str:
@@ -292,7 +299,7 @@ class Model(Spec):
 @lru_cache(maxsize=256)
 def _model_of_type(model: Model, layer_type: tuple[str, ...]) -> Model:
     word, *kinds = layer_type
-    shared = model.model_dump(exclude={"pattern", "layer_types", "mixer", "blocks"})
+    shared = model.model_dump(exclude={"pattern", "layer_types", "mixer", "blocks", "mtp_pattern"})
     own = {name: value for name, value in type_fields(word, model.layer_types).items() if name != "mixer"}
     absent: dict[str, Any] = {} if "mixture" in kinds else {"moe": None}
     absent["layer_kinds"] = {name: each for name, each in (model.layer_kinds or {}).items() if name in kinds} or None
@@ -301,7 +308,7 @@ def _model_of_type(model: Model, layer_type: tuple[str, ...]) -> Model:
 
 @lru_cache(maxsize=64)
 def _count_layer_types(model: Model) -> dict[tuple[str, ...], tuple[int, int]]:
-    stop, moe = model.prediction_layers.stop, model.moe
+    stop, moe = model.layers if model.mtp_pattern else model.prediction_layers.stop, model.moe
     if model.pattern is None:  # at most two types, counted by arithmetic: layers may be very many
         experts = moe.count_moe_layers(stop) if moe and model.blocks is None else 0
         layers = range(min(stop, moe.first_dense_layers + moe.every + 1) if experts and moe else 1)
@@ -311,6 +318,10 @@ def _count_layer_types(model: Model) -> dict[tuple[str, ...], tuple[int, int]]:
         layers = range(stop)
         counts = Counter(map(model.layer_type, layers))
     first = {model.layer_type(layer): layer for layer in reversed(layers)}
+    if model.mtp_pattern:
+        predicted = model.layer_type(stop)
+        counts[predicted] = counts.get(predicted, 0) + len(model.prediction_layers)
+        first.setdefault(predicted, stop)
     return {
         each: (first[each], counts[each]) for each in sorted(counts, key=lambda key: ("mixture" in key, first[key]))
     }

@@ -135,22 +135,27 @@ class BlockMemoryTable:
     def block_phases(self, kind: str, layers: Sequence[int], *, embedding: bool, lm_head: bool) -> list[BlockPhase]:
         """List the block phases of a pass in execution order; ``kind`` is F, B, I (input) or W (weight gradients).
 
-        Blocks of a layer whose forward runs again do so before the layer's backward. In front of the LM head are the
-        layers of multi-token prediction, each preceded by a projection block, and another pass of the LM head for each.
+        Blocks of a layer whose forward runs again do so before the layer's backward. In front of the LM head, unless
+        in a separate slice, are the layers of multi-token prediction, each preceded by a projection block; for each
+        there is another pass of the LM head.
         """
-        behind = tuple(self.model.prediction_layers) if lm_head else ()
-        first, last = [("embedding", -1)] * embedding, [("lm_head", -1)] * (lm_head * (1 + len(behind)))
+        predicted = self.model.prediction_layers
+        layers = layers if self.shape.separate_prediction or not lm_head else (*layers, *predicted)
+        first, last = [("embedding", -1)] * embedding, [("lm_head", -1)] * (lm_head * (1 + len(predicted)))
         if kind == "F":
-            body = [(block, layer) for layer in layers for block in self.blocks_of_layers[layer]]
-            body += [(block, layer) for layer in behind for block in (PREDICTION, *self.blocks_of_layers[layer])]
+            body = [
+                (block, layer)
+                for layer in layers
+                for block in (*[PREDICTION] * (layer in predicted), *self.blocks_of_layers[layer])
+            ]
             return [BlockPhase("forward", *place) for place in (*first, *body, *last)]
         phase: Phase = "backward" if kind == "B" else "input_grad" if kind == "I" else "weight_grad"
         found = [BlockPhase(phase, *place) for place in last]
-        for layer in reversed((*layers, *behind)):
+        for layer in reversed(layers):
             if kind != "W":
                 found += [BlockPhase("recompute", block, layer) for block in self.recomputed_blocks(layer)]
             found += [BlockPhase(phase, block, layer) for block in reversed(self.blocks_of_layers[layer])]
-            found += [BlockPhase(phase, PREDICTION, layer)] * (layer in behind)
+            found += [BlockPhase(phase, PREDICTION, layer)] * (layer in predicted)
         return found + [BlockPhase(phase, *place) for place in first]
 
 

@@ -23,9 +23,14 @@ from simcluster.schedules import Action, Schedule
 
 @dataclass(frozen=True, slots=True)
 class ModelSlices:
-    """Partition of the model's layers into consecutive slices (virtual stages), as layer counts in model order."""
+    """Partition of the model's layers into consecutive slices (virtual stages), as layer counts in model order.
+
+    ``predicted`` are the layers of multi-token prediction if a slice other than the last, ``prediction``, has them.
+    """
 
     counts: tuple[int, ...]
+    predicted: tuple[int, ...] = ()
+    prediction: int = -1
 
     @classmethod
     def split_evenly(cls, layers: int, slices: int) -> ModelSlices:
@@ -63,7 +68,8 @@ class ModelSlices:
     def layers_of_slice(self, number: int) -> tuple[int, ...]:
         """Return the numbers of the layers in one slice of the model."""
         first = sum(self.counts[:number])
-        return tuple(range(first, first + self.counts[number]))
+        predicted = self.predicted if number == self.prediction else ()
+        return (*range(first, first + self.counts[number]), *predicted)
 
     def pass_over_slice(self, number: int) -> PassLayers:
         """Return the layers of a slice as one pass, including embedding and LM head if the slice has them."""
@@ -217,6 +223,14 @@ class Job(Displayable):
     def has_no_replicas(self) -> bool:
         """Whether no parameter, expert parameters included, has a copy on another rank."""
         return self.plan.replicas == 1 and self.plan.expert_replicas == 1
+
+    def sent_bytes(self, boundary: int) -> float:
+        """Return the bytes that a rank sends from slice ``boundary`` to the next, or back.
+
+        After a separate slice of multi-token prediction, hidden states of each of its layers travel, too.
+        """
+        behind = self.slices.predicted and boundary >= self.slices.prediction
+        return self.send_bytes * (1 + len(self.slices.predicted) * bool(behind))
 
     def pass_over_chunk(self, stage: int, chunk: int) -> PassLayers:
         """Return all layers of a stage's chunk as one pass."""

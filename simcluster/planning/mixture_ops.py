@@ -69,7 +69,7 @@ class MixtureOpBuilder:
             case "forward" | "recompute":
                 self._add_forward(ops, edges, parts, phase, layer)
             case "weight_grad":
-                sections = (edges.exit, parts.shared, parts.router, edges.entry)
+                sections = (edges.exit, parts.combine, parts.dispatch, parts.shared, parts.router, edges.entry)
                 ops.add_kernels(parts.experts.weight_grad, phase, EXPERTS, layer)  # as long as the rank has rows
                 kernels = tuple(kernel for section in sections for kernel in section.weight_grad)
                 ops.add_kernels(kernels, phase, "mixture_weight_grad", layer)

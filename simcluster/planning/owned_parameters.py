@@ -127,20 +127,26 @@ def parameters_of_layers(model: Model, plan: ParallelPlan, layers: Iterable[int]
 
 
 def parameters_of_stage(
-    model: Model, plan: ParallelPlan, layers: Iterable[int], *, first: bool, last: bool
+    model: Model, plan: ParallelPlan, layers: Sequence[int], *, first: bool, last: bool
 ) -> OwnedParameters:
     """Return the number of parameters of a stage on a rank, with embedding (``first``) and LM head (``last``)."""
     ends = OwnedParameters(stage_parameters_per_tp_rank(model, plan.tp, layers=0, first=first, last=last))
-    held = parameters_of_layers(model, plan, layers) + ends
-    return held + parameters_of_prediction(model, plan, first=first) if last and model.mtp_layers else held
+    own = parameters_of_layers(model, plan, layers) + ends
+    return own + prediction_parameters(model, plan, layers, first=first, last=last)
 
 
-def parameters_of_prediction(model: Model, plan: ParallelPlan, *, first: bool) -> OwnedParameters:
-    """Return the number of multi-token-prediction parameters on a rank that has the LM head.
+def prediction_parameters(
+    model: Model, plan: ParallelPlan, layers: Sequence[int], *, first: bool, last: bool
+) -> OwnedParameters:  # fmt: skip
+    """Return the number of multi-token-prediction parameters of a rank with the LM head (``last``), except ``layers``.
 
     These are its layers, their projections and norms, and a copy of the embedding unless the rank has it (``first``,
-    tied).
+    tied). If a separate slice has them, its stage has ``layers`` of multi-token prediction, and always a copy.
     """
-    table = 0 if first or model.tied_embeddings else lm_head_parameters_per_tp_rank(model, plan.tp)
-    own = table + len(model.prediction_layers) * mtp_layer_parameters(model, plan.tp)
-    return parameters_of_layers(model, plan, model.prediction_layers) + OwnedParameters(own)
+    predicted, apart = model.prediction_layers, bool(plan.embedding_stages)
+    if not predicted or not (any(layer in predicted for layer in layers) if apart else last):
+        return OwnedParameters()
+    has_table = first or (model.tied_embeddings and not apart)
+    table = 0 if has_table else lm_head_parameters_per_tp_rank(model, plan.tp)
+    own = OwnedParameters(table + len(predicted) * mtp_layer_parameters(model, plan.tp))
+    return own if apart else own + parameters_of_layers(model, plan, predicted)

@@ -67,7 +67,8 @@ def cache_timer(timer: Timer) -> Timer:
 class PassLayers:
     """Layers of a chunk that one segment covers, and whether it includes the embedding and the LM head.
 
-    ``layers`` are global layer numbers in forward order; those of multi-token prediction count to the LM head.
+    ``layers`` are global layer numbers in forward order; those of multi-token prediction count to the LM head, unless
+    another slice has them (``RankShape.separate_prediction``).
     ``gathers_input``: a tensor arrives split over tp and must be gathered first. ``starts_action``: the action begins
     here. ``casts_weights``: F casts weights, as in a step's first microbatch.
     """
@@ -142,7 +143,8 @@ class CachedPassSegmentMaker:
         gathered here, alongside the input gradient as in B, and kept for W. W has no traffic: matmuls on what F and I
         left on the GPU.
         """
-        own = [(self._residencies.types[each], self._shape.recomputes_layer(each)) for each in part.layers]
+        types, predicted = self._residencies.types, self._model.prediction_layers
+        own = [(types[each], self._shape.recomputes_layer(each), each in predicted) for each in part.layers]
         key = kind, tuple(own), part.embedding, part.lm_head, part.gathers_input, part.starts_action, part.casts_weights
         if key not in self._made:
             self._made[key] = part, self._build_ops(kind, part).build_segment()

@@ -49,6 +49,7 @@ class ParallelPlan:
     same ones. ``workers`` that train apart are as many parts of dp: "dp" and "world" are those of one, and "outer" the
     ranks with one place in all. Raises InputError for a size below 1, or a shard, or expert ranks, that do not divide
     these ranks, and for workers that do not divide dp, or have experts apart or a model held twice.
+    ``embedding_stages`` have copies of the token table, whose gradients are summed (): the first and the last.
     """
 
     tp: int = 1
@@ -61,6 +62,7 @@ class ParallelPlan:
     ep: int = 1
     etp: int = 0
     workers: int = 1
+    embedding_stages: tuple[int, ...] = ()
     grid: Ranks = field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -254,11 +256,13 @@ COMMUNICATORS: dict[str, Communicator] = {
     "edp_shard": Communicator("dp", _subgroup_splitter("edp")),
     "edp_reduce": Communicator("dp", _subgroup_splitter("edp")),
     "edp_replica": Communicator("dp", _subgroup_splitter("edp", replicas=True)),
-    # the gradient norm, the embedding that first and last stage have, workers that train separately
+    # the gradient norm, the embedding that first and last stage have (or others), workers that train separately
     "model": Communicator("tp", make_group_function("tp", "pp"), between_stages=True),
     "world": Communicator("dp", make_group_function("tp", "cp", "dp", "pp"), between_stages=True),
     "embedding": Communicator(
-        "tp", lambda plan: np.stack([plan.grid[0].ravel(), plan.grid[-1].ravel()], axis=1), between_stages=True
+        "tp",
+        lambda plan: np.stack([plan.grid[stage].ravel() for stage in plan.embedding_stages or (0, -1)], axis=1),
+        between_stages=True,
     ),
     "outer": Communicator("dp", make_group_function("worker")),
 }

@@ -26,7 +26,7 @@ from simcluster.planning.job import Job
 from simcluster.planning.offload import ReducedGradients, add_host_update, add_streamed_update
 from simcluster.planning.ops import MAIN, Dependency, MemoryChange, Op, Segment, WorkItem
 from simcluster.planning.optimizer import UpdateWork
-from simcluster.planning.owned_parameters import OwnedParameters, parameters_of_layers, parameters_of_prediction
+from simcluster.planning.owned_parameters import OwnedParameters, parameters_of_layers, prediction_parameters
 from simcluster.planning.pass_segments import PassLayers
 from simcluster.planning.program_builder import ProgramBuilder
 from simcluster.planning.work_kinds import Compute, HostWork
@@ -48,7 +48,8 @@ def add_step_end(
     data, stage = job.data_parallel, lanes.stage
     held = [job.pass_over_chunk(stage, chunk) for chunk in range(job.schedule.num_chunks)]
     shared = job.model.tied_embeddings or job.model.prediction_layers  # these read the embedding, too
-    if shared and any(part.embedding for part in held) != any(part.lm_head for part in held):
+    ends = any(part.embedding for part in held) != any(part.lm_head for part in held)
+    if shared and (stage in job.plan.embedding_stages if job.plan.embedding_stages else ends):
         size = lm_head_parameters_per_tp_rank(job.model, job.plan.tp) * data.gradient_bytes / share
         add_blocking_collectives(lanes, step, "all_reduce", "embedding_gradients", [("embedding", size)], needs)
         needs = ()
@@ -219,7 +220,7 @@ class DataParallelBuilder:
         for chunk, buckets in self._buckets.items():
             for number, (work, held) in enumerate(buckets):
                 key = self._reduction_key(self._last_gradient[chunk], step, number)
-                tied = work.embedding or work.lm_head
+                tied = work.embedding or work.lm_head or work.layers[-1:] >= (self._job.model.layers,)
                 found[key] = ReducedGradients(self._count_updated_params(held), (Dependency(self._stage, key),), tied)
         return [found[key] for key in self._sent if key in found]
 
@@ -272,8 +273,7 @@ def _split_chunk_into_buckets(job: Job, whole: PassLayers, embeds: bool) -> list
         held += OwnedParameters(model.norm_parameters)
         if not (model.tied_embeddings and embeds):  # one copy serves both ends
             held += OwnedParameters(lm_head_parameters_per_tp_rank(model, tp))
-        if model.mtp_layers:
-            held += parameters_of_prediction(model, job.plan, first=embeds)
+    held += prediction_parameters(model, job.plan, whole.layers, first=embeds, last=head)
     for layer in reversed(whole.layers):
         if layers and held.total >= limit:
             buckets.append((PassLayers(tuple(reversed(layers)), embedding=False, lm_head=head), held))

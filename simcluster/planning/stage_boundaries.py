@@ -48,7 +48,10 @@ class BlockingSendOptions:
     rendezvous: bool = True
     overlap_sends: bool = False
     gather_boundary: bool = False
-    send_bytes: float = 0.0
+
+    def sent_bytes(self, boundary: int) -> float:
+        """Return 0: users give the times of sends."""
+        return 0.0
 
 
 class SendReceiveBuilder:
@@ -58,7 +61,7 @@ class SendReceiveBuilder:
         self._job = job
         self._lanes = lanes
         self._stage = lanes.stage
-        self._transfers: dict[int, StageSend] = {}  # by the stage that it goes to
+        self._transfers: dict[tuple[int, float], StageSend] = {}  # by the stage that it goes to, and its bytes
         self._made: list[Action] = []  # what waits for the next rendezvous
         self._ways: dict[tuple[str, int, int], _ActionDataPath] = {}
         # the latest action and its path: one action is looked up several times in a row
@@ -138,10 +141,11 @@ class SendReceiveBuilder:
         return (Dependency(self._stage, sent),)
 
     def _send_work(self, target: int, key: Key) -> StageSend:
-        known = self._transfers.get(target)
+        kind, *_, number = key
+        size = self._job.sent_bytes(number - (kind != "F"))
+        known = self._transfers.get((target, size))
         if known is None:
-            known = StageSend(target, self._job.send_bytes, rendezvous=self._job.rendezvous)
-            self._transfers[target] = known
+            known = self._transfers[target, size] = StageSend(target, size, rendezvous=self._job.rendezvous)
         return known
 
     def _add_receive(self, action: Action, step: int, needs: tuple[Dependency, ...]) -> None:

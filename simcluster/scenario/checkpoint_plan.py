@@ -148,8 +148,8 @@ def _count_saved_parameters(
     layers = [layer for number in held for layer in slices.layers_of_slice(number)]
     first, last = 0 in held, len(slices.counts) - 1 in held
     owned = parameters_of_stage(model, plan, layers, first=first, last=last)
-    twice = model.tied_embeddings or bool(model.prediction_layers)
-    again = twice and last and not first  # the first stage writes the table
+    twice = last and (model.tied_embeddings or bool(model.prediction_layers))
+    again = not first and (stage in plan.embedding_stages if plan.embedding_stages else twice)  # stage 0 writes it
     return OwnedParameters(owned.common - again * lm_head_parameters_per_tp_rank(model, plan.tp), owned.experts)
 
 

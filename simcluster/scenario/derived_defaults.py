@@ -73,7 +73,7 @@ def _apply_layout(scenario: ScenarioFields) -> Pipeline:
         return pipeline
     layout = StageLayout.parse(pipeline.layout)
     counts, chunks, layers = layout.decoder_layers, layout.chunks_per_stage(pp), scenario.model.layers
-    layout.require_multi_token_last(scenario.model.mtp_layers or 0)
+    layout.check_multi_token_layers(scenario.model.mtp_layers or 0, pp)
     if sum(counts) != layers:
         raise InputError(f"has {sum(counts)} decoder layers (t), but model.layers is {layers}; make them equal")
     if pipeline.layers_per_stage not in ("even", counts):

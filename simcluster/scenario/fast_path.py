@@ -117,8 +117,8 @@ EVERYWHERE = parse_field_paths(
 ANY_JOB = parse_field_paths(
     """
     engine steps replicas
-    model: mtp_layers blocks pattern layer_types layer_kinds
-    model.moe: experts top_k expert_ffn_hidden_size shared_experts shared_ffn_hidden_size shared_gate
+    model: mtp_layers mtp_pattern blocks pattern layer_types layer_kinds
+    model.moe: experts top_k expert_ffn_hidden_size shared_experts shared_ffn_hidden_size shared_gate latent_size
     model.moe: first_dense_layers every offset router_bias capacity_factor pad_to_capacity aux_loss groups top_groups
     parallel: cp zero ep etp
     parallel.expert_dispatch: kind sms dtype combine_dtype reach

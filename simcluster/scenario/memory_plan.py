@@ -29,6 +29,7 @@ from simcluster.planning.optimizer import get_optimizer_class
 from simcluster.planning.owned_parameters import MemoryOverheads, nccl_buffer_bytes
 from simcluster.planning.rank_grid import ParallelPlan
 from simcluster.scenario.schedule_plan import outer_state_bytes
+from simcluster.schedules.stage_layout import find_separate_prediction
 from simcluster.traffic.nccl.platforms import Platform, load_platform
 
 if TYPE_CHECKING:
@@ -128,6 +129,7 @@ def shape_of(scenario: Scenario) -> RankShape:
         relayed=parallel.ep > 1 and parallel.expert_dispatch.relays_tokens,
         all_gathered=parallel.ep > 1 and parallel.expert_dispatch.kind == "allgather",
         sent_cast=parallel.ep > 1 and parallel.expert_dispatch.dtype == "fp8",
+        separate_prediction=find_separate_prediction(scenario.pipeline.layout) is not None,
         recompute=training.recompute,
         modules=training.recompute_modules,
         recompute_every=training.recompute_every,

@@ -24,6 +24,7 @@ from simcluster.scenario.schedule_files import is_csv
 from simcluster.scenario.schedule_plan import AUTO, schedule_of, slices_of, stage_copies_of
 from simcluster.schedules import SCHEDULES, Schedule, schedules_with
 from simcluster.schedules.specs import RowsSpec
+from simcluster.schedules.stage_layout import find_separate_prediction
 
 if TYPE_CHECKING:
     from simcluster.model.transformer import Model
@@ -209,6 +210,9 @@ def _check_experts(scenario: ScenarioFields, moe: Moe) -> Iterator[KeyProblem]:
     if tp > 1 and not parallel.sequence_parallel:
         what = f"without sequence parallelism, all {tp} tp ranks would send the same tokens to the experts"
         yield ("parallel", "sequence_parallel"), f"{what}; set sequence_parallel to true, as Megatron-LM requires"
+    if moe.latent_size and moe.shared_width and scenario.overlap.experts:
+        what = "is not supported with model.moe.latent_size and shared experts (Megatron-LM rejects both together)"
+        yield ("overlap", "experts"), f"{what}; set it to false"
     yield from _check_expert_split(moe, parallel.ep, etp)
     yield from _check_expert_groups(parallel, etp)
     yield from _check_sharded_experts(scenario, parallel.ep * etp, apart=parallel.ep > 1 or etp != tp)
@@ -314,7 +318,9 @@ def check_finished_schedule(scenario: ScenarioFields) -> Iterator[KeyProblem]:
         yield from _check_overlapped_pairs(scenario, schedule)
     ends = schedule.routes[0][0][0], schedule.routes[0][-1][0]
     shared = scenario.model.tied_embeddings or scenario.model.prediction_layers
-    if shared and ends[0] != ends[1] and not _embedding_stages_match(schedule, copies):
+    if (predicts := find_separate_prediction(scenario.pipeline.layout)) is not None:
+        yield from _check_separate_prediction(scenario, schedule, predicts)
+    elif shared and ends[0] != ends[1] and not _embedding_stages_match(schedule, copies):
         what = f"{schedule.name} has the embedding on stage {ends[0]} and the LM head on stage {ends[1]}"
         what += "; with tied embeddings or mtp_layers they must be on the first and last stage, or on one"
         yield ("pipeline", "schedule"), f"{what}: use 1f1b"
@@ -323,6 +329,17 @@ def check_finished_schedule(scenario: ScenarioFields) -> Iterator[KeyProblem]:
     except InputError as error:
         even = scenario.pipeline.layers_per_stage == "even"
         yield ("pipeline", "schedule" if even else "layers_per_stage"), str(error)
+
+
+def _check_separate_prediction(scenario: ScenarioFields, schedule: Schedule, number: int) -> Iterator[KeyProblem]:
+    """Yield an error for what is not modelled with multi-token prediction in slice ``number``, not the last."""
+    where, pp = ("pipeline", "layout"), scenario.parallel.pp
+    what = f"slice {number} has 'm' (multi-token prediction)"
+    if len(schedule.routes) > 1 or schedule.routes[0][number : number + 1] != ((number % pp, number // pp),):
+        yield where, f"{what}, which {schedule.name} does not place on stage {number % pp}; use 1f1b or interleaved"
+    if scenario.parallel.tp > 1 and scenario.pipeline.scatter_gather and not scenario.parallel.sequence_parallel:
+        told = "after it, sends that are split over tp (pipeline.scatter_gather) are not modelled"
+        yield where, f"{what}; {told}: set scatter_gather to false, or sequence_parallel to true"
 
 
 def _check_overlapped_pairs(scenario: ScenarioFields, schedule: Schedule) -> Iterator[KeyProblem]:

@@ -6,6 +6,7 @@ Pure functions of a scenario; InputError for invalid combinations, which the rul
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
@@ -20,6 +21,7 @@ from simcluster.planning.rank_grid import ParallelPlan
 from simcluster.schedules import Schedule, make_schedule, schedules_with
 from simcluster.schedules.actions import Route
 from simcluster.schedules.specs import ZbAutoSpec
+from simcluster.schedules.stage_layout import find_separate_prediction
 from simcluster.schedules.zb_auto import Times
 
 if TYPE_CHECKING:
@@ -83,6 +85,8 @@ def slices_of(scenario: ScenarioFields, schedule: Schedule) -> ModelSlices | Non
     slices = ModelSlices(wanted) if len(wanted) == number else ModelSlices.from_stage_layers(wanted, schedule)
     empty = [place for place, count in enumerate(slices.counts) if not count]
     if scenario.pipeline.layout is not None:
+        if (predicts := find_separate_prediction(scenario.pipeline.layout)) is not None:
+            slices = replace(slices, predicted=tuple(scenario.model.prediction_layers), prediction=predicts)
         return slices  # where there is a layout, whoever wrote it knows what is empty
     if any(place not in (0, number - 1) for place in empty) or (empty and not hollow):
         where = f"slice {empty[0]} of {number} has no layer"
@@ -129,7 +133,17 @@ def plan_of(scenario: ScenarioFields, schedule: Schedule) -> ParallelPlan:
         ep=parallel.ep,
         etp=parallel.etp or 0,
         workers=count_diloco_workers(scenario),
+        embedding_stages=_embedding_stages(scenario, schedule),
     )
+
+
+def _embedding_stages(scenario: ScenarioFields, schedule: Schedule) -> tuple[int, ...]:
+    """Return the stages with the token table, if multi-token prediction in a separate slice has a copy; else ()."""
+    predicts, route = find_separate_prediction(scenario.pipeline.layout), schedule.routes[0]
+    if predicts is None or predicts >= len(route):  # a rule complains of the latter
+        return ()
+    slices = (0, predicts, *([-1] if scenario.model.tied_embeddings else []))
+    return tuple(sorted({route[number][0] for number in slices}))
 
 
 STATE_BYTES = 8.0

@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import groupby
 
 from simcluster.base.errors import InputError
@@ -24,6 +25,12 @@ _GRAMMAR = "EtmL|()*,0123456789"
 _MOST = 100_000  # letters
 _REPEATED = re.compile(r"\(([^()]*)\)\*(\d{1,6})|([EtmL|])\*(\d{1,6})")
 _KNOWN = f"{', '.join(f'{letter} ({name})' for letter, name in LAYERS.items())}, | after a slice, x*3 or (tt|)*29"
+
+
+@lru_cache(maxsize=64)
+def find_separate_prediction(layout: str | tuple[str | tuple[str, ...], ...] | None) -> int | None:
+    """Return the number of a layout's slice with multi-token prediction; None for the last slice, with the LM head."""
+    return None if layout is None else StageLayout.parse(layout).separate_prediction
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,26 +70,30 @@ class StageLayout:
         """Number of multi-token prediction layers in each slice."""
         return tuple(letters.count("m") for letters in self.slices)
 
-    def require_multi_token_last(self, predicted: int) -> None:
-        """Raise InputError unless all multi-token-prediction layers (``predicted``) are in the last slice.
+    @property
+    def separate_prediction(self) -> int | None:
+        """Number of the slice with multi-token prediction, if that is not the last slice, which has the LM head."""
+        return next((number for number, count in enumerate(self.multi_token_layers[:-1]) if count), None)
 
-        They are simulated there, with the LM head; a layout without any places them there as well.
+    def check_multi_token_layers(self, predicted: int, pp: int) -> None:
+        """Raise InputError unless a slice that may have multi-token prediction layers has all ``predicted`` of them.
+
+        A layout without any places them in the last slice. (Megatron-Core, ``validate_layer_layout``.)
         """
-        last, found = len(self.slices) - 1, self.multi_token_layers
-        number = next((number for number, count in enumerate(found) if count), last)
-        if number != last:
-            *others, end = (letters.replace("m", "") for letters in self.slices)
-            remedy = StageLayout((*others, f"{end[:-1]}{'m' * sum(found)}L"))
-            raise InputError(
-                f"slice {number} has 'm' (multi-token prediction), which is allowed only in the last slice, {last}, "
-                f"with the LM head; write {remedy}"
-            )
-        if found[-1] not in (0, predicted):
+        found, number = self.multi_token_layers, self.separate_prediction
+        held = [place for place, count in enumerate(found) if count]
+        if len(held) > 1:
+            raise InputError(f"slices {held[0]} and {held[1]} have 'm' (multi-token prediction); put all in one slice")
+        if sum(found) not in (0, predicted):
             has = f"model.mtp_layers is {predicted}" if predicted else "the model has none (model.mtp_layers)"
             raise InputError(
-                f"the last slice, {last}, has {found[-1]} x 'm' (multi-token prediction), but {has}; "
+                f"slice {held[0]} has {sum(found)} x 'm' (multi-token prediction), but {has}; "
                 "remove 'm', or set model.mtp_layers to the same number"
             )
+        if number is not None and (number < len(found) - pp or number % pp == 0):
+            slices = f"slice {len(found) - 1}" if pp < 3 else f"one of slices {len(found) - pp + 1} to {len(found) - 1}"
+            what = "which must be in the last slice of a stage, and not of stage 0"
+            raise InputError(f"slice {number} has 'm' (multi-token prediction), {what}: use {slices}")
 
     def chunks_per_stage(self, pp: int) -> int:
         """Return the number of slices per stage; raise InputError if ``pp`` does not divide the number of slices."""

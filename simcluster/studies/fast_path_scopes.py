@@ -13,17 +13,23 @@ from simcluster.scenario.scenario import Scenario
 from simcluster.scenario.sections import Fsdp, HostOffload
 from simcluster.scenario.training_section import MuonSpec
 from simcluster.schedules import SCHEDULES
+from simcluster.schedules.stage_layout import find_separate_prediction
 
 PLAN = FastPath(
     "the search for layouts",
     unrestricted=(EVERYWHERE | ANY_JOB)
-    - {"steps", "replicas", "overlap.pairs", "parallel.cp_comm", "training.optimizer"},
+    - {"steps", "replicas", "overlap.pairs", "parallel.cp_comm", "training.optimizer", "pipeline.layout"},
     field_limits={
         "model.mixer": PROVED_KINDS,
         "parallel.cp_comm": FieldLimit("", ("ring", "all_gather", "all_to_all")),
         "training.optimizer": FieldLimit("", ("adam", "muon")),
         "checkpoint": FieldLimit("checkpoint: the layout search does not simulate checkpoints; remove it", (None,)),
         "data.loader": FieldLimit("data.loader: the layout search does not simulate data loaders; remove it", (None,)),
+        "pipeline.layout": FieldLimit(
+            "pipeline.layout: the layout search has multi-token prediction (m) only in the last slice; move m there",
+            (),
+            lambda scenario: find_separate_prediction(scenario.pipeline.layout) is None,
+        ),
         "overlap.pairs": FieldLimit(
             "overlap.pairs: the layout search does not overlap the passes of a pair; set it to false", (False,)
         ),
@@ -85,6 +91,7 @@ QUICK = FastPath(
         "fsdp": FieldLimit("parameters are sharded by FSDP", (Fsdp(),)),
         "model.mixer": PROVED_KINDS,
         "model.mtp_layers": FieldLimit("the model has multi-token prediction layers", (None,)),
+        "model.mtp_pattern": FieldLimit("the model has multi-token prediction layers", (None,)),
         "memory.offload": FieldLimit("tensors are offloaded to host memory", (HostOffload(),)),
         "pipeline.schedule": FieldLimit(
             "the schedule is user-defined, or optimized for simulated times", (), _is_builtin_schedule

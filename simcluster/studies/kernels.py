@@ -7,7 +7,7 @@ communication (``overlap.tensor_pieces``) are listed whole.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -146,18 +146,23 @@ def list_layer_sections(
     if embedding:
         add_block(embedding_block(ends, shape), 1)
     plain = replace(shape, recompute="none")
-    types = Counter((shape.recomputes_layer(layer), model.layer_type(layer)) for layer in layers)
-    for (again, layer_type), count in types.items():
-        layer, _ = model.count_layer_types()[layer_type]
-        for kind in layer_kinds(model, layer):
-            word = f" ({layer_type[0]})" if model.pattern else ""
-            add_sections(kind.name + word, kind.sections(model.layer_model(layer), shape if again else plain), count)
-    if not lm_head:
-        return found
-    if ahead := model.prediction_layers:
+
+    def add_layers(layers: Iterable[int]) -> None:
+        types = Counter((shape.recomputes_layer(layer), model.layer_type(layer)) for layer in layers)
+        for (again, layer_type), count in types.items():
+            layer, _ = model.count_layer_types()[layer_type]
+            for kind in layer_kinds(model, layer):
+                word = f" ({layer_type[0]})" if layer_type[0] else ""
+                parts = kind.sections(model.layer_model(layer), shape if again else plain)
+                add_sections(kind.name + word, parts, count)
+
+    add_layers(layer for layer in layers if layer < model.layers)
+    with_head = lm_head and not shape.separate_prediction
+    if ahead := tuple(model.prediction_layers if with_head else (layer for layer in layers if layer >= model.layers)):
         add_block(mtp_input_block(ends, shape), len(ahead))
-        found += list_layer_sections(model, shape, tuple(ahead), embedding=False, lm_head=False)
-    add_block(lm_head_block(ends, shape), 1 + len(ahead))
+        add_layers(ahead)
+    if lm_head:
+        add_block(lm_head_block(ends, shape), 1 + len(model.prediction_layers))
     return found
 
 

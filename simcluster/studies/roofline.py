@@ -8,7 +8,7 @@ however fast it computes.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from simcluster.devices.device import kernel_seconds
 from simcluster.results.result import Result
@@ -85,7 +85,8 @@ def compute_roofline(result: Result) -> Roofline:
 
 def _kernel_points(result: Result) -> Iterator[KernelPoint]:
     scenario = result.scenario
-    model, shape, device = scenario.model, shape_of(scenario), scenario.cluster.device
+    model, device = scenario.model, scenario.cluster.device
+    shape = replace(shape_of(scenario), separate_prediction=False)
     precision = scenario.training.precision.removesuffix("-mixed")
     layers = tuple(range(model.layers))
     found: dict[tuple[str, str, float, float], KernelPoint] = {}
