@@ -243,7 +243,7 @@ def test_schedules_that_primus_ships_count_where_its_switches_are_on(
         (PRIMUS, "needs primus/configs/modules/megatron/pre_trainer.yaml, which is neither"),
         (PRIMUS.replace("    model: ${PRIMUS_MODEL:own_1B}.yaml\n", ""), "the trainer module names no model"),
         (FLAGSCALE.replace("num_layers: 8", "num_layers: -8"), "num-layers: '-8' is not a whole number"),
-        (FLAGSCALE.replace("num_layers: 8", LINEAR), "--linear-attention-freq has linear attention layers, which"),
+        (FLAGSCALE.replace("num_layers: 8", LINEAR), "attention over the outputs of earlier layers"),
         (
             FLAGSCALE.replace("num_layers: 8", "num_layers: 8\n  routed_expert_hidden_size: 128"),
             "--routed-expert-hidden-size: .*latent",

@@ -508,7 +508,7 @@ def test_a_window_does_the_work_of_the_tokens_in_it() -> None:
             "'minimax_m3_vl', which .*sparse attention",
         ),
         ({"index_topk": 2048}, "has index_topk: sparse attention of this kind is not modelled"),
-        ({"model_type": "qwen3_next"}, "layers other than attention and MLP are not modelled"),
+        ({"model_type": "jamba"}, "layers other than attention and MLP are not modelled"),
         ({"model_type": "deepseek_v4"}, "sparse attention of this kind is not modelled"),
         ({"is_encoder_decoder": True}, "is_encoder_decoder is true"),
         ({"model_type": "gemma4"}, "'gemma4', which is not supported; supported: .*gemma3_text"),

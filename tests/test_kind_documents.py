@@ -83,6 +83,8 @@ def test_a_document_equals_the_code_of_the_same_kind(changes: dict[str, Any]) ->
         ({"body": [{"matmul": "up"}, {"matmul": "down", "input": "y"}]}, "the input 'y' of a matmul is not in saved"),
         ({"body": [{"matmul": "up"}, {"forward": {"z": [1, 2]}}, {"matmul": "down"}]}, "a matmul has 5 numbers"),
         ({"weights": {}}, "body must have each of weights once"),
+        ({"split": ["heads"]}, "split: 'heads' is not in sizes"),
+        ({"cp": {"before": ["ffn"], "after": ["ffn"], "split": []}}, "cp needs sections of body that are whole"),
     ],
 )
 def test_a_wrong_document_is_rejected(changes: dict[str, Any], message: str) -> None:

@@ -154,7 +154,10 @@ def test_folded_is_unfolded_to_the_bit(changes: dict[str, Any]) -> None:
     ("changes", "words"),
     [
         ({"kv_heads": 2}, "remove kv_heads"),
-        ({"bias": True}, "has keys for each of the 8 heads, no biases, .*remove kv_heads, qk_norm and bias"),
+        (
+            {"bias": True},
+            "has keys for each of the 8 heads, no biases, .*remove kv_heads, qk_norm, attention_gate and bias",
+        ),
         ({"head_dim": 64}, "head_dim 64 does not equal mla.s .* = 48; remove head_dim"),
     ],
 )

@@ -39,7 +39,11 @@ MOE = Moe(experts=8, top_k=2, expert_ffn_hidden_size=128, shared_experts=1)
 INDEXER = {"heads": 4, "head_dim": 32, "top_k": 128}
 MLA = Mla(kv_lora_rank=64, q_lora_rank=96, qk_nope_head_dim=32, qk_rope_head_dim=16, v_head_dim=32)
 LATENT = {"latent_attention": None, "sparse_attention": INDEXER}
-DOCUMENTED: dict[str, dict[str, int]] = {"mamba2": {"heads": 16, "groups": 4}}
+DOCUMENTED: dict[str, dict[str, int]] = {
+    "mamba2": {"heads": 16, "groups": 4}, "kda": {"heads": 8, "head_dim": 32},
+    "lightning": {"heads": 8, "head_dim": 64},
+    "gated_delta_net": {"value_heads": 8, "key_heads": 4, "key_head_dim": 32, "value_head_dim": 64},
+}  # fmt: skip
 """Sizes of the kinds that are built in as documents."""
 COMMON = {
     "name", "layers", "hidden_size", "heads", "vocab_size", "sequence_length", "gated_mlp", "kv_heads", "head_dim",

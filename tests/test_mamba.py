@@ -147,7 +147,6 @@ def test_every_engine_simulates_it(changes: dict[str, Any]) -> None:
     ("changes", "message"),
     [
         ({"parallel__tp": 8, "parallel__dp": 1, "parallel__pp": 1}, "model.layer_kinds.mamba2.groups 4"),
-        ({"parallel__cp": 2, "parallel__dp": 1}, "cp 2|parallel.cp.*layers of kind mamba2"),
         ({"training__recompute": "full"}, "does not recompute Mamba layers"),
         ({"model__layer_kinds": None}, "layer_kinds.mamba2: heads is missing"),
         ({"model__layers": "*-*-*-*-"}, "layer_kinds.mamba2 has no effect"),

@@ -147,6 +147,9 @@ def test_every_preset_is_a_valid_model_of_its_name() -> None:
         "nemotron-h-56b",
         "nemotron-3-nano-30b",
         "nemotron-3-super-120b",
+        "qwen3-next-80b",
+        "kimi-linear-48b",
+        "minimax-m1",
     )
     for name in load_presets("models.yaml"):
         assert preset(name).name == name

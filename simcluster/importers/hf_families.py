@@ -106,16 +106,18 @@ def set_attention_window(
         return
     if types is not None and full != (list(range(every, len(types) + 1, every)) if every else []):
         words = ["F" if kind == "full_attention" else "S" for kind in types]
-        _set_layer_types(fields, words, {"S": {"attention_window": window}, "F": {}})
+        set_layer_types(fields, words, {"S": {"attention_window": window}, "F": {}})
         return
     fields |= {"attention_window": window} | ({} if every is None else {"full_attention_every": every})
 
 
-def _set_layer_types(fields: Fields, words: Sequence[str], types: Mapping[str, Fields]) -> None:
+def set_layer_types(fields: Fields, words: Sequence[str], types: Mapping[str, Fields]) -> None:
     """Set the type of each layer, in addition to types that other keys have set."""
     if pattern := fields.get("pattern"):
         both = [(pattern[layer % len(pattern)], word) for layer, word in enumerate(words)]
         types = {f"{one} {other}": fields["layer_types"][one] | types[other] for one, other in both}
+        for each in (each for each in types.values() if {"mixer", "blocks"} <= each.keys()):
+            each["blocks"] = [each.pop("mixer"), each["blocks"][-1]]
         words = [f"{one} {other}" for one, other in both]
     fields |= describe_layer_types(words, types)
 
@@ -128,7 +130,7 @@ def set_moe_fields(config: CheckedConfig, fields: Fields, row: Mapping[str, Any]
     """
     layers, experts = fields["layers"], config.required_size(row["experts"])
     width = config.required_size(row["width"]) if "width" in row else fields["ffn_hidden_size"]
-    top_k = config.required_size("num_experts_per_tok experts_per_token moe_k moe_top_k")
+    top_k = config.required_size("num_experts_per_tok num_experts_per_token experts_per_token moe_k moe_top_k")
     if top_k > experts:
         raise InputError(f"num_experts_per_tok {top_k} is more than the {experts} experts; lower it")
     if layers > MAX_LAYERS:
@@ -148,7 +150,7 @@ def set_moe_fields(config: CheckedConfig, fields: Fields, row: Mapping[str, Any]
         if where is None and any(here):
             words = ["expert" if each else "dense" for each in here]
             kinds = {"dense": "mlp", "expert": "mixture"}
-            _set_layer_types(fields, words, {w: {"blocks": ["attention", kind]} for w, kind in kinds.items()})
+            set_layer_types(fields, words, {w: {"blocks": ["attention", kind]} for w, kind in kinds.items()})
             where = {}
     if where is None or first >= layers:
         named = [name for key in ("first", "step", "last", "dense", "listed") if (name := row.get(key))]
@@ -165,7 +167,10 @@ def set_moe_fields(config: CheckedConfig, fields: Fields, row: Mapping[str, Any]
             default = config.whole_number_value(each, default)
         more["shared_experts"] = default
     if row.get("groups"):
-        groups, top_groups = config.optional_size("n_group") or 1, config.optional_size("topk_group") or 1
+        groups, top_groups = (
+            config.optional_size("n_group num_expert_group") or 1,
+            config.optional_size("topk_group") or 1,
+        )
         more |= {"groups": groups, "top_groups": top_groups} if top_groups < groups else {}
     kept = {name: value for name, value in (more | where).items() if value and (name, value) != ("every", 1)}
     fields["moe"] = {"experts": experts, "top_k": top_k, "expert_ffn_hidden_size": width, **kept}
@@ -211,7 +216,7 @@ def _set_llama4_layers(config: CheckedConfig, fields: Fields) -> None:
     norm: Fields = {"qk_norm": "unscaled"} if config.boolean_value("use_qk_norm", True) else {}
     still, part = {"position": "none"}, {"attention_chunk": chunk}
     types: dict[str, Fields] = {"C": norm | part, "F": still, "R": norm, "N": still | part}
-    _set_layer_types(fields, [letters.get(each, "N") for each in zip(words, rotated, strict=False)], types)
+    set_layer_types(fields, [letters.get(each, "N") for each in zip(words, rotated, strict=False)], types)
 
 
 def _set_qwen_window(config: CheckedConfig, fields: Fields) -> None:
@@ -222,7 +227,7 @@ def _set_qwen_window(config: CheckedConfig, fields: Fields) -> None:
     first = config.whole_number_value("max_window_layers", 28)
     if 0 < first < (layers or 0):
         types: Fields = {"S": {"attention_window": window}, "F": {}}
-        _set_layer_types(fields, ["F"] * first + ["S"] * (layers - first), types)
+        set_layer_types(fields, ["F"] * first + ["S"] * (layers - first), types)
     if first == 0:
         fields["attention_window"] = window
 
@@ -301,7 +306,7 @@ def _set_granite_layers(config: CheckedConfig, fields: Fields) -> None:
     """Set the layers of Granite 4: Mamba-2 or attention, each followed by experts and a shared MLP."""
     types = config.finite_value("layer_types")
     check_layer_list("layer_types", types, fields["layers"], ("mamba", "attention"))
-    _set_layer_types(fields, types, {"mamba": {"mixer": "mamba2"}, "attention": {}})
+    set_layer_types(fields, types, {"mamba": {"mixer": "mamba2"}, "attention": {}})
     keys = "mamba_n_heads mamba_d_head mamba_n_groups mamba_d_state mamba_d_conv mamba_chunk_size"
     _set_mamba_sizes(config, fields, keys)
     fields["position"] = "none" if config.finite_value("position_embedding_type") == "nope" else "rope"
@@ -312,10 +317,19 @@ def _set_granite_layers(config: CheckedConfig, fields: Fields) -> None:
         fields["ffn_hidden_size"] = config.required_size(shared)
 
 
+def _set_minimax_sizes(config: CheckedConfig, fields: Fields) -> None:
+    """Set the sizes of MiniMax's lightning attention: as many heads as its attention has, each with its own keys."""
+    if config.whole_number_value("shared_intermediate_size", 0):
+        raise InputError("shared_intermediate_size: the shared experts of MiniMax are not modelled; set it to 0")
+    sizes = {"heads": fields["heads"], "head_dim": fields["head_dim"] or fields["hidden_size"] // fields["heads"]}
+    fields["layer_kinds"] = {"lightning": sizes}
+
+
 FAMILY_RULES: dict[str, Callable[[CheckedConfig, Fields], None]] = {
     "latent": _set_latent_attention, "indexer": _set_indexer, "llama": _set_llama_bias, "llama4": _set_llama4_layers,
     "fla": _set_fla_fields, "qwen_window": _set_qwen_window, "opt": _set_opt_positions, "falcon": _set_falcon_fields,
     "mpt": _set_mpt_fields, "nemotron": _set_nemotron_layers, "granite": _set_granite_layers,
+    "minimax": _set_minimax_sizes,
 }  # fmt: skip
 """Family-specific rules by the name used in ``hf_families.yaml``."""
 

@@ -18,9 +18,11 @@ from simcluster.importers.hf_families import (
     FAMILY_RULES,
     CheckedConfig,
     set_attention_window,
+    set_layer_types,
     set_moe_fields,
     token_prediction_assumption,
 )
+from simcluster.importers.layer_lists import MAX_LAYERS
 from simcluster.model.layers import ParameterCount, parameters
 from simcluster.model.transformer import Model
 
@@ -184,6 +186,8 @@ def _model_fields(config: CheckedConfig, family: Mapping[str, Any], sequence_len
         set_attention_window(config, fields, **window)
     for name in family.get("further", "").split():
         FAMILY_RULES[name](config, fields)
+    if linear := family.get("linear"):
+        _set_linear_layers(config, fields, linear)
     if family["moe"]:
         set_moe_fields(config, fields, family["moe"])
     moe, types = fields.get("moe"), fields.get("layer_types", {"": {"blocks": ()}} if "pattern" in fields else {})
@@ -191,6 +195,36 @@ def _model_fields(config: CheckedConfig, family: Mapping[str, Any], sequence_len
     if moe and not moe.keys() & {"first_dense_layers", "every"} and not names_kinds:
         fields["ffn_hidden_size"] = None  # no layer has a dense MLP
     return fields
+
+
+def _set_linear_layers(config: CheckedConfig, fields: dict[str, Any], row: Mapping[str, Any]) -> None:
+    """Set which layers have linear attention, and its sizes, by ``row``, the family's rules in ``hf_families.yaml``.
+
+    Keys of the ``section`` are read with linear_ before them.
+    """
+    kind, key, layers = row["kind"], row.get("list", "layer_types"), min(fields["layers"], MAX_LAYERS)
+    if isinstance(section := config.finite_value(row.get("section", "")), Mapping):
+        inner = {f"linear_{name}": value for name, value in section.items()}
+        config = CheckedConfig({**config.data, **inner}, config.kind, config.read_keys)
+    known = ("linear_attention", "full_attention") if key == "layer_types" else (0, 1)
+    words, step = config.finite_value(key), config.optional_size(row.get("every", "")) or row.get("step")
+    if words is None and step:
+        listed = config.layer_numbers("linear_full_attn_layers")  # from 1
+        full = [number - 1 for number in listed] or range(row.get("first", step - 1), layers, step)
+        words = [known[layer in full] for layer in range(layers)]
+        linear = config.layer_numbers("linear_kda_layers")
+        if linear and sorted(listed + linear) != [*range(1, layers + 1)]:
+            raise InputError(f"{row['section']}: each layer from 1 must be in one of kda_layers and full_attn_layers")
+    if not isinstance(words, list) or len(words) != fields["layers"] or any(word not in known for word in words):
+        raise InputError(f"{key} must be a list of {layers} values, each {known[0]} or {known[1]}")
+    letters = ["LF"[known.index(word)] for word in words]
+    set_layer_types(fields, letters, {"L": {"mixer": kind}, "F": {}})
+    own = (fields.pop("layer_kinds", None) or {}).get(kind, {})  # a rule of the family set them
+    for name, keys in row.get("sizes", {}).items():
+        if size := config.optional_size(keys) or row.get("fallback", {}).get(name):
+            own[name] = size
+    if "L" in letters:
+        fields["layer_kinds"] = {kind: own}
 
 
 def _extract_text_decoder(data: Mapping[str, Any]) -> tuple[Mapping[str, Any], tuple[str, ...]]:

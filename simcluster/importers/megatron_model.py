@@ -10,7 +10,7 @@ import re
 from typing import Any
 
 from simcluster.base.errors import InputError
-from simcluster.importers.layer_lists import describe_expert_layers
+from simcluster.importers.layer_lists import describe_expert_layers, describe_layer_types
 from simcluster.importers.megatron_forks import real_layer_flags
 from simcluster.importers.megatron_options import EXPERT_OPTIONS, LATENT_SIZES, MegatronOptions
 from simcluster.importers.megatron_parallel import shards_parameters
@@ -34,6 +34,7 @@ def model_section(run: MegatronOptions, vocabulary: int) -> dict[str, Any]:
         "qk_norm": "head" if run.is_on("qk-layernorm") else None,
         "vocab_multiple": run.get("make-vocab-size-divisible-by"), "embedding_norm": run.is_on("embed-layernorm"),
         "mtp_layers": _token_prediction_layers(run), "attention_sinks": run.get("softmax-type") == "learnable",
+        "attention_gate": run.is_on("attention-output-gate"),
         "clamped_activation": run.get("activation-func-clamp-value") not in (None, "", "None", "null"),
     }  # fmt: skip
     model: dict[str, Any] = {
@@ -47,6 +48,7 @@ def model_section(run: MegatronOptions, vocabulary: int) -> dict[str, Any]:
         **{name: value for name, value in more.items() if value},
     }  # fmt: skip
     model |= _attention_window_fields(run, model["layers"], sequence) | _hybrid_layer_fields(run, hidden)
+    model |= _linear_layer_fields(run, model["layers"])
     _add_moe_section(run, model)
     _add_latent_attention(run, model)
     return model
@@ -76,6 +78,32 @@ def _hybrid_layer_fields(run: MegatronOptions, hidden: int) -> dict[str, Any]:
     sizes = {field: size for field, option in names.items() if (size := run.get(option))}
     heads = run.get("mamba-num-heads") or 2 * hidden // sizes.get("head_dim", 64)
     return {**found, "layer_kinds": {"mamba2": {"heads": heads, **sizes}}}
+
+
+def _linear_layer_fields(run: MegatronOptions, layers: int) -> dict[str, Any]:
+    """Return which layers have gated DeltaNet, and its sizes; a frequency of N makes layers N, 2N, ... attention."""
+    variant, frequency = "experimental-attention-variant", "linear-attention-freq"
+    names = {"value_heads": "linear-num-value-heads", "key_heads": "linear-num-key-heads",
+             "key_head_dim": "linear-key-head-dim", "value_head_dim": "linear-value-head-dim",
+             "conv": "linear-conv-kernel-dim"}  # fmt: skip
+    value = run.number_or_layer_list(frequency, layers)
+    if not run.get(variant):
+        if value is not None:
+            raise run.error(frequency, f"is modelled with --{variant} gated_delta_net; add it")
+        run.drop_options(variant, "no layer has linear attention", [*names.values()])
+        return {}
+    if run.get(variant) != "gated_delta_net":
+        raise run.error(variant, "only gated_delta_net is modelled, not sparse attention with an indexer (dsa)")
+    if value is None:
+        raise run.error(variant, f"needs the layers that it is in; add --{frequency}")
+    linear = (
+        [bool(each) for each in value] if isinstance(value, list) else [n % value > 0 for n in range(1, layers + 1)]
+    )
+    words, types = ["L" if each else "F" for each in linear], {"L": {"mixer": "gated_delta_net"}, "F": {}}
+    sizes = {"value_heads": 32, "key_heads": 16} | {
+        field: size for field, name in names.items() if (size := run.get(name))
+    }
+    return describe_layer_types(words, types) | ({"layer_kinds": {"gated_delta_net": sizes}} if any(linear) else {})
 
 
 def _position_embedding(run: MegatronOptions) -> str:

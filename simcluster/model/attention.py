@@ -29,6 +29,7 @@ from simcluster.model.layer_sections import (
     join_sections,
     linear_section,
     local_sizes,
+    memory_kernel,
 )
 from simcluster.model.saved_tensors import SavedTensor, dropout_mask_tensors, matmul_input_tensors
 from simcluster.model.shard_widths import shard_widths
@@ -43,10 +44,10 @@ class Attention(LayerKind):
     MODELLED_WITH: ClassVar[Mapping[str, AllowedValues]] = {}
 
     def matrices(self, model: Model, tp: int = 1, ep: int = 1, etp: int = 1) -> Iterator[WeightMatrix]:
-        """Yield the weight matrices of queries, keys and values (separately), and of the output projection."""
+        """Yield the weight matrices of queries with the gate, keys and values (separately), and output projection."""
         shard, hidden = shard_widths(model, tp), model.hidden_size
         query, kv = shard.heads * model.head_dim, shard.kv_heads * model.head_dim
-        yield WeightMatrix(query, hidden, "rows")
+        yield WeightMatrix(2 * query if model.attention_gate else query, hidden, "rows")
         yield WeightMatrix(kv, hidden, "rows", count=2)
         yield WeightMatrix(hidden, query, "columns")
 
@@ -59,7 +60,7 @@ class Attention(LayerKind):
     def count_vector_parameters(self, model: Model, tp: int = 1) -> int:
         """Count a tp rank's bias and attention-sink parameters; the output projection's bias is not split."""
         shard = shard_widths(model, tp)
-        width = (shard.heads + 2 * shard.kv_heads) * model.head_dim
+        width = (shard.heads * (2 if model.attention_gate else 1) + 2 * shard.kv_heads) * model.head_dim
         sinks = shard.heads if model.attention_sinks else 0
         rows = {True: model.hidden_size, "attention": model.hidden_size, "qkv": 0, False: 0}[model.bias]
         return (width if model.bias else 0) + rows + sinks
@@ -74,7 +75,7 @@ class Attention(LayerKind):
         """
         local = local_sizes(model, shape)
         core = core_attention_section(model, shape, local)
-        width = local.query + 2 * local.kv
+        width = local.query + 2 * local.kv + _gate_width(model, local)
         product = linear_section("qkv", shape, local.tokens, local.hidden, width, bias=bool(model.bias))
         projection = linear_section("projection", shape, local.tokens, local.query, local.hidden, bias=False)
         turned = _rotation_section(model, shape, local)
@@ -87,6 +88,8 @@ class Attention(LayerKind):
             turned = join_sections((turned, eager.head_copy_section(shape, local)), "none")
         if shape.kernels == "eager":
             turned = join_sections((eager.split_grad_section("qkv", model, shape, local, 3, width), turned), "none")
+        if model.attention_gate:
+            core = join_sections((core, _gate_section(shape, local)), "none")
         return layer_block("attention", model, shape, local, (product, turned, core, projection))
 
     def cp_exchange(self, model: Model, shape: RankShape) -> CpExchange | None:
@@ -110,7 +113,8 @@ class Attention(LayerKind):
     def backward_working_bytes(self, model: Model, shape: RankShape) -> tuple[float, float]:
         """Return the bytes of the gradients of queries, keys and values on one rank."""
         local = local_sizes(model, shape)
-        return shape.element_bytes * local.tokens * (local.query + local.kv + local.value), 0.0
+        width = local.query + local.kv + local.value + 2 * _gate_width(model, local)
+        return shape.element_bytes * local.tokens * width, 0.0
 
     def backward_tensors(self, model: Model, shape: RankShape) -> list[SavedTensor]:
         """Return all tensors that the attention block's backward reads, including gradients."""
@@ -125,6 +129,7 @@ def attention_tensors(
     e, local = shape.element_bytes, local_sizes(model, shape)
     hidden, tokens = e * local.edge_tokens * local.hidden, e * local.tokens
     query, kv, value, output = (tokens * width for width in (local.query, local.kv, local.value, local.output))
+    gate = tokens * _gate_width(model, local)
     return [
         SavedTensor("attention", "attention_norm_input", hidden, "input", moved_by="attn_norm"),
         *inputs,
@@ -135,11 +140,12 @@ def attention_tensors(
         ),
         SavedTensor("attention", "value", value, "kept", freed_by=freed_by, moved_by="core_attn"),
         *_core_tensors(model, shape),
+        *[SavedTensor("attention", name, gate, "kept") for name in ("output_gate", "output_gate_input") if gate],
         SavedTensor("attention", "projection_input", output, "kept", read="W", in_fp8="copied", moved_by="attn_proj"),
         *([SavedTensor("attention", "attention_post_norm_input", hidden)] if model.layer_norms == 4 else []),
         *dropout_mask_tensors("attention", "attention_dropout_mask", model, shape),
         SavedTensor("attention", "projection_output_grad", tokens * local.hidden, made="I", read="W", in_fp8="cast"),
-        SavedTensor("attention", "qkv_output_grad", query + kv + value, made="I", read="W", in_fp8="cast"),
+        SavedTensor("attention", "qkv_output_grad", query + kv + value + gate, made="I", read="W", in_fp8="cast"),
     ]
 
 
@@ -171,6 +177,18 @@ def core_attention_section(model: Model, shape: RankShape, local: LocalSizes) ->
         case "unfused":
             return unfused_core_section(shape, local)
     assert_never(shape.attention)
+
+
+def _gate_width(model: Model, local: LocalSizes) -> int:
+    return local.query if model.attention_gate else 0
+
+
+def _gate_section(shape: RankShape, local: LocalSizes) -> Section:
+    """Return the kernels that multiply the core's output by the sigmoid of the gate: one fused kernel, or two."""
+    size, separate = shape.element_bytes * local.tokens * local.output, shape.kernels == "eager"
+    sizes = (5, 8) if separate else (3, 5)
+    forward, backward = (memory_kernel("output_gate", each * size, 1 + separate) for each in sizes)
+    return Section((forward,), input_grad=(replace(backward, name="output_gate_input_grad"),))
 
 
 def _rotation_section(model: Model, shape: RankShape, local: LocalSizes) -> Section:

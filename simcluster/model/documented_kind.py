@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from simcluster.documents.field_annotations import AllowedValues
@@ -24,6 +24,15 @@ from simcluster.model.saved_tensors import CastRule, SavedTensor, dropout_mask_t
 from simcluster.model.transformer import Model
 
 Names = Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class HeadExchange:
+    """Names of a block's kernels that run on whole sequences, and bytes of each all-to-all before and after them."""
+
+    kernels: frozenset[str]
+    before: tuple[float, ...]
+    after: tuple[float, ...]
 
 
 class DocumentedKind(LayerKind):
@@ -54,7 +63,10 @@ class DocumentedKind(LayerKind):
             own["training.precision"] = AllowedValues(("fp32", "fp16-mixed", "bf16-mixed"))
         if any(rule.kind == "attention" for section in self.document.body for rule in section.forward.values()):
             own["data"] = AllowedValues((None,))
-        return {**self.MODELLED_WITH, **own}
+        known = {
+            path: each for path, each in self.MODELLED_WITH.items() if path != "parallel.cp" or not self.document.cp
+        }
+        return {**known, **own}
 
     # --- weights --------------------------------------------------------------------------------------------------
 
@@ -84,6 +96,18 @@ class DocumentedKind(LayerKind):
         entry, joined, end = (join_sections(each, shape.recompute) for each in ([ends[0]], body, [ends[1]]))
         return Block(self.name, entry, joined, end, gathered_width=0 if gathered == local.hidden else gathered)
 
+    def head_exchange(self, model: Model, shape: RankShape) -> HeadExchange | None:
+        """Return the all-to-alls of context parallelism; None without it."""
+        rule = self.document.cp
+        if rule is None or shape.cp == 1:
+            return None
+        names, whole = self._names(model, shape), [section for section in self.document.body if section.whole]
+        kernels = frozenset(f"{self.name}_{each}" for part in whole for each in (*part.forward, *part.backward))
+        unit = shape.element_bytes * names["tokens"]
+        return HeadExchange(
+            kernels, *(tuple([unit * evaluate(w, names) for w in ws]) for ws in (rule.before, rule.after))
+        )
+
     def core_flops(self, model: Model, tokens: int, backward: AttentionBackward) -> Flops:
         """Return the FLOPs outside weight matmuls, as the document counts them ("model"), or as executed ("flash")."""
         rule = self.document.model_flops
@@ -101,7 +125,7 @@ class DocumentedKind(LayerKind):
         tokens = tokens or shape.micro_batch * rows
         edge = tokens // (shape.tp if shape.sequence_parallel else 1)
         rank = {"hidden": model.hidden_size, "tokens": tokens, "edge_tokens": edge, "sequence": rows, "tp": shape.tp,
-                "micro_batch": shape.micro_batch, "e": shape.element_bytes}  # fmt: skip
+                "cp": shape.cp, "micro_batch": shape.micro_batch, "e": shape.element_bytes}  # fmt: skip
         return self.document.evaluate_names(sizes, rank)
 
     def _section(self, section: SectionRule, shape: RankShape, names: Names) -> Section:

@@ -23,12 +23,12 @@ from simcluster.documents.table_formulas import parse_formula
 from simcluster.documents.yaml_documents import read_document
 from simcluster.model.defaults import check_count, freeze
 
-BUILTIN_DOCUMENTS = ("mamba2",)
+BUILTIN_DOCUMENTS = ("mamba2", "gated_delta_net", "kda", "lightning")
 """Names of the layer kinds that are built in as documents."""
-RANK_NAMES = ("hidden", "tokens", "edge_tokens", "sequence", "micro_batch", "tp", "e")
+RANK_NAMES = ("hidden", "tokens", "edge_tokens", "sequence", "micro_batch", "tp", "cp", "e")
 """Names that every formula may use, on one rank: width of the hidden state; tokens of a microbatch, between norm and
 residual add and at these (fewer under sequence parallelism); tokens of one sequence; sequences of a microbatch;
-tensor-parallel ranks; bytes of an activation's element."""
+tensor-parallel and context-parallel ranks; bytes of an activation's element."""
 
 
 class FormulaText(str):
@@ -91,12 +91,14 @@ class SectionRule(Spec):
     """A part of a layer: a matmul by a weight matrix, or kernels by phase and name.
 
     The matmul's saved input has its own tensor, or is that of ``input``; ``wide``: it runs in 16 bits where others are
-    in fp8. Kernels of zero bytes and zero FLOP are omitted.
+    in fp8. ``whole``: context-parallel ranks trade tokens for heads around it, so that it runs on whole sequences; such
+    sections follow each other. Kernels of zero bytes and zero FLOP are omitted.
     """
 
     matmul: str | None = None
     input: str | None = None
     wide: StrictBool = False
+    whole: StrictBool = False
     forward: Mapping[str, KernelRule] = {}
     backward: Mapping[str, KernelRule] = {}
     weight_grad: Mapping[str, KernelRule] = {}
@@ -123,6 +125,17 @@ class PhaseRule(Spec):
     backward: Formula = _ZERO
 
 
+class ContextRule(Spec):
+    """Context parallelism by all-to-alls around the sections that are whole: widths that each sends per token.
+
+    ``split``: sizes that cp divides, after tp.
+    """
+
+    before: tuple[Formula, ...]
+    after: tuple[Formula, ...]
+    split: tuple[str, ...]
+
+
 class SupportRule(Spec):
     """Values of a scenario field that the kind is modelled with, and the message for others."""
 
@@ -136,8 +149,8 @@ class KindDocument(Spec):
     ``split``: sizes that tp divides. ``multiples``: sizes that are a multiple of another one. ``vectors``: number of
     parameters outside matrices. ``entry`` and ``exit`` replace the model's norm and the residual add. ``gathered``:
     width of what sequence parallelism gathers. Weights with split none multiply a rank's part of the sequence.
-    ``working``: bytes of temporary tensors. ``model_flops``: FLOP outside matrices as MFU counts them, by default those
-    that the kernels execute.
+    ``working``: bytes of temporary tensors. ``cp``: its context parallelism, without which it has none.
+    ``model_flops``: FLOP outside matrices as MFU counts them, by default those that the kernels execute.
     """
 
     description: str
@@ -156,6 +169,7 @@ class KindDocument(Spec):
     gathered: Formula = FormulaText("hidden")
     saved: Mapping[str, SavedRule] = {}
     working: PhaseRule = PhaseRule()
+    cp: ContextRule | None = None
     model_flops: PhaseRule | None = None
 
     @model_validator(mode="after")
@@ -166,6 +180,11 @@ class KindDocument(Spec):
         for section in self.body:
             if section.input not in (None, "input", *self.saved):
                 raise InputError(f"body: the input {section.input!r} of a matmul is not in saved; add it there")
+        if any(section.whole for section in self.body) != (self.cp is not None):
+            raise InputError("cp needs sections of body that are whole, and they need cp; set both, or neither")
+        for size in (*self.split, *(self.cp.split if self.cp else ())):
+            if size not in self.sizes:
+                raise InputError(f"split: {size!r} is not in sizes{did_you_mean(size, self.sizes)}; add it there")
         known = {*RANK_NAMES, *self.sizes}
         for name, formula in self.names.items():
             _check_formula(f"names.{name}", formula, known)

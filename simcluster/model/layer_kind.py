@@ -92,6 +92,7 @@ class LayerKind:
         "model.attention_window": AllowedValues((None,)),
         "model.full_attention_every": AllowedValues((None,)),
         "model.attention_chunk": AllowedValues((None,)),
+        "model.attention_gate": AllowedValues((None,)),
         "model.attention_sinks": AllowedValues((None,)),
         "model.mla": AllowedValues((None,)),
         "parallel.cp": AllowedValues((1,)),

@@ -90,6 +90,8 @@ class Model(Spec):
     """Multi-head latent attention (DeepSeek-V2); kv_heads must equal heads."""
     layer_kinds: LayerKindFields = None
     """Sizes of layer kinds that have some, by kind, as in mamba2: {heads: 128}; or a kind's whole document."""
+    attention_gate: Literal[True] | None = None
+    """Whether a sigmoid gate, as wide as the queries and made with them, multiplies attention's output (Qwen3-Next)."""
     attention_sinks: Literal[True] | None = None
     """Whether every head has a learned attention sink (GPT-OSS); simulated as parameters that take no time."""
     clamped_activation: Literal[True] | None = None
@@ -142,10 +144,10 @@ class Model(Spec):
                 f"head_dim {self.head_dim} does not equal mla's qk_nope_head_dim + qk_rope_head_dim = "
                 f"{self.mla.qk_head_dim}; remove head_dim"
             )
-        if self.mla and (self.kv_heads != self.heads or self.qk_norm or self.bias is not False):
+        if self.mla and (self.kv_heads != self.heads or self.qk_norm or self.bias is not False or self.attention_gate):
             raise InputError(
-                f"mla has keys for each of the {self.heads} heads, no biases, and norms on latent vectors only; "
-                "remove kv_heads, qk_norm and bias (or set bias: false)"
+                f"mla has keys for each of the {self.heads} heads, no biases, no gate, and norms on latent vectors "
+                "only; remove kv_heads, qk_norm, attention_gate and bias (or set bias: false)"
             )
         return self
 

@@ -24,6 +24,7 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
 from typing import assert_never
 
+from simcluster.model.documented_kind import DocumentedKind
 from simcluster.model.kernels import Block, Kernel
 from simcluster.model.layer_block import embedding_block, lm_head_block, mtp_input_block, weight_cast_kernels
 from simcluster.model.layer_sections import local_sizes
@@ -126,6 +127,11 @@ class CachedPassSegmentMaker:
         self._shape = shape
         self.casts = shape.weight_cast_bytes > 0
         self._contexts = {key: kind.cp_exchange(own, shape) for key, (kind, own) in self._kinds.items() if shape.cp > 1}
+        self._exchanges = {
+            key: kind.head_exchange(own, shape)
+            for key, (kind, own) in self._kinds.items()
+            if isinstance(kind, DocumentedKind)
+        }
         self._model = model
         self._routed = {
             key: MixtureOpBuilder(own, shape, self.activation_bytes, overlap=overlap_experts, dispatch=dispatch)
@@ -254,6 +260,15 @@ class CachedPassSegmentMaker:
             ops.add_kernels(rest[:core], kind, name, layer)
             add_cp_attention(ops, context, rest.pop(core), kind, name, layer)
             del rest[:core]
+        # Context-parallel ranks trade tokens for heads around kernels that need whole sequences.
+        exchange = self._exchanges.get(self._residencies.block_key(name, layer))
+        if exchange and (whole := [place for place, each in enumerate(rest) if each.name in exchange.kernels]):
+            sizes = (exchange.before, exchange.after)[:: 1 if kind in ("forward", "recompute") else -1]
+            for part, each in zip((rest[: whole[0]], rest[whole[0] : whole[-1] + 1]), sizes, strict=True):
+                ops.add_kernels(part, kind, name, layer)
+                for size in each:
+                    ops.add_collective("all_to_all", f"{name}_heads", size, layer, "cp")
+            del rest[: whole[-1] + 1]
         ops.add_kernels(rest, kind, name, layer)
         if last:
             reduction = (self._reduction, name, self.activation_bytes)

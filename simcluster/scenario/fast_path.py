@@ -95,7 +95,8 @@ EVERYWHERE = parse_field_paths(
     cluster.scale: flops memory memory_bandwidth launch nvlink network pcie between_machines latency
     model: name layers hidden_size heads vocab_size sequence_length gated_mlp kv_heads head_dim ffn_hidden_size
     model: tied_embeddings norm position bias causal vocab_multiple position_rows qk_norm layer_norms embedding_norm
-    model: parallel_residual attention_window full_attention_every attention_chunk attention_sinks clamped_activation
+    model: parallel_residual attention_window full_attention_every attention_chunk attention_sinks attention_gate
+    model: clamped_activation
     model.mla: kv_lora_rank q_lora_rank qk_nope_head_dim qk_rope_head_dim v_head_dim
     model.mla.indexer: heads head_dim top_k
     parallel: tp pp dp cp_comm cp_shares sequence_parallel order

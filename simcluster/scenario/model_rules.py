@@ -33,7 +33,8 @@ if TYPE_CHECKING:
 
 
 _ATTENTION_FIELDS = (
-    "model.position", "model.qk_norm", "model.attention_window", "model.attention_chunk", "model.attention_sinks",
+    "model.position", "model.qk_norm", "model.attention_window", "model.attention_chunk", "model.attention_gate",
+    "model.attention_sinks",
     "model.mla", "training.attention",
 )  # fmt: skip
 """Fields of attention alone, which layers of other kinds leave to the attention layers of the same model."""
@@ -178,6 +179,13 @@ def _check_cp(scenario: ScenarioFields) -> Iterator[KeyProblem]:
     cp, tp, length = parallel.cp, parallel.tp, scenario.model.sequence_length
     if cp == 1:
         return
+    for kind in sorted({kind for _, *kinds in model.count_layer_types() for kind in kinds}):
+        document = find_kind_document(kind, model.layer_kinds)
+        for name in document.cp.split if document and document.cp else ():
+            heads = find_kind_sizes(kind, model.layer_kinds)[name] // tp
+            if heads % cp:
+                what = f"the {heads} {name} of layers of kind {kind} on a tp rank are not divisible by cp {cp}"
+                yield where, f"{what}; use cp {join_or(nearest_divisors(max(heads, 1), cp))}"
     if scenario.training.attention == "unfused":
         what = f"cp {cp} computes attention in pieces, which needs a fused kernel, but attention is unfused"
         yield ("training", "attention"), f"{what}; set attention to fused, or cp to 1"

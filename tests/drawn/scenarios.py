@@ -230,6 +230,13 @@ def job(dice: Random) -> Document:
     return own
 
 
+LINEAR: dict[str, Document] = {
+    "gated_delta_net": {"value_heads": 16, "key_heads": 8, "key_head_dim": 32, "value_head_dim": 64},
+    "kda": {"heads": 16, "head_dim": 64}, "lightning": {"heads": 8, "head_dim": 96},
+}  # fmt: skip
+"""Sizes of layer kinds with linear attention."""
+
+
 def pattern(dice: Random, layers: int, *, experts: bool) -> Document:
     """Return the types of layers of a model: of other sizes, windows or blocks."""
     kinds = ("mlp", "mixture") if experts else ("mlp",)
@@ -247,13 +254,16 @@ def pattern(dice: Random, layers: int, *, experts: bool) -> Document:
             )
         ),
         "c": {},
+        "l": {"mixer": dice.choice(list(LINEAR))},
     }
     letters = "*-EM" if experts else "*-M"
     words = [dice.choice([*types, *letters]) for _ in range(dice.randint(1, max(layers, 1)))]
     sizes = {"heads": 16, "groups": 8, "head_dim": dice.choice((32, 128)), "state": dice.choice((64, 256)),
              "conv": dice.choice((2, 3)), "chunk": dice.choice((64, 256))}  # fmt: skip
     found = {"pattern": words, "layer_types": {word: types[word] for word in types if word in words} or None}
-    return found | ({"layer_kinds": {"mamba2": sizes}} if "M" in words else {})
+    mixer = types["l"]["mixer"]
+    kinds = ({"mamba2": sizes} if "M" in words else {}) | ({mixer: LINEAR[mixer]} if "l" in words else {})
+    return found | ({"layer_kinds": kinds} if kinds else {})
 
 
 def cluster(dice: Random) -> tuple[Document, int]:
