@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from simcluster.base.progress import no_time_limit as no_time_limit
     from simcluster.evidence.validation.study_runs import validate_studies as validate_studies
     from simcluster.interactive.notebook.studio import studio as studio
+    from simcluster.interactive.report.report_file import report as report
     from simcluster.interop.export.trace_export import write_trace as write_trace
     from simcluster.interop.replay.trace_writer import replay_trace as replay_trace
     from simcluster.interop.trace_comparison.trace_difference import diff as diff
@@ -43,7 +44,6 @@ if TYPE_CHECKING:
     from simcluster.scenario.schema import scenario_schema as scenario_schema
     from simcluster.schedules.comparison import simulate_schedules as simulate_schedules
     from simcluster.show.registry.kinds import list_names as list_names
-    from simcluster.show.report_file import report as report
     from simcluster.step.simulate import simulate as simulate
     from simcluster.studies.bench.collective import collective_times as collective_times
     from simcluster.studies.bench.fixed_durations import Costs as Costs
@@ -95,7 +95,7 @@ _MODULE_OF_NAME = {
     "plots": "simcluster.plots",
     "replay_trace": "simcluster.interop.replay.trace_writer",
     "replay_failures": "simcluster.longrun.studies.failure_replay",
-    "report": "simcluster.show.report_file",
+    "report": "simcluster.interactive.report.report_file",
     "Result": "simcluster.results.result",
     "Scenario": "simcluster.scenario.scenario",
     "scenario": "simcluster.scenario.scenario_arguments",

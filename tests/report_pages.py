@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 from conftest import tiny_scenario
 
+from simcluster.interactive.report import ReportEntry, make_entry
+from simcluster.interactive.report.rows import RankRow, SpanDescriptions
 from simcluster.results.timeline import Spans
-from simcluster.show.report import ReportEntry, make_entry
-from simcluster.show.report.rows import RankRow, SpanDescriptions
 from simcluster.step.simulate import simulate
 
 _KINDS = ("forward", "backward", "all_gather", "reduce_scatter")

@@ -129,7 +129,9 @@ def within(module: str, *parts: str) -> bool:
 
 # --- libraries behind fences ------------------------------------------------------------------------------------------
 
-DRAWING = ("evidence.validation_plot", "longrun.pictures", "plots", "interactive.notebook.figures")
+DRAWING = (
+    "evidence.validation_plot", "longrun.pictures", "plots", "interactive.notebook.figures", "interactive.report",
+)  # fmt: skip
 
 FENCES = {
     "simpy": ("reference", "longrun.events"),

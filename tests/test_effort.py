@@ -123,7 +123,9 @@ def test_ranks_that_the_network_makes_different_ask_before_they_begin(tiny: Tiny
 def test_a_report_reads_what_it_compares_with_before_it_plays(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("simcluster.cli.report.simulate_variants", lambda _: pytest.fail("it was played"))
+    monkeypatch.setattr(
+        "simcluster.interactive.report.command.simulate_variants", lambda _: pytest.fail("it was played")
+    )
     assert cli.main(["report", "tiny_3d", "--against", "nothing", "-o", "x.html"]) == 2
     assert "cannot read nothing: there is no such file or folder" in capsys.readouterr().err
     assert cli.main(["report", "tiny_3d", "tiny_dp", "--against", ".", "-o", "x.html"]) == 2

@@ -18,10 +18,10 @@ from matplotlib.figure import Figure
 
 from simcluster import plots
 from simcluster.base.errors import InputError
+from simcluster.interactive.report.colours import paint_colours
 from simcluster.schedules import make_schedule
 from simcluster.show import gantt_panel, gantt_texts, palette
 from simcluster.show.gantt_boxes import GanttBoxes, join_small_boxes, make_boxes
-from simcluster.show.report.colours import paint_colours
 
 COLUMNS = ["step", "rank", "stream", "kind", "name", "layer", "stage", "chunk", "microbatch", "group", "bytes"]
 COLUMNS += ["ready", "start", "end"]

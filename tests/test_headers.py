@@ -15,8 +15,8 @@ import simcluster
 from simcluster.cli import main
 from simcluster.documents.builtin_documents import builtin_names
 from simcluster.faults.descriptions import describe_faults
-from simcluster.show.report import make_entry
-from simcluster.show.report.summary import run_job_lines
+from simcluster.interactive.report import make_entry
+from simcluster.interactive.report.summary import run_job_lines
 from simcluster.show.table_cells import describe_gpus, describe_layout
 
 JITTER = "{kind: jitter, factor: {kind: lognormal, sigma: 0.05}}"

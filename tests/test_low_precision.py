@@ -13,6 +13,7 @@ from simcluster.base.errors import InputError
 from simcluster.cli import main
 from simcluster.devices.device import kernel_seconds, load_device
 from simcluster.importers.megatron_bridge import mixed_precision_settings
+from simcluster.interactive.report import make_entry, report_page
 from simcluster.model.kernels import split_matmul
 from simcluster.model.layer_block import cast_matmul_pair
 from simcluster.model.layer_sections import linear_section
@@ -20,7 +21,6 @@ from simcluster.model.recipes import RECIPES
 from simcluster.scenario.memory_plan import _RECIPE, recipe_of, shape_of
 from simcluster.scenario.scenario import Scenario, load
 from simcluster.scenario.training_section import MemoryRecipe, Precision
-from simcluster.show.report import make_entry, report_page
 from simcluster.step.simulate import simulate
 from simcluster.studies.kernels import kernels
 from simcluster.studies.sweep.quick_steps import quick_step_time

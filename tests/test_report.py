@@ -23,13 +23,13 @@ from test_gantt import _MISSING_CONE, lab
 from simcluster.base.errors import InputError
 from simcluster.base.texts import escape_line_breaks
 from simcluster.cli import main
+from simcluster.interactive.report import ReportEntry, colours, details, make_entry, report_page
+from simcluster.interactive.report.colours import ideal_schedule_spans
+from simcluster.interactive.report.html import element, json_block, typeset_numbers
+from simcluster.interactive.report.packing import BinaryColumns, choose_shown_ranks, pack_timeline
 from simcluster.scenario.prediction_intervals import similar_studies
 from simcluster.scenario.scenario import load_text
 from simcluster.show import palette
-from simcluster.show.report import ReportEntry, colours, details, make_entry, report_page
-from simcluster.show.report.colours import ideal_schedule_spans
-from simcluster.show.report.html import element, json_block, typeset_numbers
-from simcluster.show.report.packing import BinaryColumns, choose_shown_ranks, pack_timeline
 from simcluster.show.table_cells import format_signed_seconds
 from simcluster.show.yaml_text import yaml_text
 from simcluster.step.simulate import simulate

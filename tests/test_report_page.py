@@ -16,7 +16,7 @@ import pytest
 from report_pages import large_entry, small_entry
 from test_report import HOSTILE, HOSTILE_SHOWN
 
-from simcluster.show.report import ReportEntry, report_page
+from simcluster.interactive.report import ReportEntry, report_page
 
 pytestmark = chromium.NEEDED
 

@@ -10,11 +10,11 @@ from conftest import tiny_scenario
 from report_pages import other_entry, small_entry
 
 from simcluster.base.units import format_seconds
+from simcluster.interactive.report import ReportEntry, report_page
+from simcluster.interactive.report.packing import BinaryColumns, pack_timeline
+from simcluster.interactive.report.rows import describe_slow_ranks, describe_spans, make_rank_rows
+from simcluster.interactive.report.summary import verdict_html
 from simcluster.results.result import Result
-from simcluster.show.report import ReportEntry, report_page
-from simcluster.show.report.packing import BinaryColumns, pack_timeline
-from simcluster.show.report.rows import describe_slow_ranks, describe_spans, make_rank_rows
-from simcluster.show.report.summary import verdict_html
 from simcluster.step.simulate import simulate
 from simcluster.traffic.nccl.tuner_query import bus_factor
 

@@ -16,7 +16,7 @@ import pytest
 from conftest import tiny_scenario
 from report_pages import small_entry
 
-from simcluster.show.report import ReportEntry, make_entry, report_page
+from simcluster.interactive.report import ReportEntry, make_entry, report_page
 from simcluster.step.simulate import simulate
 
 pytestmark = chromium.NEEDED

@@ -30,13 +30,13 @@ from simcluster.cli.answers import ANSWERS
 from simcluster.evidence.validation.schedule_studies import ScheduleTask
 from simcluster.evidence.validation.step_studies import StepTask
 from simcluster.interactive.notebook import cell_drawings
+from simcluster.interactive.report.html import typeset_numbers
 from simcluster.longrun.studies.policy_comparison import PolicyComparison
 from simcluster.longrun.studies.training import train_stages
 from simcluster.results.result import Result
 from simcluster.results.step_metrics import METRICS
 from simcluster.scenario.scenario import Scenario, load
 from simcluster.show.output_blocks import HeadlineValues, OutputBlock, TableBlock, TextLines, render_as_text
-from simcluster.show.report.html import typeset_numbers
 from simcluster.studies.multi_job import PlacedJob
 from simcluster.studies.whatif.largest_value import LargestFittingValue
 

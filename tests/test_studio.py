@@ -53,11 +53,11 @@ from simcluster.interactive.page.studio_state import (
     parse_state,
 )
 from simcluster.interactive.page.worker_pool import PagePart, SimulationStopped, StudioPool, WindowSession
+from simcluster.interactive.report import make_entry
+from simcluster.interactive.report.html import typeset_numbers
 from simcluster.results.rank_time import BREAKDOWN
 from simcluster.scenario.effort_estimate import estimate_simulation_seconds
 from simcluster.scenario.scenario import load_text
-from simcluster.show.report import make_entry
-from simcluster.show.report.html import typeset_numbers
 from simcluster.show.yaml_text import yaml_text
 from simcluster.step.simulate import simulate
 

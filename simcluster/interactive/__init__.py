@@ -1,1 +1,1 @@
-"""Interactive pages: the studio (a local web page), notebook cells, and reports with controls."""
+"""HTML pages: reports, also with controls, the studio (a local web page), and notebook cells."""

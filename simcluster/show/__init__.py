@@ -1,1 +1,1 @@
-"""Figures, printed text and HTML reports of simulation results."""
+"""Figures and printed text of simulation results."""

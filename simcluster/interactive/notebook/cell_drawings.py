@@ -15,12 +15,12 @@ import numpy as np
 
 from simcluster.base.arrays import Floats
 from simcluster.base.units import format_seconds_short
+from simcluster.interactive.report import colours
+from simcluster.interactive.report.html import HtmlContent, Markup, element, read_asset
+from simcluster.interactive.report.html import join_html as pieces
 from simcluster.show import palette
 from simcluster.show.gantt_boxes import GanttBoxes, PaintKey, join_small_boxes, make_boxes
 from simcluster.show.gantt_rows import choose_rows
-from simcluster.show.report import colours
-from simcluster.show.report.html import HtmlContent, Markup, element, read_asset
-from simcluster.show.report.html import join_html as pieces
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -15,15 +15,15 @@ import numpy as np
 from simcluster.base.atomic_files import write_text_atomic
 from simcluster.base.units import format_seconds
 from simcluster.documents.argument_types import check_arguments
+from simcluster.interactive.report.colours import index_paints, list_page_paints
+from simcluster.interactive.report.details import small_print
+from simcluster.interactive.report.entry import check_ranks, spans_of_ranks
+from simcluster.interactive.report.html import Markup, element, fill_asset, json_block, read_asset
+from simcluster.interactive.report.packing import BinaryColumns, choose_shown_ranks, pack_timeline
+from simcluster.interactive.report.page import SCRIPTS, content_policy, style_sheet, timeline_frame, wrap_in_function
 from simcluster.results.result import Result
 from simcluster.results.simulated_run import Run
 from simcluster.results.timeline import Spans
-from simcluster.show.report.colours import index_paints, list_page_paints
-from simcluster.show.report.details import small_print
-from simcluster.show.report.entry import check_ranks, spans_of_ranks
-from simcluster.show.report.html import Markup, element, fill_asset, json_block, read_asset
-from simcluster.show.report.packing import BinaryColumns, choose_shown_ranks, pack_timeline
-from simcluster.show.report.page import SCRIPTS, content_policy, style_sheet, timeline_frame, wrap_in_function
 
 _MOST_BYTES = 1_800_000  # of a page: notebooks of more are slow to open and to send
 _MOST_SPANS = 300_000

@@ -14,10 +14,10 @@ import numpy as np
 from simcluster.base.satellites import load_object
 from simcluster.cli.answers import ANSWERS
 from simcluster.interactive.notebook.cell_drawings import cell_html, histogram_html, timeline_html
+from simcluster.interactive.report.colours import ideal_schedule_spans
+from simcluster.interactive.report.html import blocks_html, element, shorten_text
 from simcluster.scenario.job_conversion import job_of
 from simcluster.show.output_blocks import FoldedText, HtmlDrawing, OutputBlock, TableBlock, TextLines
-from simcluster.show.report.colours import ideal_schedule_spans
-from simcluster.show.report.html import blocks_html, element, shorten_text
 from simcluster.show.yaml_text import yaml_text
 
 if TYPE_CHECKING:

@@ -44,8 +44,8 @@ def timeline_of_ranks(run: Run, ranks: Sequence[int] | None) -> pd.DataFrame:
     """
     if ranks is None:
         return run.timeline
+    from simcluster.interactive.report.entry import check_ranks
     from simcluster.results.simulated_run import spans_of_ranks
-    from simcluster.show.report.entry import check_ranks
 
     check_ranks(run, ranks)
     return spans_of_ranks(run, list(dict.fromkeys(ranks))).to_frame()

@@ -19,9 +19,9 @@ from simcluster.base.errors import InputError
 from simcluster.interactive.controls.offered_values import describe_controls, find_valid_settings
 from simcluster.interactive.controls.settings import ControlSettings, check_setting, settings_overrides, sort_settings
 from simcluster.interactive.notebook.cell_drawings import cell_html
+from simcluster.interactive.report.html import element, read_asset
 from simcluster.results.result import Result
 from simcluster.scenario.scenario import Scenario
-from simcluster.show.report.html import element, read_asset
 from simcluster.step.simulate import simulate_scenario
 from simcluster.studies.whatif.difference import explain_difference
 

@@ -24,10 +24,10 @@ from simcluster.interactive.controls.settings import (
     sort_settings,
 )
 from simcluster.interactive.page.studio_state import parse_value
+from simcluster.interactive.report.html import Markup, typeset_numbers
 from simcluster.results.result import Result
 from simcluster.scenario.effort_estimate import estimate_simulation_seconds
 from simcluster.scenario.scenario import Scenario
-from simcluster.show.report.html import Markup, typeset_numbers
 from simcluster.step.simulate import simulate_scenario
 from simcluster.studies.whatif.sensitivities import TIME_RESOURCES, sensitivity
 

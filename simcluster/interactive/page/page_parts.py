@@ -22,16 +22,16 @@ from simcluster.interactive.controls.settings import PRICE, all_controls, descri
 from simcluster.interactive.page.hints import make_hint, missing_hints, replace_options
 from simcluster.interactive.page.result_cache import ResultCache
 from simcluster.interactive.page.studio_state import StudioFolder, StudioState, load_state_scenario
+from simcluster.interactive.report import ReportEntry, details, make_entry, report_page, summary
+from simcluster.interactive.report.colours import timelines_data
+from simcluster.interactive.report.html import Markup, element, join_html
+from simcluster.interactive.report.packing import BinaryColumns
+from simcluster.interactive.report.page import script_data, timeline_frame
+from simcluster.interactive.report.summary import verdict_html
 from simcluster.longrun.studies.training import train
 from simcluster.results.result import Result
 from simcluster.results.step_metrics import step_time_metrics
 from simcluster.scenario.scenario import Scenario, ScenarioOrigin
-from simcluster.show.report import ReportEntry, details, make_entry, report_page, summary
-from simcluster.show.report.colours import timelines_data
-from simcluster.show.report.html import Markup, element, join_html
-from simcluster.show.report.packing import BinaryColumns
-from simcluster.show.report.page import script_data, timeline_frame
-from simcluster.show.report.summary import verdict_html
 from simcluster.show.step_answer import describe_job, metrics_without_slowdown
 from simcluster.show.yaml_text import yaml_text
 from simcluster.studies.variations import label_scenarios

@@ -30,8 +30,8 @@ from simcluster.documents.diagnostics import quote_value
 from simcluster.interactive.page.page_parts import PageQuery, report_html, scenario_text
 from simcluster.interactive.page.studio_state import MOST_LINK, StudioFolder, StudioState, parse_link, parse_state
 from simcluster.interactive.page.worker_pool import SimulationStopped, StudioPool, WindowSession
-from simcluster.show.report.html import json_block, read_asset
-from simcluster.show.report.page import SCRIPTS, content_policy, style_sheet, wrap_in_function
+from simcluster.interactive.report.html import json_block, read_asset
+from simcluster.interactive.report.page import SCRIPTS, content_policy, style_sheet, wrap_in_function
 
 HOST = "127.0.0.1"
 _MOST_MESSAGE = 65_536  # bytes

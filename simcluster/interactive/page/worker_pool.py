@@ -23,7 +23,7 @@ from simcluster.base.errors import InputError
 from simcluster.base.processes import count_cores
 from simcluster.interactive.page.hints import hint_parts
 from simcluster.interactive.page.page_parts import QUICK_PARTS, REPLACED_BY, SLOW_PARTS, PageQuery, compute_page_part
-from simcluster.show.report.packing import ALIGNED
+from simcluster.interactive.report.packing import ALIGNED
 
 _MOST_PROCESSES = 4
 _MOST_BYTES = 16_000_000  # of tiny_3d 400 states, of 64 GPUs 30

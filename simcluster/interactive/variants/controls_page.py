@@ -15,11 +15,10 @@ from typing import Any
 from urllib.parse import quote
 
 from simcluster.base.units import format_seconds
-from simcluster.show.output_blocks import TableBar
-from simcluster.show.report import summary
-from simcluster.show.report.details import small_print
-from simcluster.show.report.entry import ReportEntry
-from simcluster.show.report.html import (
+from simcluster.interactive.report import summary
+from simcluster.interactive.report.details import small_print
+from simcluster.interactive.report.entry import ReportEntry
+from simcluster.interactive.report.html import (
     Markup,
     bar_html,
     element,
@@ -30,8 +29,8 @@ from simcluster.show.report.html import (
     typeset_numbers,
     void_element,
 )
-from simcluster.show.report.packing import BinaryColumns, deflate_to_base64
-from simcluster.show.report.page import (
+from simcluster.interactive.report.packing import BinaryColumns, deflate_to_base64
+from simcluster.interactive.report.page import (
     CONTENTS,
     content_policy,
     page_script,
@@ -40,6 +39,7 @@ from simcluster.show.report.page import (
     section_contents,
     style_sheet,
 )
+from simcluster.show.output_blocks import TableBar
 from simcluster.show.yaml_text import flow_text
 
 _ABOUT_TWO = ("differences", "trace")  # sections that are about more than one run

@@ -9,11 +9,11 @@ from typing import Any
 
 from simcluster.base.errors import InputError
 from simcluster.base.processes import count_cores
+from simcluster.interactive.report import make_entry
 from simcluster.interactive.variants.controls_page import VariantContent, VariantGrid, VariedKey, make_variant_content
 from simcluster.scenario.key_paths import check_key_path
 from simcluster.scenario.scenario import BaseScenario, Scenario, ScenarioVariant
 from simcluster.scenario.short_forms import value_at_path
-from simcluster.show.report import make_entry
 from simcluster.step.simulate import simulate_scenario
 from simcluster.studies.sweep.sweep import Sweep, make_sweep, order_variants
 from simcluster.studies.sweep.sweep_executor import open_executor

@@ -33,7 +33,7 @@ from simcluster.studies.whatif.difference import explain_difference as diff_runs
 if TYPE_CHECKING:
     import pandas as pd
 
-    from simcluster.show.report.entry import ReportedTrace
+    from simcluster.interactive.report.entry import ReportedTrace
 
 _COUNT_TOLERANCE = 0.1
 """Largest relative difference of equal counts: frameworks do small work in separate calls."""
@@ -233,8 +233,8 @@ def make_trace_comparer(path: str | Path, kernels: str | None) -> Callable[[Resu
 
 def build_trace_section(found: TraceDifference) -> ReportedTrace:
     """Return the report page's section about a trace: sentences, then tables."""
-    from simcluster.show.report.entry import ReportedTrace
-    from simcluster.show.report.html import blocks_html
+    from simcluster.interactive.report.entry import ReportedTrace
+    from simcluster.interactive.report.html import blocks_html
 
     sentences, notes = TextLines(found.sentences()), TextLines([f"Note: {note}" for note in found.notes])
     shown = blocks_html([sentences, *difference_tables(found), notes])

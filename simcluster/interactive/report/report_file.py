@@ -11,9 +11,9 @@ from simcluster.base.atomic_files import write_text_atomic
 from simcluster.base.errors import InputError
 from simcluster.base.satellites import load_satellite_object
 from simcluster.documents.argument_types import check_arguments
+from simcluster.interactive.report import make_entry, report_page
 from simcluster.scenario.scenario import Scenario
 from simcluster.scenario.scenario_arguments import to_base_scenario
-from simcluster.show.report import make_entry, report_page
 from simcluster.studies.variations import Variants, resolve_variants
 
 Ranks = Mapping[str, Sequence[int]] | Sequence[int] | None

@@ -15,9 +15,9 @@ from simcluster.cli import common
 from simcluster.cli.common import note_replaced_faults, read_overrides
 from simcluster.cli.terminal import show_progress_text
 from simcluster.documents.overrides import parse_vary_option
+from simcluster.interactive.report import ReportEntry, make_entry, make_saved_entry, report_page
 from simcluster.results.result_file import is_result_file, read_result
 from simcluster.scenario.scenario import BaseScenario, Scenario
-from simcluster.show.report import ReportEntry, make_entry, make_saved_entry, report_page
 from simcluster.studies.variations import make_variant_scenarios, number_repeated_names, simulate_variants
 
 

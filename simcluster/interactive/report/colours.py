@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from simcluster.interactive.report.packing import BinaryColumns, choose_shown_ranks, pack_timeline
 from simcluster.results.result import Result
 from simcluster.results.timeline import Spans
 from simcluster.schedules import Schedule
@@ -29,7 +30,6 @@ from simcluster.show.palette import (
     text_colour_on,
     tint_colour,
 )
-from simcluster.show.report.packing import BinaryColumns, choose_shown_ranks, pack_timeline
 
 LIGHT_GROUND, DARK_GROUND = "#FFFFFF", "#1D2024"
 CONTRAST = 3.0

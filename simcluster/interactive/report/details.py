@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from simcluster.base.units import format_bytes, format_bytes_per_second, format_seconds
+from simcluster.interactive.report.colours import HEAT_LEVELS, MOST_ACTIONS
+from simcluster.interactive.report.entry import MEMORY, ReportEntry
+from simcluster.interactive.report.html import Markup, block_html, element, fill_asset, html_table, join_html
 from simcluster.scenario.prediction_intervals import StudyErrors, similar_studies
 from simcluster.schedules.text import order_lines
-from simcluster.show.report.colours import HEAT_LEVELS, MOST_ACTIONS
-from simcluster.show.report.entry import MEMORY, ReportEntry
-from simcluster.show.report.html import Markup, block_html, element, fill_asset, html_table, join_html
 from simcluster.show.step_answer import describe_likely_interval
 from simcluster.show.study_answers import straggler_causes_table
 from simcluster.show.yaml_text import yaml_text

@@ -17,9 +17,9 @@ import numpy.typing as npt
 import pandas as pd
 
 from simcluster.base.arrays import Ints, run_start_mask, run_starts
+from simcluster.interactive.report.rows import RankRow, SpanDescriptions
 from simcluster.results.timeline import Spans, narrow_integers
 from simcluster.show.palette import STREAMS
-from simcluster.show.report.rows import RankRow, SpanDescriptions
 
 ColumnLocation = tuple[int, int, str] | tuple[int, int, str, int, int]
 """Location of a column in the uncompressed bytes: its offset, its number of values, and their type (such as u1).

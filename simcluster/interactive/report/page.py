@@ -15,13 +15,13 @@ from typing import Any
 import numpy as np
 
 from simcluster.base.errors import InputError
+from simcluster.interactive.report import colours, details, summary
+from simcluster.interactive.report.entry import MemoryCurve, ReportedTrace, ReportEntry
+from simcluster.interactive.report.html import Markup, element, fill_asset, join_html, json_block, read_asset
+from simcluster.interactive.report.packing import BinaryColumns, choose_shown_ranks, pack_timeline, to_ticks
+from simcluster.interactive.report.rows import MOST_ROWS
 from simcluster.results.memory_timeline import POOLS
 from simcluster.show.gantt_rows import pick_evenly_spaced
-from simcluster.show.report import colours, details, summary
-from simcluster.show.report.entry import MemoryCurve, ReportedTrace, ReportEntry
-from simcluster.show.report.html import Markup, element, fill_asset, join_html, json_block, read_asset
-from simcluster.show.report.packing import BinaryColumns, choose_shown_ranks, pack_timeline, to_ticks
-from simcluster.show.report.rows import MOST_ROWS
 
 SCRIPTS = (
     "data.js", "search.js", "gantt.js", "gantt_text.js", "gantt_marks.js", "controls.js", "controls_text.js",

@@ -12,6 +12,8 @@ import pandas as pd
 from simcluster.base.arrays import Floats
 from simcluster.base.errors import InputError
 from simcluster.base.units import is_number
+from simcluster.interactive.report.html import Markup
+from simcluster.interactive.report.rows import RankRow, SpanDescriptions, describe_spans, make_rank_rows
 from simcluster.planning.footprint import Footprint
 from simcluster.results.link_loads import hottest_links_over_time
 from simcluster.results.memory_timeline import MemoryPeak
@@ -26,8 +28,6 @@ from simcluster.scenario.prediction_intervals import PredictionInterval, predict
 from simcluster.scenario.scenario import Scenario, from_document
 from simcluster.schedules import Schedule
 from simcluster.show.gantt_rows import pick_evenly_spaced
-from simcluster.show.report.html import Markup
-from simcluster.show.report.rows import RankRow, SpanDescriptions, describe_spans, make_rank_rows
 from simcluster.studies.whatif.straggling import StragglerCosts, stragglers
 
 _LINKS = 24

@@ -32,7 +32,7 @@ class Markup(str):
 HtmlContent = str | Iterable[str]
 
 
-def read_asset(name: str, folder: str = "show/report/assets") -> str:
+def read_asset(name: str, folder: str = "interactive/report/assets") -> str:
     """Return the text of a file of the package, by default of the report's ``assets/`` folder."""
     return (files("simcluster") / folder / name).read_text(encoding="utf-8")
 

@@ -10,14 +10,22 @@ from itertools import chain
 from typing import Any
 
 from simcluster.base.units import format_seconds
+from simcluster.interactive.report.entry import MOST_WORKERS, ReportEntry
+from simcluster.interactive.report.html import (
+    Markup,
+    block_html,
+    blocks_html,
+    element,
+    html_table,
+    join_html,
+    typeset_numbers,
+)
 from simcluster.results.rank_time import BREAKDOWN
 from simcluster.results.result import Result
 from simcluster.results.step_metrics import table_metrics
 from simcluster.scenario.prediction_intervals import PredictionInterval
 from simcluster.scenario.scenario import Scenario
 from simcluster.show.output_blocks import HeadlineValues, NamedValue
-from simcluster.show.report.entry import MOST_WORKERS, ReportEntry
-from simcluster.show.report.html import Markup, block_html, blocks_html, element, html_table, join_html, typeset_numbers
 from simcluster.show.step_answer import describe_job, describe_memory_use, describe_padding, describe_rates
 from simcluster.show.study_answers import causes_table, describe_changed_settings
 from simcluster.show.table_cells import BREAKDOWN_LABELS, format_metric, format_signed_seconds
