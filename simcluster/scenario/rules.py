@@ -16,7 +16,7 @@ from simcluster.documents.suggestions import divisors, nearest_divisors, nearest
 from simcluster.model.recipes import RECIPES
 from simcluster.planning.optimizer import get_optimizer_class
 from simcluster.planning.rank_grid import AXES
-from simcluster.scenario import model_rules
+from simcluster.scenario import model_rules, schedule_rules
 from simcluster.scenario.effort_estimate import check_effort
 from simcluster.scenario.schedule_plan import check_outer_step
 from simcluster.scenario.sections import HostOffload, StepCheckpointSection
@@ -35,14 +35,14 @@ def find_broken_rules(scenario: ScenarioFields) -> list[KeyProblem]:
     """Return all violated rules of a scenario, the most basic first; empty if the scenario is valid."""
     found = list(_check_rank_grid(scenario))
     found += model_rules.check_model_rules(scenario)
-    found += model_rules.check_schedule_name(scenario)
-    found += model_rules.check_stage_layers(scenario)
+    found += schedule_rules.check_schedule_name(scenario)
+    found += schedule_rules.check_stage_layers(scenario)
     if scenario.parallel.dp:  # otherwise the grid's complaint is enough
         found += _check_batch(scenario)
     if not found:
         found += check_effort(scenario)
     if not found:
-        found += model_rules.check_finished_schedule(scenario)
+        found += schedule_rules.check_finished_schedule(scenario)
     found += _check_device(scenario)
     training = scenario.training
     if training.recompute == "operators" and training.attention == "unfused":

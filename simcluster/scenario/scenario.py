@@ -32,9 +32,9 @@ from simcluster.scenario.derived_defaults import build_cluster, complete_paralle
 from simcluster.scenario.document_resolution import resolve_scenario
 from simcluster.scenario.field_effects import effective_document, reject_idle_fields
 from simcluster.scenario.key_paths import suggest_key_location
-from simcluster.scenario.model_rules import check_finished_schedule
 from simcluster.scenario.rules import find_broken_rules
 from simcluster.scenario.scenario_fields import ScenarioFields
+from simcluster.scenario.schedule_rules import check_finished_schedule
 from simcluster.scenario.short_forms import expand_section_names, title_with_changes
 from simcluster.schedules import Schedule, ScheduleFunction, make_schedule
 from simcluster.schedules.specs import RowsSpec

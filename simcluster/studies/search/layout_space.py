@@ -17,9 +17,9 @@ from simcluster.base.errors import InputError
 from simcluster.documents.diagnostics import did_you_mean, join_or, quote_value
 from simcluster.documents.suggestions import divisors
 from simcluster.model.transformer import Recompute
-from simcluster.scenario.model_rules import check_schedule_name, check_stage_layers
 from simcluster.scenario.rules import find_broken_rules
 from simcluster.scenario.scenario import Scenario
+from simcluster.scenario.schedule_rules import check_schedule_name, check_stage_layers
 from simcluster.schedules import SCHEDULES, schedules_with
 from simcluster.studies.search.layout import Layout, is_same_program, layout_of_scenario
 
