@@ -182,6 +182,7 @@ def pytest_configure() -> None:
     """
     scenario_fields._build_cluster = _KeptByText(scenario_fields._build_cluster.__wrapped__)
     step_plan.plan_step = _once(step_plan.plan_step)
+    _note_patches()
     # Of steps that simulate() is given SimPy takes those of up to 166 ops, the compiled engine the others, as it does
     # of all larger ones; both give the same bits (tests/drawn).  SimPy took a fifth of the processor time of all tests.
     engine_run.SIMPY_SECONDS = 0.01
@@ -220,31 +221,62 @@ class _KeptByText:
 
 
 PLANNED: dict[Hashable, step_plan.PlannedStep] = {}
-"""What the test that runs has planned; to be cleared where it puts something else in place of what plans."""
+"""The last plans, for any faults; cleared where something is put in place of a part of the package."""
+_KEPT_PLANS = 12
+_patched = False
 
 
 def pytest_runtest_setup() -> None:
-    """No test sees what another has planned, perhaps with something else in place of a part of the package."""
-    PLANNED.clear()
+    """No test sees what another has planned with something else in place of a part of the package."""
+    global _patched
+    if _patched:
+        PLANNED.clear()
+    _patched = False
+
+
+def _note_patches() -> None:
+    """Forget plans at the first patch of the package in a test, and before the test that comes after it.
+
+    Modules, classes and functions of the package count, by name or by themselves, and entries of any registry.
+    """
+
+    def noting(patch: Callable[..., None]) -> Callable[..., None]:
+        @wraps(patch)
+        def noted(self: pytest.MonkeyPatch, target: Any, *given: Any, **others: Any) -> None:
+            global _patched
+            owner = target if isinstance(target, str) else getattr(target, "__module__", "") or ""
+            owner = owner if owner or isinstance(target, dict) else getattr(target, "__name__", "")
+            if not _patched and (isinstance(target, dict) or owner.startswith("simcluster")):
+                PLANNED.clear()
+                _patched = True
+            patch(self, target, *given, **others)
+
+        return noted
+
+    for name in "setattr", "delattr", "setitem", "delitem":
+        setattr(pytest.MonkeyPatch, name, noting(getattr(pytest.MonkeyPatch, name)))
 
 
 def _once(plan: Callable[..., step_plan.PlannedStep]) -> Callable[..., step_plan.PlannedStep]:
-    """Planning is pure, and a test that plays a scenario in several ways plans it once: it took a fifteenth of all
-    time."""
+    """Planning is pure, and tests simulate the same scenario in several ways and with several faults.
+
+    It, and the search for equal ranks that a plan keeps, took a fifth of all time.
+    """
 
     @wraps(plan)
     def found(scenario: Scenario, change: Any = list, *, trains: bool = True) -> step_plan.PlannedStep:
         if change is not list or not trains:
             return plan(scenario, change, trains=trains)
-        said = tuple(getattr(scenario, name) for name in Scenario.model_fields if name != "engine")
+        said = tuple(getattr(scenario, name) for name in Scenario.model_fields if name not in ("engine", "faults"))
+        key = step_plan.collective_options, said
         try:
-            known = PLANNED.get((step_plan.collective_options, said))
+            hash(key)
         except TypeError:  # a device written inline has no hash
             return plan(scenario)
-        if known is None:
-            while len(PLANNED) > 3:
-                PLANNED.pop(next(iter(PLANNED)))
-            known = PLANNED[step_plan.collective_options, said] = plan(scenario)
+        known = PLANNED.pop(key, None)
+        while len(PLANNED) >= _KEPT_PLANS:
+            PLANNED.pop(next(iter(PLANNED)))
+        PLANNED[key] = known = known or plan(scenario)
         return known
 
     return found

@@ -61,7 +61,9 @@ def test_two_outputs_have_two_names(names: tuple[str, str], here: Path, capsys: 
 
 @pytest.mark.parametrize("closed", ["0<&-", ">&-", "2>&-", "0<&- >&- 2>&-"])
 def test_closed_streams_are_the_null_device(closed: str, here: Path) -> None:
-    command = f"'{sys.executable}' -m simcluster run me.yaml --json x.json {closed}"
+    # The program starts alike for every command; this one imports the least, run the most.
+    words = "run me.yaml" if closed.count("-") > 1 else "schedule 1f1b --stages 2 --microbatches 4"
+    command = f"'{sys.executable}' -m simcluster {words} --json x.json {closed}"
     found = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=False)
     assert found.returncode == 0
     assert Path("x.json").read_text(encoding="utf-8").startswith("{")

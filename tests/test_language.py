@@ -11,12 +11,9 @@ import sys
 from collections import Counter
 from collections.abc import Iterator
 from functools import cache
-from pathlib import Path
 
 import pytest
-
-ROOT = Path(__file__).parents[1]
-PACKAGE = ROOT / "simcluster"
+from package_trees import PACKAGE, syntax_tree
 
 WORDS = {  # a house word: what the field says
     r"(?<!re)\bplay(?:s|ed|ing)?\b": "simulate",
@@ -54,8 +51,15 @@ VAGUE = re.compile(
 
 
 @cache
-def trees() -> dict[str, ast.Module]:
-    return {str(path.relative_to(PACKAGE)): ast.parse(path.read_text()) for path in sorted(PACKAGE.rglob("*.py"))}
+def nodes() -> tuple[tuple[str, ast.Constant | ast.FunctionDef | ast.ClassDef], ...]:
+    """Return the texts with a space, functions and classes of all modules, by one walk."""
+    return tuple(
+        (str(path.relative_to(PACKAGE)), node)
+        for path in sorted(PACKAGE.rglob("*.py"))
+        for node in ast.walk(syntax_tree(path))
+        if isinstance(node, ast.FunctionDef | ast.ClassDef)
+        or (isinstance(node, ast.Constant) and isinstance(node.value, str) and " " in node.value)
+    )
 
 
 @cache
@@ -65,24 +69,32 @@ def texts() -> tuple[tuple[str, int, str], ...]:
 
 
 def _texts() -> Iterator[tuple[str, int, str]]:
-    for path, tree in trees().items():
-        for node in ast.walk(tree):
-            if isinstance(node, ast.Constant) and isinstance(node.value, str) and " " in node.value:
-                yield path, node.lineno, node.value
+    for path, node in nodes():
+        if isinstance(node, ast.Constant):
+            yield path, node.lineno, str(node.value)
     for number, line in enumerate((PACKAGE / "cli" / "commands.toml").read_text().splitlines(), 1):
         yield "cli/commands.toml", number, line
 
 
 def names() -> Iterator[tuple[str, int, str]]:
-    for path, tree in trees().items():
-        for node in ast.walk(tree):
-            if isinstance(node, ast.FunctionDef | ast.ClassDef) and VAGUE.fullmatch(node.name.strip("_").lower()):
-                yield path, node.lineno, node.name
+    for path, node in nodes():
+        if not isinstance(node, ast.Constant) and VAGUE.fullmatch(node.name.strip("_").lower()):
+            yield path, node.lineno, node.name
+
+
+@cache
+def prose() -> dict[str, list[tuple[str, int, str]]]:
+    """Return the places of each text, by the text without data: once for all words."""
+    found: dict[str, list[tuple[str, int, str]]] = {}
+    for each in texts():
+        found.setdefault(DATA.sub("", each[2]), []).append(each)
+    return found
 
 
 def places(pattern: str) -> list[tuple[str, int, str]]:
     """Return where a house word is, without data."""
-    return [each for each in texts() if re.search(pattern, DATA.sub("", each[2]), re.IGNORECASE)]
+    word = re.compile(pattern, re.IGNORECASE)
+    return [each for text, those in prose().items() if word.search(text) for each in those]
 
 
 @pytest.mark.parametrize("pattern", WORDS)

@@ -14,6 +14,7 @@ import pytest
 from fields.bases import BASES
 from fields.walk import fields as fields_of_scenarios
 from fields.walk import literals_in
+from package_trees import syntax_tree
 
 import simcluster
 from simcluster.scenario.scenario import Scenario, from_document
@@ -43,7 +44,7 @@ REVIEWED = {
 
 @cache
 def trees() -> dict[str, ast.Module]:
-    return {str(path.relative_to(ROOT)): ast.parse(path.read_text()) for path in sorted(ROOT.rglob("*.py"))}
+    return {str(path.relative_to(ROOT)): syntax_tree(path) for path in sorted(ROOT.rglob("*.py"))}
 
 
 @cache

@@ -139,7 +139,8 @@ def test_a_first_scenario_of_every_model_fits(model: str, monkeypatch: pytest.Mo
 
 
 def test_a_first_layout_of_deepseek_v3_reaches_a_fifth_of_the_peak() -> None:
-    result = simulate(first_scenario("deepseek-v3", "hgx_h800", 2048).scenario)
+    """On 512 GPUs, where it is the layout of 2048 with fewer replicas: 0.23 of the peak on both."""
+    result = simulate(first_scenario("deepseek-v3", "hgx_h800", 512).scenario)
     assert result.scenario.parallel.ep >= 8
     assert result.mfu >= 0.2
     assert result.fits

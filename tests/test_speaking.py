@@ -14,6 +14,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from conftest import PLANNED
 
 import simcluster
 from simcluster import cli
@@ -177,6 +178,7 @@ def test_every_engine_names_what_it_is_at(engine: Engine, monkeypatch: pytest.Mo
     def look(*_: object) -> None:
         seen.append(", ".join(current_phases()))
 
+    PLANNED.clear()  # it is planned here, not taken from another test
     before = sys.gettrace()
     sys.settrace(look)
     try:

@@ -122,8 +122,7 @@ class WindowProfile:
         """Return the factor that applies from ``instant`` (s) on."""
         if not self.start <= instant < self.end:
             return 1.0
-        _, over = self._period_bounds(self._period_number(instant))
-        return self.value if instant < over else 1.0
+        return self.value if instant < self._window_around(instant)[0] else 1.0
 
     def next_change(self, instant: float) -> float:
         """Return the first time (s) after ``instant`` at which the factor changes."""
@@ -131,28 +130,25 @@ class WindowProfile:
             return self.start
         if instant >= self.end:
             return math.inf
-        number = self._period_number(instant)
-        _, over = self._period_bounds(number)
+        over, begin = self._window_around(instant)
         if instant < over:
             return over
-        begin, _ = self._period_bounds(number + 1)
         return begin if begin < self.end else math.inf
 
-    def _period_bounds(self, number: int) -> tuple[float, float]:
-        if math.isinf(self.period):
-            return self.start, min(self.end, round_to_tick(self.start + self.length))
-        begin = round_to_tick(self.start + number * self.period)
-        return begin, min(self.end, round_to_tick(begin + self.length))
-
-    def _period_number(self, instant: float) -> int:
-        if math.isinf(self.period):
-            return 0
+    def _window_around(self, instant: float) -> tuple[float, float]:
+        """Return when the value ends in the period around ``instant``, and when the next period begins (s)."""
+        if self.period == math.inf:
+            return min(self.end, round_to_tick(self.start + self.length)), math.inf
         number = int((instant - self.start) // self.period)
-        while self._period_bounds(number + 1)[0] <= instant:
-            number += 1
-        while number and self._period_bounds(number)[0] > instant:
-            number -= 1
-        return number
+        begin, following = self._period_start(number), self._period_start(number + 1)
+        while following <= instant:
+            number, begin, following = number + 1, following, self._period_start(number + 2)
+        while number and begin > instant:
+            number, begin, following = number - 1, self._period_start(number - 1), begin
+        return min(self.end, round_to_tick(begin + self.length)), following
+
+    def _period_start(self, number: int) -> float:
+        return round_to_tick(self.start + number * self.period)
 
 
 class Profile(Protocol):

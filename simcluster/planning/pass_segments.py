@@ -20,8 +20,9 @@ Pure.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import assert_never
 
 from simcluster.model.documented_kind import DocumentedKind
@@ -122,8 +123,7 @@ class CachedPassSegmentMaker:
             for layer_type, (layer, _) in model.count_layer_types().items()
             for kind in layer_kinds(model, layer)
         }
-        self._recomputed = self._make_blocks(model, shape)
-        self._plain = self._make_blocks(model, replace(shape, recompute="none"))
+        self._recomputed, self._plain = (_make_blocks(model, one) for one in (shape, replace(shape, recompute="none")))
         self._shape = shape
         self.casts = shape.weight_cast_bytes > 0
         self._contexts = {key: kind.cp_exchange(own, shape) for key, (kind, own) in self._kinds.items() if shape.cp > 1}
@@ -348,7 +348,11 @@ class CachedPassSegmentMaker:
         self._add_backward_end(ops, own_input, own_weight, kind, block, layer)
         ops.add_kernels(block.entry.backward_kernels(kind), kind, f"{name}_norm", layer)
 
-    def _make_blocks(self, model: Model, shape: RankShape) -> dict[BlockKey, Block]:
-        ends = [embedding_block, *([mtp_input_block] if model.prediction_layers else []), lm_head_block]
-        own = {key: kind.block(typed, shape) for key, (kind, typed) in self._kinds.items()}
-        return own | {((), block.name): block for block in (end(model.layer_model(0), shape) for end in ends)}
+
+@lru_cache(maxsize=32)
+def _make_blocks(model: Model, shape: RankShape) -> Mapping[BlockKey, Block]:
+    ends = [embedding_block, *([mtp_input_block] if model.prediction_layers else []), lm_head_block]
+    found: dict[BlockKey, Block] = {((), one.name): one for one in (end(model.layer_model(0), shape) for end in ends)}
+    for key, (layer, _) in model.count_layer_types().items():
+        found |= {(key, kind.name): kind.block(model.layer_model(layer), shape) for kind in layer_kinds(model, layer)}
+    return found
