@@ -1,7 +1,13 @@
-"""Layer kinds as documents: a document equals the code of the same kind, and wrong documents are rejected by name."""
+"""Layer kinds as documents: a document equals the code of the same kind, and wrong documents are rejected by name.
+
+``python tests/test_kind_documents.py`` writes the table of kinds in docs/modelled.md.
+"""
 
 from __future__ import annotations
 
+import inspect
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +19,10 @@ from simcluster.model.kind_documents import BUILTIN_DOCUMENTS, load_kind_documen
 from simcluster.model.layers import LAYER_KINDS, RankShape, find_layer_kind, layer_parameters_per_tp_rank
 from simcluster.model.memory import activation_bytes
 from simcluster.model.transformer import Model
+from simcluster.show.registry.kinds import list_entries
+
+PAGE = Path(__file__).parents[1] / "docs" / "modelled.md"
+TABLE = re.compile(r"(<!-- kinds -->\n).*?(<!-- end of kinds -->)", re.DOTALL)
 
 MODEL: dict[str, Any] = {
     "layers": 4, "hidden_size": 512, "heads": 8, "kv_heads": 2, "ffn_hidden_size": 1024, "vocab_size": 3200,
@@ -125,3 +135,30 @@ def test_a_layer_of_one_kind_keeps_its_input_under_full_recompute() -> None:
     shape = RankShape(micro_batch=1, recompute="full")
     kept = [activation_bytes(model.layer_model(layer), shape) for layer in range(2)]
     assert kept == [{"attention_norm_input": 2 * 1024 * 512}, {"mlp_norm_input": 2 * 1024 * 512}]
+
+
+# --- the table of docs/modelled.md ----------------------------------------------------------------------------------
+
+
+def table() -> str:
+    """Every layer kind with its file and the lines of that file."""
+    package = Path(simcluster.__file__).parent
+    rows = ["| layer kind | what | file | lines |", "|---|---|---|---|"]
+    for entry in list_entries("layer-kinds"):
+        code = Path(inspect.getfile(type(LAYER_KINDS[entry.name])))
+        written = package / "documents" / "catalogue" / "layer_kinds" / f"{entry.name}.yaml"
+        path = written if entry.name in BUILTIN_DOCUMENTS else code
+        lines = len(path.read_text(encoding="utf-8").splitlines())
+        what = entry.description.removeprefix("Layer kind of ").rstrip(".")
+        rows.append(f"| `{entry.name}` | {what} | `{path.relative_to(package)}` | {lines} |")
+    return "\n".join(rows) + "\n"
+
+
+def test_the_table_of_kinds_is_what_it_says() -> None:
+    found = TABLE.search(PAGE.read_text(encoding="utf-8"))
+    assert found is not None
+    assert found[0].split("\n\n")[1].splitlines() == table().splitlines(), "python tests/test_kind_documents.py writes it anew"
+
+
+if __name__ == "__main__":
+    PAGE.write_text(TABLE.sub(lambda found: f"{found[1]}\n{table()}\n{found[2]}", PAGE.read_text(encoding="utf-8")))
