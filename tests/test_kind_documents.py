@@ -157,7 +157,8 @@ def table() -> str:
 def test_the_table_of_kinds_is_what_it_says() -> None:
     found = TABLE.search(PAGE.read_text(encoding="utf-8"))
     assert found is not None
-    assert found[0].split("\n\n")[1].splitlines() == table().splitlines(), "python tests/test_kind_documents.py writes it anew"
+    rows = found[0].split("\n\n")[1].splitlines()
+    assert rows == table().splitlines(), "python tests/test_kind_documents.py writes it anew"
 
 
 if __name__ == "__main__":
