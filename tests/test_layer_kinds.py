@@ -30,6 +30,7 @@ from simcluster.studies.fast_path_scopes import PLAN, QUICK
 
 LATENT_EXPERTS = "mixture of latent experts"
 KINDS: dict[str, LayerKind] = {**LAYER_KINDS, LATENT_EXPERTS: LAYER_KINDS["mixture"]}
+del KINDS["diffusion_conditioning"]  # a layer in front of the others, with inputs and outputs of its own
 every_kind = pytest.mark.parametrize("word", KINDS)
 SIZES: dict[str, Any] = {
     "layers": 2, "hidden_size": 256, "heads": 8, "kv_heads": 4, "ffn_hidden_size": 1024, "vocab_size": 1024,
@@ -40,6 +41,8 @@ INDEXER = {"heads": 4, "head_dim": 32, "top_k": 128}
 MLA = Mla(kv_lora_rank=64, q_lora_rank=96, qk_nope_head_dim=32, qk_rope_head_dim=16, v_head_dim=32)
 LATENT = {"latent_attention": None, "sparse_attention": INDEXER}
 DOCUMENTED: dict[str, dict[str, int]] = {
+    "diffusion_attention": {"heads": 8, "head_dim": 32}, "diffusion_cross_attention": {"heads": 8, "context": 64},
+    "diffusion_mlp": {"ffn": 512},
     "mamba2": {"heads": 16, "groups": 4}, "kda": {"heads": 8, "head_dim": 32},
     "lightning": {"heads": 8, "head_dim": 64},
     "gated_delta_net": {"value_heads": 8, "key_heads": 4, "key_head_dim": 32, "value_head_dim": 64},
@@ -65,6 +68,8 @@ def model_with(word: str, **more: Any) -> Model:
         own["mixer"] = word
     if word in DOCUMENTED:
         own |= {"position": "none", "layer_kinds": {word: DOCUMENTED[word]}}
+        own |= {"causal": False} if word.startswith("diffusion") else {}
+        own |= {} if kind.mixes else {"blocks": ["attention", word]}
     return Model(**{**SIZES, **own, **more})
 
 

@@ -108,6 +108,12 @@ class DocumentedKind(LayerKind):
             kernels, *(tuple([unit * evaluate(w, names) for w in ws]) for ws in (rule.before, rule.after))
         )
 
+    def count_weights_per_token(self, model: Model) -> float:
+        """Return the number of weights that multiply one token, on average where some multiply other tokens."""
+        names, rules = self._names(model, RankShape(1)), self.document.weights.values()
+        shares = (1.0 if each.tokens is None else _matmul_tokens(each, names) / names["tokens"] for each in rules)
+        return sum(each.elements * share for each, share in zip(self.matrices(model), shares, strict=True))
+
     def core_flops(self, model: Model, tokens: int, backward: AttentionBackward) -> Flops:
         """Return the FLOPs outside weight matmuls, as the document counts them ("model"), or as executed ("flash")."""
         rule = self.document.model_flops
@@ -166,7 +172,7 @@ class DocumentedKind(LayerKind):
         ]
         return [
             *([norm] if self.document.entry is None else []),
-            *matmul_input_tensors(name, f"{name}_input", model, shape),
+            *(matmul_input_tensors(name, f"{name}_input", model, shape) if self.document.body[0].input is None else []),
             *saved,
             *self._matmul_inputs(shape, names),
             *dropout_mask_tensors(name, f"{name}_dropout_mask", model, shape),
@@ -202,4 +208,6 @@ class DocumentedKind(LayerKind):
 
 def _matmul_tokens(weight: WeightRule, names: Names) -> int:
     """Return the number of a rank's tokens that a weight matrix multiplies: its part where ranks have all of it."""
+    if weight.tokens is not None:
+        return int(evaluate(weight.tokens, names))
     return int(names["edge_tokens" if weight.split == "none" else "tokens"])

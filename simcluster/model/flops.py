@@ -42,7 +42,7 @@ def layer_flops(
     in Megatron-LM.
     """
     tokens, own = micro_batch * model.sequence_length, model.layer_model(layer)
-    into = out = behind = 0
+    into = out = behind = 0.0
     core = Flops(0.0, 0.0, 0.0)
     for kind in layer_kinds(model, layer):
         weights = kind.count_weights_per_token(own)

@@ -23,7 +23,10 @@ from simcluster.documents.table_formulas import parse_formula
 from simcluster.documents.yaml_documents import read_document
 from simcluster.model.defaults import check_count, freeze
 
-BUILTIN_DOCUMENTS = ("mamba2", "gated_delta_net", "kda", "lightning")
+BUILTIN_DOCUMENTS = (
+    "mamba2", "gated_delta_net", "kda", "lightning", "diffusion_attention", "diffusion_cross_attention",
+    "diffusion_mlp", "diffusion_conditioning",
+)  # fmt: skip
 """Names of the layer kinds that are built in as documents."""
 RANK_NAMES = ("hidden", "tokens", "edge_tokens", "sequence", "micro_batch", "tp", "cp", "e")
 """Names that every formula may use, on one rank: width of the hidden state; tokens of a microbatch, between norm and
@@ -54,12 +57,16 @@ class SizeRule(Spec):
 
 
 class WeightRule(Spec):
-    """A weight matrix on one rank, [rows, columns], the way in which tp splits it, and whether it has a bias."""
+    """A weight matrix on one rank, [rows, columns], the way in which tp splits it, and whether it has a bias.
+
+    ``tokens``: number that it multiplies, if not those of the layer, such as a text's.
+    """
 
     rows: Formula
     columns: Formula
     split: Literal["rows", "columns", "none"] = "none"
     bias: StrictBool = False
+    tokens: Formula | None = None
 
 
 class KernelRule(Spec):
@@ -295,6 +302,12 @@ def find_kind_document(name: str, layer_kinds: Mapping[str, Mapping[str, Any]] |
         return load_kind_document(name)
     own = (layer_kinds or {}).get(name)
     return _parse_kind_document(own) if own is not None else None
+
+
+def has_own_norm(name: str, layer_kinds: Mapping[str, Mapping[str, Any]] | None) -> bool:
+    """Return whether a layer kind's document has the norm and residual add of the kind."""
+    document = find_kind_document(name, layer_kinds)
+    return document is not None and document.entry is not None
 
 
 def find_kind_sizes(name: str, layer_kinds: Mapping[str, Mapping[str, Any]] | None) -> dict[str, int]:

@@ -152,7 +152,7 @@ class LayerKind:
         """Return what context-parallel ranks exchange in this half layer; None if they exchange nothing."""
         return None
 
-    def count_weights_per_token(self, model: Model) -> int:
+    def count_weights_per_token(self, model: Model) -> float:
         """Return the number of weights in matrices that multiply one token."""
         return sum(each.elements * each.count for each in self.matrices(model))
 

@@ -16,7 +16,7 @@ from simcluster.documents.base_spec import Spec
 from simcluster.documents.diagnostics import RuleError
 from simcluster.documents.field_annotations import SchemaAlternatives
 from simcluster.model.defaults import Count, LayerTypes, Pattern, add_derived_fields, check_pattern, type_fields
-from simcluster.model.kind_documents import LayerKindFields, check_layer_kinds
+from simcluster.model.kind_documents import LayerKindFields, check_layer_kinds, has_own_norm
 from simcluster.model.mixture import Mla, Moe
 
 Recompute = Literal["none", "selective", "operators", "full"]
@@ -290,7 +290,7 @@ class Model(Spec):
     def layer_norm_parameters(self) -> int:
         """Number of parameters in a layer's norms, which tensor parallelism does not split."""
         kinds = self.layer_kind_names(0)
-        own = sum("entry" in (self.layer_kinds or {}).get(kind, {}) for kind in kinds)  # they count their norms
+        own = sum(has_own_norm(kind, self.layer_kinds) for kind in kinds)  # they count their norms
         found = (self.layer_norms or 2) * (len(kinds) - own) // 2 * self.norm_parameters
         if self.qk_norm in (None, "unscaled") or "attention" not in kinds:
             return found

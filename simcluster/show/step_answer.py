@@ -100,6 +100,7 @@ def describe_rates(
     seconds, mfu = numbers["step_time_s"], numbers["mfu"]
     measured = scenario.measured_step_time if scenario else None
     precision = f" in {scenario.training.precision.removesuffix('-mixed')}" if scenario else ""
+    halved = "" if scenario and not scenario.model.causal else "; causal attention counted as half"
     facts = [
         NamedValue("step time", format_seconds(seconds), remark=_describe_measured_error(scenario, seconds)),
         *([describe_likely_interval(likely)] if likely else []),
@@ -110,7 +111,7 @@ def describe_rates(
         ),
         NamedValue(
             "MFU", f"{mfu:.1%}", f" of the peak{precision}",
-            f"HFU {numbers['hfu']:.1%}; excludes recompute; causal attention counted as half",
+            f"HFU {numbers['hfu']:.1%}; excludes recompute{halved}",
         ),
     ]  # fmt: skip
     low, over = scenario.cluster.device.peak.bf16 if scenario else None, numbers.get("mfu_bf16", mfu)
