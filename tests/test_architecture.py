@@ -140,7 +140,7 @@ FENCES = {
     "ruamel": ("documents.yaml_syntax",),
     "yaml": ("documents.yaml_syntax",),
     "networkx": ("topology", "studies.bench", "importers", "show"),
-    "torch": ("evidence.calibration",),
+    "torch": ("evidence.calibration", "importers.torch_modules"),
     "scipy": ("evidence.calibration", "longrun", "scenario.run_times", "studies.whatif.sensitivities"),
 }
 

@@ -133,7 +133,7 @@ def test_every_command_is_accepted(outcomes: dict[str, str]) -> None:
 def _missing(command: str) -> str:
     """What such a complaint must name; of a command that wants nothing there must be none."""
     word = wants(command)
-    named = {"calibrate": "needs PyTorch", "validate": "*.yaml: no such file"}
+    named = {"calibrate": "needs PyTorch", "torch": "needs PyTorch", "validate": "*.yaml: no such file"}
     return "\0" if word is None else named.get(word, f"{word}: ")
 
 
@@ -186,11 +186,11 @@ def test_what_is_left_out_is_not_compared() -> None:
     assert not played.is_shown(played.Block(("simcluster list",), "a\n", (0, 0)), "a\nb\n")
 
 
-def test_the_cookbook_answers_eight_questions() -> None:
+def test_the_cookbook_answers_nine_questions() -> None:
     page = played.PAGES[1]
-    headings = re.findall(r"^## ([a-h])\. ", page.read_text(encoding="utf-8"), re.MULTILINE)
-    assert "".join(headings) == "abcdefgh"
-    assert len({block.study for block in played.blocks_of(page)} - {None}) == 8  # one is a trace of one's own
+    headings = re.findall(r"^## ([a-i])\. ", page.read_text(encoding="utf-8"), re.MULTILINE)
+    assert "".join(headings) == "abcdefghi"
+    assert len({block.study for block in played.blocks_of(page)} - {None}) == 8  # two have none
 
 
 def test_python_in_the_pages_uses_public_names() -> None:

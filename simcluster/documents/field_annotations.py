@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from functools import lru_cache
-from operator import attrgetter
+from functools import lru_cache, reduce
 from typing import Annotated, Any, NamedTuple, Union, get_args, get_origin
 
 from pydantic import BaseModel, Field, GetCoreSchemaHandler, TypeAdapter
@@ -87,7 +86,7 @@ def find_unsupported_values(
 ) -> Iterator[tuple[tuple[str, ...], str]]:
     """Yield (key path, error text) for each scenario field whose value ``feature`` does not support."""
     for path, (values, why) in supported.items():
-        value = attrgetter(path)(document)
+        value = reduce(lambda at, name: None if at is None else getattr(at, name), path.split("."), document)
         if value not in values:
             remedy = "remove it" if values == (None,) else f"use {' or '.join(map(str, values))}"
             yield tuple(path.split(".")), why.format(value=value) or f"is not modelled with {feature}; {remedy}"

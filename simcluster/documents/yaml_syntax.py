@@ -37,6 +37,7 @@ _TAGS = (
 )
 """Types of plain words in YAML 1.2 (``resolver`` of ruamel.yaml); other words are text."""
 _PLAIN = re.compile(r"[A-Za-z][A-Za-z0-9_./-]*")
+_LINE, _DEEP_LINE = 100, 240  # characters of a mapping that stays on its key's line: of the document, and inside it
 _WORDS = ("true", "false", "null", "yes", "no", "on", "off")
 
 
@@ -191,20 +192,27 @@ def edit_yaml(text: str, change: Callable[[dict[str, Any]], None]) -> str:
 
 def to_yaml(document: Mapping[str, Any]) -> str:
     """Return a mapping as YAML text; short nested mappings and lists stay on the line of their key."""
-    texts = {key: _format_value(value, at_top=True) for key, value in document.items()}
-    return "".join(f"{key}:{text if text.startswith(chr(10)) else ' ' + text}\n" for key, text in texts.items())
+    return "".join(f"{_format_pair(key, value, 0)}\n" for key, value in document.items())
 
 
-def _format_value(value: Any, *, at_top: bool = False) -> str:
+def _format_pair(key: str, value: Any, depth: int | None = None) -> str:
+    text = _format_value(value, depth)
+    return f"{key}:{text if text.startswith(chr(10)) else ' ' + text}"
+
+
+def _format_value(value: Any, depth: int | None = None) -> str:
+    """Return a value's text; at a ``depth`` long mappings and lists take several lines, deeper ones if very long."""
     if isinstance(value, Mapping):
-        pairs = [f"{key}: {_format_value(item)}" for key, item in value.items()]
-        if at_top and len(", ".join(pairs)) > 100:
-            return "".join(f"\n  {pair}" for pair in pairs)
-        return "{" + ", ".join(pairs) + "}"
+        inline = ", ".join(_format_pair(key, item) for key, item in value.items())
+        if depth is not None and len(inline) > (_DEEP_LINE if depth else _LINE):
+            start = "\n" + "  " * (depth + 1)
+            return "".join(start + _format_pair(key, item, depth + 1) for key, item in value.items())
+        return "{" + inline + "}"
     if isinstance(value, Sequence) and not isinstance(value, str):
-        if at_top and any(isinstance(item, Mapping) for item in value):
-            return "".join(f"\n  - {_format_value(item)}" for item in value)
-        return "[" + ", ".join(_format_value(item) for item in value) + "]"
+        inline = ", ".join(_format_value(item) for item in value)
+        if any(isinstance(item, Mapping) for item in value) and (depth == 0 or (depth and len(inline) > _DEEP_LINE)):
+            return "".join("\n" + "  " * (depth + 1) + f"- {_format_value(item)}" for item in value)
+        return f"[{inline}]"
     if isinstance(value, str) and _PLAIN.fullmatch(value) and value.lower() not in _WORDS:
         return value
     return json.dumps(value, ensure_ascii=False)

@@ -61,7 +61,7 @@ _KIND_OPTIONS = {
     "megatron": "cluster gpus log arg", "megatron-bridge": "cluster gpus log arg",
     "torchtitan": "cluster gpus log arg sequence-length", "nemo": "cluster gpus log arg",
     "deepspeed": "cluster gpus log arg sequence-length model", "hugging-face": "cluster gpus sequence-length",
-    "astra-network": "device",
+    "torch": "cluster gpus sequence-length", "astra-network": "device",
 }  # fmt: skip
 """For each import kind, the options that it uses and that some other kind does not use."""
 KINDS = tuple(_KIND_OPTIONS)
@@ -90,7 +90,7 @@ def run(args: argparse.Namespace) -> None:
     text = _read_import_text(args.file)
     check_framework(text, args.file, args.kind)
     _check_options(args)
-    readers = {"hugging-face": _import_config_json, "astra-network": _import_astra_topology}
+    readers = {"hugging-face": _import_config_json, "astra-network": _import_astra_topology, "torch": _import_module}
     try:
         found = readers.get(args.kind, _import_as_scenario)(args, text)
     except RecursionError:
@@ -125,7 +125,7 @@ def _check_options(args: argparse.Namespace) -> None:
         taken.discard("arg")
     if args.kind == "torchtitan" and not args.file.endswith(".py"):
         taken.discard("sequence-length")
-    if args.kind == "hugging-face" and not args.cluster:
+    if args.kind in ("hugging-face", "torch") and not args.cluster:
         taken.discard("gpus")
     for name in _OPTIONS:
         if name not in taken and getattr(args, name.replace("-", "_")) not in (None, []):
@@ -136,7 +136,7 @@ def _check_options(args: argparse.Namespace) -> None:
         raise InputError("--device is missing; name the GPU to simulate for each NPU, as in --device h100")
     if args.gpus is not None and args.gpus < 1:
         raise InputError(f"--gpus {args.gpus}: a job needs at least 1 GPU")
-    if args.kind == "hugging-face" and args.sequence_length is not None and args.sequence_length < 1:
+    if args.kind in ("hugging-face", "torch") and args.sequence_length is not None and args.sequence_length < 1:
         raise InputError(f"--sequence-length {args.sequence_length}: a sequence has at least 1 token")
 
 
@@ -318,12 +318,27 @@ def _import_config_json(args: argparse.Namespace, text: str) -> ImportResult:
         assumed, idle = (*assumed, *told.values()), tuple(key for key in idle if key not in told)
     active = f", of which {count.active:,} are active per token" if count.active < count.total else ""
     fact = f"{count.total:,} parameters{active}"
+    return _complete_model(args, ImportResult({"model": fields}, mapped, idle, assumed, (fact,), unknown))
+
+
+def _import_module(args: argparse.Namespace, text: str) -> ImportResult:
+    """Import a PyTorch module, or the module that transformers makes of a config.json, by tracing it."""
+    try:
+        from simcluster.importers.torch_modules.torch_import import import_module
+    except ModuleNotFoundError:
+        raise InputError("tracing a module needs PyTorch; pip install 'simcluster[torch]'") from None
+    return _complete_model(args, import_module(args.file, args.function, text, args.sequence_length))
+
+
+def _complete_model(args: argparse.Namespace, found: ImportResult) -> ImportResult:
+    """Return an imported model, or with --cluster a scenario that trains it on that cluster."""
     if not args.cluster:
-        return ImportResult({"model": fields}, mapped, idle, assumed, (fact,), unknown)
+        return found
     gpus = args.gpus or _count_cluster_gpus(args.cluster)
     cluster = _add_node_count(args.cluster, _build_cluster_section(args.cluster, args.output), gpus)
-    document, chosen = build_model_scenario(fields, cluster, gpus, Path(args.output).parent if args.output else Path())
-    return ImportResult(_apply_set_options(args, document), mapped, idle, (*assumed, *chosen), (fact,), unknown)
+    folder = Path(args.output).parent if args.output else Path()
+    document, chosen = build_model_scenario(found.document["model"], cluster, gpus, folder)
+    return replace(found, document=_apply_set_options(args, document), assumed=(*found.assumed, *chosen))
 
 
 def _import_astra_topology(args: argparse.Namespace, text: str) -> ImportResult:

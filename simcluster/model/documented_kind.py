@@ -82,6 +82,10 @@ class DocumentedKind(LayerKind):
         biases = sum(evaluate(rule.rows, names) for rule in self.document.weights.values() if rule.bias)
         return int(biases + evaluate(self.document.vectors, names))
 
+    def count_parameters_per_token(self, model: Model) -> int:
+        """Return the number of parameters that one token uses: all but the document's idle ones."""
+        return self.count_parameters(model) - int(evaluate(self.document.idle, self._names(model, RankShape(1))))
+
     # --- kernels and FLOPs ----------------------------------------------------------------------------------------
 
     def block(self, model: Model, shape: RankShape) -> Block:
@@ -131,7 +135,8 @@ class DocumentedKind(LayerKind):
         tokens = tokens or shape.micro_batch * rows
         edge = tokens // (shape.tp if shape.sequence_parallel else 1)
         rank = {"hidden": model.hidden_size, "tokens": tokens, "edge_tokens": edge, "sequence": rows, "tp": shape.tp,
-                "cp": shape.cp, "micro_batch": shape.micro_batch, "e": shape.element_bytes}  # fmt: skip
+                "cp": shape.cp, "micro_batch": shape.micro_batch, "e": shape.element_bytes,
+                "g": shape.gradient_write_bytes(1.0)}  # fmt: skip
         return self.document.evaluate_names(sizes, rank)
 
     def _section(self, section: SectionRule, shape: RankShape, names: Names) -> Section:

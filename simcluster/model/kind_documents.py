@@ -28,10 +28,11 @@ BUILTIN_DOCUMENTS = (
     "diffusion_mlp", "diffusion_conditioning",
 )  # fmt: skip
 """Names of the layer kinds that are built in as documents."""
-RANK_NAMES = ("hidden", "tokens", "edge_tokens", "sequence", "micro_batch", "tp", "cp", "e")
+RANK_NAMES = ("hidden", "tokens", "edge_tokens", "sequence", "micro_batch", "tp", "cp", "e", "g")
 """Names that every formula may use, on one rank: width of the hidden state; tokens of a microbatch, between norm and
 residual add and at these (fewer under sequence parallelism); tokens of one sequence; sequences of a microbatch;
-tensor-parallel and context-parallel ranks; bytes of an activation's element."""
+tensor-parallel and context-parallel ranks; bytes of an activation's element; bytes moved to add one weight's gradient to
+the main one."""
 
 
 class FormulaText(str):
@@ -154,10 +155,11 @@ class KindDocument(Spec):
     """A layer kind as a document.
 
     ``split``: sizes that tp divides. ``multiples``: sizes that are a multiple of another one. ``vectors``: number of
-    parameters outside matrices. ``entry`` and ``exit`` replace the model's norm and the residual add. ``gathered``:
-    width of what sequence parallelism gathers. Weights with split none multiply a rank's part of the sequence.
-    ``working``: bytes of temporary tensors. ``cp``: its context parallelism, without which it has none.
-    ``model_flops``: FLOP outside matrices as MFU counts them, by default those that the kernels execute.
+    parameters outside matrices; ``idle``: those of them that a token does not use (of experts). ``entry`` and ``exit``
+    replace the model's norm and the residual add. ``gathered``: width of what sequence parallelism gathers. Weights
+    with split none multiply a rank's part of the sequence. ``working``: bytes of temporary tensors. ``cp``: its context
+    parallelism, without which it has none. ``model_flops``: FLOP outside matrices as MFU counts them, by default those
+    that the kernels execute.
     """
 
     description: str
@@ -170,6 +172,7 @@ class KindDocument(Spec):
     names: Mapping[str, Formula] = {}
     weights: Mapping[str, WeightRule]
     vectors: Formula = _ZERO
+    idle: Formula = _ZERO
     entry: SectionRule | None = None
     body: tuple[SectionRule, ...]
     exit: SectionRule | None = None

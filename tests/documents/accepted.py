@@ -15,7 +15,7 @@ from unittest import mock
 
 from documents.commands import run_in
 
-YOURS = ("calibrate",)  # words of a command: it needs a thing that is not in the clone
+YOURS = ("calibrate", "torch")  # words of a command: it needs a thing that is not in the clone
 LONG = ("plan", "fit", "validate")  # commands of many minutes, or that need tables which do not ship
 
 
