@@ -31,8 +31,8 @@ BUILTIN_DOCUMENTS = (
 RANK_NAMES = ("hidden", "tokens", "edge_tokens", "sequence", "micro_batch", "tp", "cp", "e", "g")
 """Names that every formula may use, on one rank: width of the hidden state; tokens of a microbatch, between norm and
 residual add and at these (fewer under sequence parallelism); tokens of one sequence; sequences of a microbatch;
-tensor-parallel and context-parallel ranks; bytes of an activation's element; bytes moved to add one weight's gradient to
-the main one."""
+tensor-parallel and context-parallel ranks; bytes of an activation's element; bytes moved to add one weight's gradient
+to the main one."""
 
 
 class FormulaText(str):
