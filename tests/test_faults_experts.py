@@ -96,7 +96,8 @@ def times_of(*faults: ExpertImbalance) -> tuple[list[list[float]], RankPrograms]
     ops = (*computing, *moving)
     program = StageProgram(0, {MAIN: [WorkItem(Segment(ops), "F0", microbatch=0)]})
     batch = BatchSizes(steps=1, microbatches=1, micro_batch=1, length=8, experts=4)
-    ranks = RankPrograms(faults, JobContext(ParallelPlan(dp=4, ep=2), [0] * 4, 0, batch))
+    plan = ParallelPlan(dp=4, ep=2)
+    ranks = RankPrograms(faults, plan, JobContext(plan.list_workers, [0] * 4, 0, batch))
     found = []
     for rank in range(4):
         works = [op.work for op in ranks.change_program(rank, program).lanes[MAIN][0].segment.ops]

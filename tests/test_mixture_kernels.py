@@ -19,10 +19,10 @@ from simcluster.model.layers import RankShape
 from simcluster.model.mixture import ExpertKernels, Moe
 from simcluster.model.mixture_sections import make_mixture_sections, routed_rows
 from simcluster.model.transformer import Model
-from simcluster.planning.ops import Op
+from simcluster.planning.ops import HostWork, Op
 from simcluster.planning.pass_segments import CachedPassSegmentMaker, PassLayers
 from simcluster.planning.segment_builder import HostLaunchTimes, SegmentBuilder
-from simcluster.planning.work_kinds import Compute, HostWork
+from simcluster.planning.work_kinds import Compute
 from simcluster.scenario.memory_plan import shape_of
 from simcluster.scenario.scenario import load
 

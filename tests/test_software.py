@@ -10,9 +10,9 @@ from segment_times import segment_seconds
 from simcluster.base.errors import InputError
 from simcluster.devices.software import Software, expected_latest_delay, list_software_names, load_software
 from simcluster.model.kernels import Kernel
-from simcluster.planning.ops import Op
+from simcluster.planning.ops import HostWork, Op
 from simcluster.planning.segment_builder import HostLaunchTimes, SegmentBuilder
-from simcluster.planning.work_kinds import Collective, Compute, HostWork
+from simcluster.planning.work_kinds import Collective, Compute
 from simcluster.scenario.scenario import from_document, load
 from simcluster.step.simulate import simulate
 

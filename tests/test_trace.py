@@ -522,8 +522,9 @@ def test_bad_requests_are_refused_before_the_work(
     (tmp_path / "folder.json").mkdir()
     (tmp_path / "foreign").mkdir()
     (tmp_path / "foreign" / "mine.json").write_text("{}")
-    for name in "simulate", "simulate_scenario", "monte_carlo":  # as the command knows them, whoever imported it first
-        monkeypatch.setattr(f"simcluster.cli.run.{name}", lambda *_, **__: pytest.fail("it was simulated"))
+    replicas = "studies.whatif.frozen_link_error"
+    for name in "cli.run.simulate", f"{replicas}.simulate_scenario", f"{replicas}.monte_carlo":
+        monkeypatch.setattr(f"simcluster.{name}", lambda *_, **__: pytest.fail("it was simulated"))
     scenario = ROOT / "scenarios" / ("jitter_8.yaml" if "--replicas" in arguments else "tiny_3d.yaml")
     assert main(["run", str(scenario), *(each.format(tmp=tmp_path) for each in arguments)]) == 2
     captured = capsys.readouterr()

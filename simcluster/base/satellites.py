@@ -1,4 +1,4 @@
-"""Registry of functions that the core calls in satellites, packages it does not import (importers, longrun, ...).
+"""Registry of functions that are imported when they are called: of satellites, and of options of a run.
 
 A satellite is a package that the core does not import: runs of weeks and budgets (``longrun``), files of other tools
 (``importers``), traces (``interop``), measured runs (``evidence``) and interactive pages (``interactive``). The core
@@ -25,6 +25,10 @@ PROVIDED: Mapping[str, str] = {
     "list of failures": "longrun.displays:list_failures",
     "list of laws": "longrun.displays:list_loss_laws",
     "list of questions": "longrun.displays:list_advice_questions",
+    # what an option of a run adds
+    "steps of a checkpoint": "studies.whatif.extra_steps:add_overlapped_steps",
+    "replicas of a step": "studies.whatif.frozen_link_error:simulate_replicas",
+    "simulation of all ranks": "studies.whatif.folding_verification:verify_folding",
     # what a command or a study adds
     "costs per step": "longrun.studies.periodic_work:periodic_work_answer",
     "estimator of recorded jobs": "interop.replay.trace_writer:StragglerEstimator",

@@ -7,7 +7,6 @@ import sys
 import textwrap
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +18,6 @@ from simcluster.cli.common import read_overrides
 from simcluster.cli.terminal import show_progress_text
 from simcluster.faults.descriptions import describe_faults
 from simcluster.results.distribution import Distribution
-from simcluster.results.link_loads import link_table
 from simcluster.results.result import Result
 from simcluster.results.simulated_run import spans_of_ranks
 from simcluster.scenario.effort_estimate import require_time_for_steps
@@ -28,12 +26,8 @@ from simcluster.show.explanation import describe_distribution, explain_run
 from simcluster.show.output_blocks import OutputBlocks, TextLines
 from simcluster.show.plot_registry import load_plot
 from simcluster.show.step_answer import describe_step
-from simcluster.step.simulate import simulate, simulate_scenario
-from simcluster.studies.whatif.extra_steps import add_overlapped_steps
-from simcluster.studies.whatif.folding_verification import FoldingVerification, verify_folding
+from simcluster.step.simulate import simulate
 from simcluster.studies.whatif.free_ops import FreeOpsResult, count_free_steps, what_if_free
-from simcluster.studies.whatif.frozen_link_error import compare_frozen_links, is_quick_to_compare
-from simcluster.studies.whatif.monte_carlo_study import monte_carlo, remove_randomness
 
 if TYPE_CHECKING:
     from simcluster.show.plot_registry import Figure
@@ -53,7 +47,7 @@ def run(args: argparse.Namespace) -> None:
     first = [("checkpoint.after", 0)] if args.checkpoint else []
     scenario = load(args.scenario, first + read_overrides(args, args.scenario) + more)
     if args.checkpoint:
-        scenario = add_overlapped_steps(scenario)
+        scenario = load_satellite_object("steps of a checkpoint")(scenario)
     window = None if args.window is None else _parse_window(args.window)
     ranks = common.parse_ranks(args.ranks, scenario.gpus)
     trace = _make_trace_writer(args, scenario) if args.trace or args.trace_ranks or args.trace_kernels else None
@@ -61,14 +55,13 @@ def run(args: argparse.Namespace) -> None:
         raise InputError(f"--histogram {args.histogram}: there is only one replica; use more, as in --replicas 200")
     if args.explain or args.critical:
         require_time_for_steps(scenario, count_free_steps(scenario), "--explain" if args.explain else "--critical")
-    distribution, base = None, None
+    distribution, planned = None, scenario
     if scenario.replicas > 1:
-        base = simulate_scenario(remove_randomness(scenario))
-        result, distribution = replace(base, scenario=scenario), monte_carlo(scenario, base=base, until=args.until)
+        result, planned, distribution, sweep_errors = load_satellite_object("replicas of a step")(scenario, args.until)
     else:
         result = simulate(scenario)
     free = what_if_free(result) if args.explain or args.critical else []
-    verified = verify_folding(scenario) if args.verify else None
+    verified = load_satellite_object("simulation of all ranks")(scenario) if args.verify else None
 
     has_costs = scenario.run or scenario.training.outer
     more, spread = load_satellite_object("costs per step")(result) if has_costs else ([], {})
@@ -76,9 +69,7 @@ def run(args: argparse.Namespace) -> None:
     def blocks() -> OutputBlocks:
         found = [*describe_step(result), TextLines([verified.summary()] if verified else []), *more]
         if distribution:
-            soon = distribution.method == "sweep" and is_quick_to_compare(scenario)
-            off = [each.relative_error for each in compare_frozen_links(scenario, base)] if soon else []
-            found += describe_distribution(distribution, off)
+            found += describe_distribution(distribution, sweep_errors())
         return [*found, *(explain_run(result, free) if args.explain else [])]
 
     common.print_answer(
@@ -90,7 +81,7 @@ def run(args: argparse.Namespace) -> None:
         show_progress_text(f"writing {args.trace}")
         print(trace(result).summary(), file=sys.stderr if args.json == "-" else sys.stdout)
         sys.stderr.write(f"wrote {args.trace}\n")
-    _draw_pictures(args, result, free, distribution, window, ranks)
+    _draw_pictures(args, result, planned, free, distribution, window, ranks)
     if args.verbose:
         print(f"simulated in {time.perf_counter() - begun:.2f} s, {common.format_peak_memory()}", file=sys.stderr)
     if verified and verified.difference:
@@ -123,6 +114,7 @@ def _make_trace_writer(args: argparse.Namespace, scenario: Scenario) -> Callable
 def _draw_pictures(
     args: argparse.Namespace,
     result: Result,
+    planned: Scenario,
     free: Sequence[FreeOpsResult],
     distribution: Distribution | None,
     window: tuple[float, float] | None,
@@ -131,13 +123,13 @@ def _draw_pictures(
     scenario = result.scenario
     common.draw_pictures(
         args,
-        (args.links, lambda: load_plot("links")(result), lambda: link_table(result)),
+        (args.links, lambda: load_plot("links")(result), lambda: result.link_table),
         (
             args.memory,
             lambda: load_plot("memory")(result, ranks=ranks, window=window),
             lambda: result.memory_table(ranks),
         ),
-        (args.gantt, lambda: _draw_gantt(args, result, window, ranks)),
+        (args.gantt, lambda: _draw_gantt(args, result, planned, window, ranks)),
         (args.critical, lambda: load_plot("critical_path")(result, free)),
         (args.overlap, lambda: load_plot("overlap")([(scenario.title, result)])),
         (args.levels, lambda: load_plot("link_levels")(result)),
@@ -147,7 +139,7 @@ def _draw_pictures(
 
 
 def _additional_results(
-    free: Sequence[FreeOpsResult], distribution: Distribution | None, verified: FoldingVerification | None
+    free: Sequence[FreeOpsResult], distribution: Distribution | None, verified: Any
 ) -> dict[str, dict[str, Any]]:
     found: dict[str, dict[str, Any]] = {}
     if free:
@@ -174,11 +166,14 @@ def _parse_window(text: str) -> tuple[float, float]:
 
 
 def _draw_gantt(
-    args: argparse.Namespace, result: Result, window: tuple[float, float] | None, ranks: list[int] | None
+    args: argparse.Namespace,
+    result: Result,
+    planned: Scenario,
+    window: tuple[float, float] | None,
+    ranks: list[int] | None,
 ) -> Figure:
     timeline = result.timeline if ranks is None else spans_of_ranks(result, ranks).to_frame()
-    title = f"{result.scenario.title}: {format_seconds(result.step_time)} per step"
-    title += _fault_title(remove_randomness(result.scenario) if result.scenario.replicas > 1 else result.scenario)
+    title = f"{result.scenario.title}: {format_seconds(result.step_time)} per step{_fault_title(planned)}"
     shown = {"window": window, "ranks": ranks, "num_ranks": result.facts.ranks}
     return load_plot("gantt")(timeline, title=title, **shown, **common.picture_size_inches(args))
 

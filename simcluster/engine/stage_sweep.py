@@ -25,7 +25,7 @@ from simcluster.base.errors import InputError
 from simcluster.base.loops import add_scaled_factors, latest_end_per_group
 from simcluster.engine.op_columns import OpColumns, SegmentTable
 from simcluster.planning import work_kinds
-from simcluster.planning.ops import Op, StageProgram, WorkItem
+from simcluster.planning.ops import HostWork, Op, StageProgram, WorkItem
 from simcluster.planning.rank_grid import RankLayout
 
 Duration = Floats | tuple[float, Floats]
@@ -36,7 +36,7 @@ Seconds = Callable[[int, int], Duration]
 Ops of a stage are numbered by lane, then by item, in the program's order."""
 PROVED = (
     work_kinds.Compute, work_kinds.Collective, work_kinds.FixedCollective, work_kinds.StageSend,
-    work_kinds.StageReceive, work_kinds.Copy, work_kinds.HostWork,
+    work_kinds.StageReceive, work_kinds.Copy, HostWork,
 )  # fmt: skip
 """Kinds of work for which the sweep is proved equal to the engine."""
 

@@ -135,7 +135,6 @@ class GpuSpeeds(DeviceSpeeds):
         return found
 
     def complaints(self, scenario: Any) -> Iterator[KeyProblem]:
-        """Yield an error if the table has ranks that are not in the job."""
         beyond = max((rank for rank, _ in self.table or ()), default=-1)
         if beyond >= scenario.gpus:
             what = f"there is no rank {beyond}: the job has {scenario.gpus} GPUs; use ranks 0 to {scenario.gpus - 1}"
@@ -161,7 +160,6 @@ class NicSpeeds(DeviceSpeeds):
     1."""
 
     def remaining_shares(self, cluster: Cluster, seed: int) -> dict[int, float]:
-        """Return the share of capacity that each slowed link between a NIC and a switch keeps."""
         of_machines: dict[int, list[int]] = {}
         for gpu, host in enumerate(cluster.host_of):
             of_machines.setdefault(host, []).append(gpu)
@@ -178,7 +176,6 @@ class NicSpeeds(DeviceSpeeds):
         }
 
     def complaints(self, scenario: Any) -> Iterator[KeyProblem]:
-        """Yield an error if the table has nodes that are not in the job, or nodes without NICs."""
         cluster, gpus = scenario.cluster.built, scenario.gpus
         hosts = cluster.host_of[:gpus]
         beyond = sorted({host for host, _ in self.table or ()} - {*hosts})

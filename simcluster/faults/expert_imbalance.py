@@ -150,7 +150,6 @@ class ExpertImbalance(FaultSpec):
         return float(_draw_shares(self, RoutedTokens(routes, seed, layer)).max()) * routes.top_k
 
     def complaints(self, scenario: Any) -> Iterator[KeyProblem]:
-        """Yield errors if the model has no experts or the number of fractions is wrong."""
         moe = scenario.model.moe
         if moe is None:
             what = "the model is dense: it has no experts that could get unequal numbers of tokens"

@@ -23,7 +23,6 @@ from simcluster.documents.base_spec import Spec
 from simcluster.documents.diagnostics import KeyProblem
 from simcluster.planning.disturbances import ComputationColumns
 from simcluster.planning.ops import Segment, StageProgram
-from simcluster.planning.rank_grid import ParallelPlan
 from simcluster.topology import Cluster
 
 Blocks = tuple[tuple[int, ...], ...]
@@ -69,14 +68,14 @@ class BatchSizes:
 
 @dataclass(frozen=True)
 class JobContext:
-    """The job that faults affect: rank grid, node of each rank, seed and batch.
+    """The job that faults affect: workers, node of each rank, seed and batch.
 
-    ``host_of[rank]`` is the rank's node, and ``seed`` decides all draws. ``relays`` returns the links of an ep group's
-    ranks, if tokens are relayed to experts. ``known`` caches changed segments by everything that the change depends
-    on.
+    ``workers`` returns the data-parallel rank and pipeline stage of every rank, ``host_of[rank]`` is the rank's node,
+    and ``seed`` decides all draws. ``relays`` returns the links of an ep group's ranks, if tokens are relayed to
+    experts. ``known`` caches changed segments by everything that the change depends on.
     """
 
-    plan: ParallelPlan
+    workers: Callable[[], Sequence[tuple[int, int]]]
     host_of: Sequence[int]
     seed: int
     batch: BatchSizes
@@ -84,12 +83,9 @@ class JobContext:
     known: dict[Hashable, Segment] = field(default_factory=dict)
 
     @cached_property
-    def worker_of_rank(self) -> list[tuple[int, int]]:
+    def worker_of_rank(self) -> Sequence[tuple[int, int]]:
         """Data-parallel rank and pipeline stage of every rank."""
-        found = [(0, 0)] * self.plan.num_ranks
-        for (stage, dp, _, _), rank in np.ndenumerate(self.plan.grid):
-            found[int(rank)] = dp, stage
-        return found
+        return self.workers()
 
 
 class FaultSpec(Spec):

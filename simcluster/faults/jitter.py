@@ -43,11 +43,9 @@ class Jitter(RankFault):
         return self.adds == 0 if self.adds is not None else self.factor.is_neutral
 
     def symmetry_key(self, rank: int, setting: JobContext) -> tuple[int, ...]:
-        """Return a key that ranks with the same random factors share: the rank, or its (replica, stage)."""
         return setting.worker_of_rank[rank] if self.shared_by == "worker" else (rank,)
 
     def retime(self, rank: int, computations: ComputationColumns, seconds: Floats, setting: JobContext) -> Floats:
-        """Return the durations (s) of a rank's computations, multiplied by random factors."""
         moments = computations.steps if self.per == "step" else computations.keys
         pairs = [(moment, count) for moment, count in zip(moments, computations.counts, strict=True) if count]
         colour, known = self.symmetry_key(rank, setting), dict[Hashable, Floats]()

@@ -140,7 +140,6 @@ class BackgroundLoad(LinkFault, TimedFault):
         return max(0.0, 1.0 - self.rate / capacity)
 
     def profile(self, value: float, seed: int) -> Profile:
-        """Return a factor over time that is ``value`` in the load's periods, random or configured, else 1."""
         if self.on is None or self.off is None:
             return super().profile(value, seed)
         chance = random_stream(seed, "background", self.seed)

@@ -18,6 +18,7 @@ from simcluster.faults.expert_loads import ExpertLoads
 from simcluster.faults.fault_spec import BatchSizes, FaultSpec, JobContext, faults_with_effect
 from simcluster.planning.disturbances import ComputationColumns, Disturbances
 from simcluster.planning.ops import StageProgram, WorkItem
+from simcluster.planning.rank_grid import ParallelPlan
 
 
 def permanent_slowdowns(faults: Sequence[FaultSpec], host_of: Sequence[int], seed: int) -> list[float]:
@@ -55,9 +56,9 @@ def mean_attention_load(faults: Sequence[FaultSpec], seed: int, batch: BatchSize
     return float(attention_loads(uneven, seed, batch, dp).mean()) if uneven else 1.0
 
 
-def rank_disturbances(faults: Sequence[FaultSpec], setting: JobContext) -> Disturbances:
+def rank_disturbances(faults: Sequence[FaultSpec], plan: ParallelPlan, setting: JobContext) -> Disturbances:
     """Return all effects of the faults on the ranks of a job."""
-    made = RankPrograms(faults, setting)
+    made = RankPrograms(faults, plan, setting)
     speeds = slowdown_profiles(faults, setting.host_of, setting.seed)
     if not made.ranks_differ:
         return Disturbances(speeds)
@@ -67,11 +68,12 @@ def rank_disturbances(faults: Sequence[FaultSpec], setting: JobContext) -> Distu
 class RankPrograms:
     """Programs (ops) of all ranks with the changes that faults make, slowdowns excepted."""
 
-    def __init__(self, faults: Sequence[FaultSpec], setting: JobContext) -> None:
-        self._setting, self._attention = setting, faults_with_effect(faults, "attention_factors")
+    def __init__(self, faults: Sequence[FaultSpec], plan: ParallelPlan, setting: JobContext) -> None:
+        self._replicas, self._setting = plan.dp, setting
+        self._attention = faults_with_effect(faults, "attention_factors")
         batch = setting.batch
         routes = batch.routes or ExpertRouting(batch.experts, 1)
-        how = (setting.plan, setting.seed, routes, batch.capacity, setting)
+        how = (plan, setting.seed, routes, batch.capacity, setting)
         uneven = faults_with_effect(faults, "expert_loads")
         self._experts = ExpertLoads(uneven, *how) if uneven else None
         self._others, self._retimes = (
@@ -111,7 +113,7 @@ class RankPrograms:
 
     @cached_property
     def _attention_loads(self) -> Floats:
-        return attention_loads(self._attention, self._setting.seed, self._setting.batch, self._setting.plan.dp)
+        return attention_loads(self._attention, self._setting.seed, self._setting.batch, self._replicas)
 
     def _scale_attention(self, rank: int, item: WorkItem) -> WorkItem:
         if item.microbatch < 0:

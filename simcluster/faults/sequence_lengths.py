@@ -81,7 +81,6 @@ class SequenceLengths(FaultSpec):
         )
 
     def remedy(self) -> tuple[str, Self] | None:
-        """Return the remedy of balancing documents over microbatches; None for other packing rules."""
         if self.even or self.packing not in ("in_order", "cut"):
             return None
         return "redistribute the sequences (packing: balanced)", self.model_copy(update={"packing": "balanced"})

@@ -14,8 +14,7 @@ from simcluster.documents.diagnostics import KeyProblem
 from simcluster.faults.fault_spec import JobContext
 from simcluster.faults.random_factors import Factors, RandomStreams
 from simcluster.faults.targets import Number, RankFault
-from simcluster.planning.ops import MAIN, Op, Segment, StageProgram, WorkItem
-from simcluster.planning.work_kinds import HostWork
+from simcluster.planning.ops import MAIN, HostWork, Op, Segment, StageProgram, WorkItem
 
 _KEY = "stall"
 _STREAMS = RandomStreams()
@@ -61,23 +60,19 @@ class HostStall(RankFault):
 
     @property
     def is_random(self) -> bool:
-        """Return whether the stalls are random in duration, step or position within a step."""
         return self.factor is not None or self.first == "random" or self.cause == "garbage_collection"
 
     @property
     def delays_all_equally(self) -> bool:
-        """Return whether all ranks have equal stalls in the same steps."""
         return self.affects_all_ranks and not self.is_random
 
     def complaints(self, scenario: Any) -> Iterator[KeyProblem]:
-        """Yield errors if ranks are not in the job or the first stalled step is not simulated."""
         yield from super().complaints(scenario)
         if isinstance(self.first, int) and self.first >= scenario.steps:
             what = f"step {self.first} is not simulated: the scenario has {scenario.steps} steps, numbered from 0"
             yield ("first",), f"{what}; set steps to {self.first + 1} or more"
 
     def remedy(self) -> tuple[str, Self] | None:
-        """Return the remedy of collecting garbage on all ranks together at the beginning of steps."""
         if self.cause != "garbage_collection":
             return None
         planned = self.model_copy(update={"cause": "data_loading", "first": 0})
@@ -100,11 +95,9 @@ class HostStall(RankFault):
         return found
 
     def symmetry_key(self, rank: int, setting: JobContext) -> Hashable:
-        """Return the rank's stalls as a key, equal for ranks with equal stalls; None without stalls."""
         return tuple(self.stalls(rank, setting.seed, setting.batch.steps)) or None
 
     def change_program(self, rank: int, program: StageProgram, setting: JobContext) -> StageProgram:
-        """Return the stage's program with the rank's stalls inserted between its work items."""
         items = program.lanes[MAIN]
         places, first = StallPositions(items), sum(map(is_stall, items))
         before: dict[int, list[WorkItem]] = {}

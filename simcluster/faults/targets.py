@@ -52,7 +52,6 @@ class RankFault(FaultSpec):
         return self.named_ranks is None and self.node is None
 
     def complaints(self, scenario: Any) -> Iterator[KeyProblem]:
-        """Yield errors if the fault's ranks or node are not in the job."""
         gpus = scenario.gpus
         for rank in self.named_ranks or ():
             if rank >= gpus:
@@ -63,7 +62,6 @@ class RankFault(FaultSpec):
             yield ("node",), f"the job has no node {self.node}; use one of 0 to {max(hosts, default=0)}"
 
     def for_remaining_ranks(self, host_of: Sequence[int], place: Mapping[int, int]) -> Self | None:
-        """Return the fault on those of its ranks that remain, renumbered; None if none remain."""
         if self.affects_all_ranks:
             return self
         ranks = tuple(place[rank] for rank in self.affected_ranks(host_of) if rank in place)
@@ -108,7 +106,6 @@ class LinkFault(FaultSpec):
         return found
 
     def complaints(self, scenario: Any) -> Iterator[KeyProblem]:
-        """Yield errors if the fault's links are not in the cluster or lose all capacity."""
         cluster, gpus = scenario.cluster.built, scenario.gpus
         if self.nic_of is not None and self.nic_of >= gpus:
             what = f"there is no rank {self.nic_of}: the job has {gpus} GPUs, so name one of ranks 0 to {gpus - 1}"

@@ -25,11 +25,11 @@ from simcluster.model.layer_sections import (
     LocalSizes,
     RankShape,
     bias_section,
+    forward_backward_section,
     fused_rotation,
     join_sections,
     linear_section,
     local_sizes,
-    memory_kernel,
 )
 from simcluster.model.saved_tensors import SavedTensor, dropout_mask_tensors, matmul_input_tensors
 from simcluster.model.shard_widths import shard_widths
@@ -93,7 +93,6 @@ class Attention(LayerKind):
         return layer_block("attention", model, shape, local, (product, turned, core, projection))
 
     def cp_exchange(self, model: Model, shape: RankShape) -> CpExchange | None:
-        """Return how context-parallel ranks split the core attention, and what they exchange for it."""
         return make_cp_exchange(model, shape)
 
     def core_flops(self, model: Model, tokens: int, backward: AttentionBackward) -> Flops:
@@ -107,17 +106,14 @@ class Attention(LayerKind):
         return Flops(core, core * {"model": 2.0, "flash": 2.5}[backward], 0.0)
 
     def recompute_flops(self, model: Model, module: RecomputeModule, core: Flops) -> float:
-        """Return the forward FLOPs of the core attention if ``module`` is "core_attn", otherwise 0."""
         return core.forward if module == "core_attn" else 0.0
 
     def backward_working_bytes(self, model: Model, shape: RankShape) -> tuple[float, float]:
-        """Return the bytes of the gradients of queries, keys and values on one rank."""
         local = local_sizes(model, shape)
         width = local.query + local.kv + local.value + 2 * _gate_width(model, local)
         return shape.element_bytes * local.tokens * width, 0.0
 
     def backward_tensors(self, model: Model, shape: RankShape) -> list[SavedTensor]:
-        """Return all tensors that the attention block's backward reads, including gradients."""
         inputs = matmul_input_tensors("attention", "qkv_input", model, shape)
         return attention_tensors(model, shape, [replace(each, moved_by="qkv_linear") for each in inputs])
 
@@ -186,9 +182,8 @@ def _gate_width(model: Model, local: LocalSizes) -> int:
 def _gate_section(shape: RankShape, local: LocalSizes) -> Section:
     """Return the kernels that multiply the core's output by the sigmoid of the gate: one fused kernel, or two."""
     size, separate = shape.element_bytes * local.tokens * local.output, shape.kernels == "eager"
-    sizes = (5, 8) if separate else (3, 5)
-    forward, backward = (memory_kernel("output_gate", each * size, 1 + separate) for each in sizes)
-    return Section((forward,), input_grad=(replace(backward, name="output_gate_input_grad"),))
+    forward, backward = (5, 8) if separate else (3, 5)
+    return forward_backward_section("output_gate", forward * size, backward * size, 1 + separate)
 
 
 def _rotation_section(model: Model, shape: RankShape, local: LocalSizes) -> Section:

@@ -19,7 +19,7 @@ gradients are summed in fp32, and gradients circulate in fp32, always hop by hop
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import repeat
@@ -32,10 +32,12 @@ from simcluster.model.layer_sections import (
     LocalSizes,
     RankShape,
     dropout_section,
+    forward_backward_section,
     join_sections,
     local_sizes,
     matmul_kernel,
     memory_kernel,
+    step_kernels,
 )
 from simcluster.model.transformer import Model
 
@@ -140,28 +142,19 @@ def _softmax_section(shape: RankShape, square: int, *, fused: bool) -> Section:
     (Megatron-LM, FusedScaleMaskSoftmax.forward_torch_softmax.)
     """
     e, wide = shape.element_bytes, FP32_BYTES
-    forward, backward = {"softmax": 2 * e}, {"softmax_input_grad": 3 * e}
-    if not fused:
-        convert = {"to_fp32": e + wide} if e < wide else {}
-        back = {"to_16_bits": wide + e} if e < wide else {}
-        steps = {"scaled": 2 * wide, "masked": 2 * wide + MASK_BYTES}
-        forward = (
-            _prefix_names("scores", {**convert, **steps}) | {"softmax": 2 * wide} | _prefix_names("probabilities", back)
-        )
-        gradient = _prefix_names("scores_grad", dict(reversed(steps.items())) | back)
-        backward = _prefix_names("probabilities_grad", convert) | {"softmax_input_grad": 3 * wide} | gradient
-    forward_kernels, backward_kernels = (
-        tuple(
-            replace(memory_kernel(name, size * square), by_row=name.startswith("softmax"))
-            for name, size in steps.items()
-        )
-        for steps in (forward, backward)
-    )
-    return Section(forward_kernels, input_grad=backward_kernels)
-
-
-def _prefix_names(tensor: str, steps: Mapping[str, float]) -> dict[str, float]:
-    return {f"{tensor}_{step}": size for step, size in steps.items()}
+    element = e if fused else wide
+    softmax = forward_backward_section("softmax", 2 * element * square, 3 * element * square)
+    softmax = softmax.map_kernels(partial(replace, by_row=True))
+    if fused:
+        return softmax
+    widened = {"to_fp32": e + wide} if e < wide else {}
+    narrowed = {"to_16_bits": wide + e} if e < wide else {}
+    steps = {"scaled": 2 * wide, "masked": 2 * wide + MASK_BYTES}
+    before = step_kernels("scores", square, widened | steps)
+    before_grad = step_kernels("scores_grad", square, dict(reversed(steps.items())) | narrowed)
+    after = step_kernels("probabilities", square, narrowed)
+    after_grad = step_kernels("probabilities_grad", square, widened)
+    return join_sections((Section(before, (), before_grad), softmax, Section(after, (), after_grad)), "none")
 
 
 _HALVES = 0.75  # of a rank's queries, in the passes around a piece: all of them, or one half of the zigzag

@@ -20,10 +20,11 @@ from simcluster.model.kind_documents import (
 from simcluster.model.layer_block import layer_block
 from simcluster.model.layer_kind import AttentionBackward, Flops, LayerKind, WeightMatrix
 from simcluster.model.layer_sections import RankShape, join_sections, linear_section, local_sizes
-from simcluster.model.saved_tensors import CastRule, SavedTensor, dropout_mask_tensors, matmul_input_tensors
+from simcluster.model.saved_tensors import SavedTensor, dropout_mask_tensors, matmul_input_tensors
 from simcluster.model.transformer import Model
 
 Names = Mapping[str, float]
+_COUNTS = ("m", "n", "k", "batch", "launches", "passes", "rows")
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,12 +52,10 @@ class DocumentedKind(LayerKind):
 
     @property
     def mixes(self) -> bool:
-        """Return whether the kind mixes tokens."""
         return self.document.mixes
 
     @property
     def modelled_with(self) -> Mapping[str, AllowedValues]:
-        """Return the values of scenario fields that the kind is modelled with, by field."""
         inner = [section for section in self.document.body[1:-1] if section.matmul and not section.wide]
         own = {path: AllowedValues(rule.values, rule.reason) for path, rule in self.document.supports.items()}
         if inner or self.document.body[-1].matmul is None:
@@ -71,13 +70,11 @@ class DocumentedKind(LayerKind):
     # --- weights --------------------------------------------------------------------------------------------------
 
     def matrices(self, model: Model, tp: int = 1, ep: int = 1, etp: int = 1) -> Iterator[WeightMatrix]:
-        """Yield a rank's weight matrices in the document's order."""
         names = self._names(model, RankShape(1, tp=tp))
         for rule in self.document.weights.values():
             yield WeightMatrix(int(evaluate(rule.rows, names)), int(evaluate(rule.columns, names)), rule.split)
 
     def count_vector_parameters(self, model: Model, tp: int = 1) -> int:
-        """Count a rank's parameters outside matrices, biases included."""
         names = self._names(model, RankShape(1, tp=tp))
         biases = sum(evaluate(rule.rows, names) for rule in self.document.weights.values() if rule.bias)
         return int(biases + evaluate(self.document.vectors, names))
@@ -93,12 +90,12 @@ class DocumentedKind(LayerKind):
         local, names = local_sizes(model, shape), self._names(model, shape)
         body = tuple([self._section(section, shape, names) for section in self.document.body])
         gathered = int(evaluate(self.document.gathered, names))
+        gathered = 0 if gathered == local.hidden else gathered
         if self.document.entry is None or self.document.exit is None:
-            whole = layer_block(self.name, model, shape, local, body)
-            return replace(whole, gathered_width=0 if gathered == local.hidden else gathered)
-        ends = [self._section(section, shape, names) for section in (self.document.entry, self.document.exit)]
-        entry, joined, end = (join_sections(each, shape.recompute) for each in ([ends[0]], body, [ends[1]]))
-        return Block(self.name, entry, joined, end, gathered_width=0 if gathered == local.hidden else gathered)
+            return replace(layer_block(self.name, model, shape, local, body), gathered_width=gathered)
+        entry, end = (self._section(section, shape, names) for section in (self.document.entry, self.document.exit))
+        first, middle, last = (join_sections(each, shape.recompute) for each in ([entry], body, [end]))
+        return Block(self.name, first, middle, last, gathered_width=gathered)
 
     def head_exchange(self, model: Model, shape: RankShape) -> HeadExchange | None:
         """Return the all-to-alls of context parallelism; None without it."""
@@ -151,11 +148,9 @@ class DocumentedKind(LayerKind):
 
     def _kernels(self, rules: Mapping[str, KernelRule], names: Names) -> Iterator[Kernel]:
         for name, rule in rules.items():
-            values = {field: evaluate(getattr(rule, field), names) for field in ("m", "n", "k", "batch", "launches")}
-            m, n, k, batch, launches = (int(each) for each in values.values())
+            m, n, k, batch, launches, passes, rows = (int(evaluate(getattr(rule, each), names)) for each in _COUNTS)
             size, seen = float(evaluate(rule.bytes, names)), float(evaluate(rule.seen, names))
             flops = 2.0 * batch * m * n * k if rule.flops is None else float(evaluate(rule.flops, names))
-            passes, rows = (int(evaluate(each, names)) for each in (rule.passes, rule.rows))
             if size or flops:
                 yield Kernel(
                     f"{self.name}_{name}", rule.kind, flops, size, m, n, k, batch,
@@ -165,49 +160,40 @@ class DocumentedKind(LayerKind):
     # --- memory ---------------------------------------------------------------------------------------------------
 
     def backward_tensors(self, model: Model, shape: RankShape) -> list[SavedTensor]:
-        """Return the tensors that the backward reads: matmuls' inputs and output gradients, and the document's."""
         local, names = local_sizes(model, shape), self._names(model, shape)
         name, hidden = self.name, shape.element_bytes * local.edge_tokens * local.hidden
         norm = SavedTensor(name, f"{name}_norm_input", hidden)
-        sizes = {each: float(evaluate(rule.bytes, names)) for each, rule in self.document.saved.items()}
         saved = [
-            SavedTensor(name, f"{name}_{each}", sizes[each], rule.keep, read=rule.read, in_fp8=rule.in_fp8)
+            SavedTensor(name, f"{name}_{each}", size, rule.keep, read=rule.read, in_fp8=rule.in_fp8)
             for each, rule in self.document.saved.items()
-            if sizes[each]
+            if (size := float(evaluate(rule.bytes, names)))
         ]
+        matmuls = [section for section in self.document.body if section.matmul is not None]
         return [
             *([norm] if self.document.entry is None else []),
             *(matmul_input_tensors(name, f"{name}_input", model, shape) if self.document.body[0].input is None else []),
             *saved,
-            *self._matmul_inputs(shape, names),
+            *(self._matmul_tensor(each, shape, names) for each in matmuls[1:] if each.input is None),
             *dropout_mask_tensors(name, f"{name}_dropout_mask", model, shape),
-            *self._matmul_output_gradients(shape, names),
+            *(self._matmul_tensor(each, shape, names, output_grad=True) for each in reversed(matmuls)),
         ]
 
-    def _matmul_inputs(self, shape: RankShape, names: Names) -> Iterator[SavedTensor]:
-        """Yield the inputs of all matmuls but the first, except those that are another saved tensor."""
-        for section in self.document.body[1:]:
-            if section.matmul is not None and section.input is None:
-                weight = self.document.weights[section.matmul]
-                size = shape.element_bytes * _matmul_tokens(weight, names) * evaluate(weight.columns, names)
-                cast: CastRule = "no" if section.wide else "cast"
-                yield SavedTensor(self.name, f"{self.name}_{section.matmul}_input", size, read="W", in_fp8=cast)
-
-    def _matmul_output_gradients(self, shape: RankShape, names: Names) -> Iterator[SavedTensor]:
-        for section in reversed(self.document.body):
-            if section.matmul is not None:
-                weight = self.document.weights[section.matmul]
-                size = shape.element_bytes * _matmul_tokens(weight, names) * evaluate(weight.rows, names)
-                tensor = f"{self.name}_{section.matmul}_output_grad"
-                cast: CastRule = "no" if section.wide else "cast"
-                yield SavedTensor(self.name, tensor, size, made="I", read="W", in_fp8=cast)
+    def _matmul_tensor(
+        self, section: SectionRule, shape: RankShape, names: Names, *, output_grad: bool = False
+    ) -> SavedTensor:
+        """Return the saved input of a matmul, or the gradient of its output."""
+        weight = self.document.weights[str(section.matmul)]
+        width = evaluate(weight.rows if output_grad else weight.columns, names)
+        size = shape.element_bytes * _matmul_tokens(weight, names) * width
+        tensor = SavedTensor(self.name, f"{self.name}_{section.matmul}_input", size, read="W")
+        if output_grad:
+            tensor = replace(tensor, name=f"{self.name}_{section.matmul}_output_grad", made="I")
+        return tensor if section.wide else replace(tensor, in_fp8="cast")
 
     def forward_working_bytes(self, model: Model, shape: RankShape) -> tuple[float, float]:
-        """Return the bytes of temporary forward tensors; none belong to routed rows."""
         return float(evaluate(self.document.working.forward, self._names(model, shape))), 0.0
 
     def backward_working_bytes(self, model: Model, shape: RankShape) -> tuple[float, float]:
-        """Return the bytes of temporary gradients; none belong to routed rows."""
         return float(evaluate(self.document.working.backward, self._names(model, shape))), 0.0
 
 

@@ -14,7 +14,14 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from simcluster.model.kernels import Kernel, Section
-from simcluster.model.layer_sections import FP32_BYTES, LocalSizes, RankShape, forward_backward_section, memory_kernel
+from simcluster.model.layer_sections import (
+    FP32_BYTES,
+    LocalSizes,
+    RankShape,
+    forward_backward_section,
+    memory_kernel,
+    step_kernels,
+)
 from simcluster.model.transformer import Model
 
 _BLOCK_PASSES = 3  # of log_softmax over a long row: maximum, sum, result
@@ -25,7 +32,7 @@ def unfused_norm(name: str, model: Model, shape: RankShape, local: LocalSizes, *
     e, elements = shape.element_bytes, local.edge_tokens * local.hidden
     add = [memory_kernel(f"{name}_residual_grad", 3 * e * elements)] if residual else []
     if model.norm == "layernorm":
-        back = _kernel_per_step(name, elements, {"input_grad": 3 * e, "parameters_grad": 2 * e})
+        back = step_kernels(name, elements, {"input_grad": 3 * e, "parameters_grad": 2 * e})
         return Section(forward=(memory_kernel(name, 2 * e * elements),), input_grad=(*back, *add))
     wide = FP32_BYTES
     forward = {
@@ -49,16 +56,14 @@ def unfused_norm(name: str, model: Model, shape: RankShape, local: LocalSizes, *
         "grad_sum": 3 * wide,
         "grad_to_16_bits": wide + e,
     }
-    return Section(
-        forward=_kernel_per_step(name, elements, forward), input_grad=(*_kernel_per_step(name, elements, grads), *add)
-    )  # fmt: skip
+    return Section(step_kernels(name, elements, forward), input_grad=(*step_kernels(name, elements, grads), *add))
 
 
 def unfused_rotation(shape: RankShape, local: LocalSizes) -> Section:
     """Return the eager kernels of rotary positions: cast Q and K to fp32, complex multiply, cast to 16 bits."""
     e, count = shape.element_bytes, local.tokens * (local.query + local.kv)
     steps = {"to_fp32": e + FP32_BYTES, "product": 2 * FP32_BYTES, "to_16_bits": FP32_BYTES + e}
-    return Section(_kernel_per_step("rope", count, steps), input_grad=_kernel_per_step("rope_input_grad", count, steps))
+    return Section(step_kernels("rope", count, steps), input_grad=step_kernels("rope_input_grad", count, steps))
 
 
 def head_copy_section(shape: RankShape, local: LocalSizes) -> Section:
@@ -91,28 +96,16 @@ def unfused_activation(model: Model, shape: RankShape, local: LocalSizes) -> Sec
     e, elements = shape.element_bytes, local.tokens * local.ffn
     if not model.gated_mlp:
         return forward_backward_section("gelu", 2 * e * elements, 3 * e * elements)
-    backward = {"gate_grad": 3 * e, "up_grad": 3 * e, "silu_grad": 3 * e}
-    return Section(
-        forward=_kernel_per_step("swiglu", elements, {"silu": 2 * e, "product": 3 * e}),
-        input_grad=_kernel_per_step("swiglu", elements, backward),
-    )
+    forward, backward = {"silu": 2 * e, "product": 3 * e}, {"gate_grad": 3 * e, "up_grad": 3 * e, "silu_grad": 3 * e}
+    return Section(step_kernels("swiglu", elements, forward), input_grad=step_kernels("swiglu", elements, backward))
 
 
 def unfused_loss(shape: RankShape, logits: float) -> Section:
     """Return the eager kernels of the loss: logits to fp32, log_softmax in three passes, nll_loss."""
     e, wide = shape.element_bytes, FP32_BYTES
-    return Section(
-        forward=_kernel_per_step(
-            "loss", logits, {"logits_to_fp32": e + wide, "log_softmax": (_BLOCK_PASSES + 1) * wide}
-        ),
-        input_grad=_kernel_per_step(
-            "loss", logits, {"nll_grad": wide, "log_softmax_grad": 4 * wide, "grad_to_16_bits": wide + e}
-        ),
-    )  # fmt: skip
-
-
-def _kernel_per_step(name: str, elements: float, steps: dict[str, float]) -> tuple[Kernel, ...]:
-    return tuple(memory_kernel(f"{name}_{step}", size * elements) for step, size in steps.items())
+    forward = {"logits_to_fp32": e + wide, "log_softmax": (_BLOCK_PASSES + 1) * wide}
+    backward = {"nll_grad": wide, "log_softmax_grad": 4 * wide, "grad_to_16_bits": wide + e}
+    return Section(step_kernels("loss", logits, forward), input_grad=step_kernels("loss", logits, backward))
 
 
 # --- rotary positions step by step ------------------------------------------------------------------------------------

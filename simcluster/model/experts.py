@@ -56,26 +56,22 @@ class ExpertMixture(LayerKind):
         return list(self.matrices(model, tp, etp=etp))[1 + _require_moe(model).shared_gate :]
 
     def count_vector_parameters(self, model: Model, tp: int = 1) -> int:
-        """Return the number of bias parameters of the router, the shared experts and latent projections."""
         moe, hidden = _require_moe(model), model.hidden_size
         shared = mlp_biases(model, moe.shared_width // tp, hidden) if moe.shared_width else 0
         latent = (moe.latent_size + hidden) * model.mlp_bias if moe.latent_size else 0
         return moe.experts * moe.router_bias + shared + latent
 
     def count_expert_parameters(self, model: Model, ep: int = 1, etp: int = 1) -> int:
-        """Return the number of parameters of a rank's routed experts: experts / ep, each split over etp."""
         moe = _require_moe(model)
         sizes = moe.expert_ffn_hidden_size // etp, moe.latent_size or model.hidden_size
         each = sum(matrix.elements for matrix in mlp_matrices(model, *sizes)) + mlp_biases(model, *sizes)
         return moe.experts // ep * each
 
     def count_parameters_per_token(self, model: Model) -> int:
-        """Return the number of parameters that one token uses; of routed experts, only the token's ``top_k``."""
         moe = _require_moe(model)
         return self.count_parameters(model) + self.count_expert_parameters(model) // moe.experts * moe.top_k
 
     def count_weights_per_token(self, model: Model) -> int:
-        """Return the number of weights of experts, shared and routed, and latent projections that process one token."""
         moe, hidden = _require_moe(model), model.hidden_size
         latent = moe.latent_size or 0
         routed = (latent or hidden) * moe.top_k * moe.expert_ffn_hidden_size
@@ -90,12 +86,10 @@ class ExpertMixture(LayerKind):
         return Block("mlp", join_sections([entry], shape.recompute), Section(), join_sections([add], shape.recompute))
 
     def sections(self, model: Model, shape: RankShape) -> tuple[Section, ...]:
-        """Return the kernels from norm to residual add as sections, in forward order."""
         edges = self.block(model, shape)
         return edges.entry, *make_mixture_sections(model, shape).sections, edges.exit
 
     def recompute_flops(self, model: Model, module: RecomputeModule, core: Flops) -> float:
-        """Return the extra FLOPs of recomputing ``module``: the whole mixture or its shared experts; else 0."""
         tokens, shared = model.sequence_length, _require_moe(model).shared_width
         return {
             "moe": 2.0 * tokens * self.count_weights_per_token(model),
@@ -156,7 +150,6 @@ class ExpertMixture(LayerKind):
         return away + shared + rows, rows
 
     def backward_working_bytes(self, model: Model, shape: RankShape) -> tuple[float, float]:
-        """Return the bytes of gradients of routed rows: (total, part proportional to this rank's routed rows)."""
         there = routed_rows(model, shape)
         wide = shape.element_bytes * there.rows * there.ffn * (2 if model.gated_mlp else 1)
         return (there.row_bytes * there.rows + wide,) * 2

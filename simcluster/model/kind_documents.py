@@ -195,14 +195,14 @@ class KindDocument(Spec):
         for size in (*self.split, *(self.cp.split if self.cp else ())):
             if size not in self.sizes:
                 raise InputError(f"split: {size!r} is not in sizes{did_you_mean(size, self.sizes)}; add it there")
-        known = {*RANK_NAMES, *self.sizes}
-        for name, formula in self.names.items():
-            _check_formula(f"names.{name}", formula, known)
-            known.add(name)
-        for key, part in self:
-            if key not in ("names", "sizes"):
-                for where, text in _list_formulas(part, key):
-                    _check_formula(where, text, known)
+        known, others = {*RANK_NAMES, *self.sizes}, {key: part for key, part in self if key not in ("names", "sizes")}
+        for where, text in _list_formulas({"names": self.names, **others}):
+            for name in parse_formula(text).column_names:
+                if name not in known:
+                    what = f"{where}: {text!r} uses {name}{did_you_mean(name, known)}"
+                    raise InputError(f"{what}, which is not defined before")
+            if where.startswith("names."):
+                known.add(where.removeprefix("names."))
         return self
 
     def find_sizes(self, given: Mapping[str, int]) -> dict[str, int]:
@@ -245,12 +245,6 @@ def _list_formulas(value: object, where: str = "") -> Iterator[tuple[str, str]]:
             yield from _list_formulas(each, where)
 
 
-def _check_formula(where: str, text: str, known: set[str]) -> None:
-    for name in parse_formula(text).column_names:
-        if name not in known:
-            raise InputError(f"{where}: {text!r} uses {name}{did_you_mean(name, known)}, which is not defined before")
-
-
 @lru_cache(maxsize=4096)
 def _compile_formula(text: str) -> CodeType:
     return compile(text, "<formula>", "eval")
@@ -268,14 +262,10 @@ def evaluate(text: str, names: Mapping[str, float]) -> float:
     return float(found) if isinstance(found, bool) else found
 
 
-@lru_cache(maxsize=64)
-def load_kind_document(name: str) -> KindDocument:
-    """Return the document of a built-in layer kind."""
-    return KindDocument.model_validate(read_document(catalogue_path(f"layer_kinds/{name}.yaml")).data)
-
-
-@lru_cache(maxsize=64)
-def _parse_kind_document(fields: Mapping[str, Any]) -> KindDocument:
+@lru_cache(maxsize=128)
+def load_kind_document(name: str, own: Mapping[str, Any] | None = None) -> KindDocument:
+    """Return the document of a layer kind: a model's ``own``, or the built-in one."""
+    fields = read_document(catalogue_path(f"layer_kinds/{name}.yaml")).data if own is None else own
     return KindDocument.model_validate(fields)
 
 
@@ -304,7 +294,7 @@ def find_kind_document(name: str, layer_kinds: Mapping[str, Mapping[str, Any]] |
     if name in BUILTIN_DOCUMENTS:
         return load_kind_document(name)
     own = (layer_kinds or {}).get(name)
-    return _parse_kind_document(own) if own is not None else None
+    return load_kind_document(name, own) if own is not None else None
 
 
 def has_own_norm(name: str, layer_kinds: Mapping[str, Mapping[str, Any]] | None) -> bool:

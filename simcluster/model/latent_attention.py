@@ -63,7 +63,6 @@ class LatentAttention(Attention):
         return mla.kv_lora_rank + (mla.q_lora_rank or 0) + sinks
 
     def recompute_flops(self, model: Model, module: RecomputeModule, core: Flops) -> float:
-        """Return the extra FLOPs of recomputing ``module``: core attention or up-projections; else 0."""
         if module != "mla_up_proj":
             return super().recompute_flops(model, module, core)
         return 2.0 * model.sequence_length * sum(each.elements for each in self.matrices(model) if each.split == "rows")
@@ -99,7 +98,6 @@ class LatentAttention(Attention):
         return made, turned, core_attention_section(model, shape, local), projection
 
     def backward_tensors(self, model: Model, shape: RankShape) -> list[SavedTensor]:
-        """Return the tensors that the backward of latent attention reads."""
         return attention_tensors(model, shape, self.narrow_tensors(model, shape), ("mla_up_proj",))
 
     def narrow_tensors(self, model: Model, shape: RankShape) -> list[SavedTensor]:

@@ -26,6 +26,7 @@ from simcluster.model.layer_sections import (
     local_sizes,
     memory_kernel,
     residual_section,
+    step_kernels,
 )
 from simcluster.model.saved_tensors import SavedTensor, dropout_mask_tensors, matmul_input_tensors
 from simcluster.model.transformer import Model
@@ -212,10 +213,7 @@ def _loss_section(shape: RankShape, logits: float) -> Section:
     forward = {"to_fp32": e + wide, "maximum": wide, "less_maximum": 2 * wide, "exponentials": 2 * wide, "sum": wide,
                "probabilities": 2 * wide}  # fmt: skip
     backward = {"scaled": 2 * wide, "to_16_bits": wide + e}
-    return Section(
-        forward=tuple(memory_kernel(f"logits_{step}", size * logits) for step, size in forward.items()),
-        input_grad=tuple(memory_kernel(f"logits_grad_{step}", size * logits) for step, size in backward.items()),
-    )
+    return Section(step_kernels("logits", logits, forward), input_grad=step_kernels("logits_grad", logits, backward))
 
 
 # --- what they keep --------------------------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ what limits them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 
@@ -213,9 +213,15 @@ def memory_kernel(name: str, size: float, launches: int = 1) -> Kernel:
     return Kernel(name, "memory", 0.0, size, launches=launches)
 
 
-def forward_backward_section(name: str, forward: float, backward: float) -> Section:
+def forward_backward_section(name: str, forward: float, backward: float, launches: int = 1) -> Section:
     """Return a section of memory-bound kernels that move ``forward`` and, in the backward, ``backward`` bytes."""
-    return Section((memory_kernel(name, forward),), input_grad=(memory_kernel(f"{name}_input_grad", backward),))
+    input_grad = memory_kernel(f"{name}_input_grad", backward, launches)
+    return Section((memory_kernel(name, forward, launches),), input_grad=(input_grad,))
+
+
+def step_kernels(name: str, elements: float, steps: Mapping[str, float]) -> tuple[Kernel, ...]:
+    """Return one memory kernel per step of an expression; ``steps`` has the bytes per element of each."""
+    return tuple(memory_kernel(f"{name}_{step}", size * elements) for step, size in steps.items())
 
 
 def matmul_kernel(

@@ -6,14 +6,12 @@ import math
 from dataclasses import dataclass
 from typing import Annotated, Literal, Self
 
-from pydantic import BeforeValidator, Field, StrictBool, WithJsonSchema, model_validator
+from pydantic import Field, StrictBool, model_validator
 
 from simcluster.base.errors import InputError
 from simcluster.collectives.token_relay import ExpertRouting
 from simcluster.documents.base_spec import Spec
-from simcluster.model.defaults import Count, validate_natural
-
-Natural = Annotated[int, BeforeValidator(validate_natural), WithJsonSchema({"type": "integer", "minimum": 0})]
+from simcluster.model.defaults import Count, Natural
 
 
 class Moe(Spec):

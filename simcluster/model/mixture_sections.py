@@ -118,8 +118,8 @@ def _latent_section(name: str, model: Model, shape: RankShape, tokens: int, widt
     made = linear_section(name, shape, tokens, *widths, bias=model.mlp_bias)
     if not shape.fp8:
         return made
-    sizes = [(shape.element_bytes + 2 * shape.cast_bytes) * tokens * width for width in widths]
-    casts = forward_backward_section(f"{name}_cast", *sizes)
+    forward, backward = ((shape.element_bytes + 2 * shape.cast_bytes) * tokens * width for width in widths)
+    casts = forward_backward_section(f"{name}_cast", forward, backward)
     return join_sections((Section(casts.forward), made, Section(input_grad=casts.input_grad)), "none")
 
 
@@ -251,10 +251,7 @@ def _clamp_section(model: Model, shape: RankShape, routed: RoutedRows) -> Sectio
     if not clamps_separately(model, shape):
         return Section()
     half = shape.element_bytes * routed.rows * routed.ffn
-    return Section(
-        (memory_kernel("experts_clamp", 8 * half, 3),),
-        input_grad=(memory_kernel("experts_clamp_input_grad", 10 * half, 3),),
-    )
+    return forward_backward_section("experts_clamp", 8 * half, 10 * half, launches=3)
 
 
 def _bias_section(model: Model, shape: RankShape, routed: RoutedRows) -> Section:

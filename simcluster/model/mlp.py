@@ -30,11 +30,9 @@ class Mlp(LayerKind):
         return mlp_matrices(model, shard_widths(model, tp).ffn, model.hidden_size)
 
     def count_vector_parameters(self, model: Model, tp: int = 1) -> int:
-        """Return the number of bias parameters of an MLP on a rank."""
         return mlp_biases(model, shard_widths(model, tp).ffn, model.hidden_size)
 
     def block(self, model: Model, shape: RankShape) -> Block:
-        """Return an MLP's kernels on one rank, from norm to residual add, as a block."""
         local = local_sizes(model, shape)
         widths = model.num_mlp_matrices - 1
         up = linear_section("mlp_up", shape, local.tokens, local.hidden, widths * local.ffn, bias=model.mlp_bias)
@@ -46,16 +44,13 @@ class Mlp(LayerKind):
         return layer_block("mlp", model, shape, local, (up, active, down))
 
     def recompute_flops(self, model: Model, module: RecomputeModule, core: Flops) -> float:
-        """Return the forward FLOPs of all MLP matmuls if ``module`` is "mlp", otherwise 0."""
         return 2.0 * model.sequence_length * self.count_weights_per_token(model) if module == "mlp" else 0.0
 
     def backward_working_bytes(self, model: Model, shape: RankShape) -> tuple[float, float]:
-        """Return the bytes of the activation function's input gradients; the second number, of routed rows, is 0."""
         local = local_sizes(model, shape)
         return shape.element_bytes * local.tokens * local.ffn * (2 if model.gated_mlp else 1), 0.0
 
     def backward_tensors(self, model: Model, shape: RankShape) -> list[SavedTensor]:
-        """Return the tensors that an MLP's backward reads, including gradients."""
         e, local = shape.element_bytes, local_sizes(model, shape)
         ffn, output = e * local.tokens * local.ffn, e * local.tokens * local.hidden
         inputs = ("gate", "up") if model.gated_mlp else ("gelu_input",)

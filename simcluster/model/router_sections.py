@@ -15,6 +15,7 @@ from simcluster.model.layer_sections import (
     FP32_BYTES,
     LocalSizes,
     RankShape,
+    forward_backward_section,
     join_sections,
     linear_section,
     memory_kernel,
@@ -93,15 +94,12 @@ def _separate_sections(shape: RankShape, tokens: int, scores: int) -> tuple[Sect
 def _fused_sections(shape: RankShape, scores: int) -> tuple[Section, Section]:
     """Return the kernels of the choice of experts, and of the load-balancing loss, one for each expression."""
     e, wide = shape.element_bytes, FP32_BYTES
-    choice = Section(
-        forward=(memory_kernel("router_choice", (2 * e + wide + _MAP_BYTES) * scores),),
-        input_grad=(memory_kernel("router_choice_input_grad", (2 * e + wide) * scores),),
+    return (
+        forward_backward_section("router_choice", (2 * e + wide + _MAP_BYTES) * scores, (2 * e + wide) * scores),
+        forward_backward_section(
+            "router_loss", (e + 2 * wide + 2 * _MAP_BYTES) * scores, (2 * wide + 3 * e) * scores, launches=3
+        ),
     )
-    loss = Section(
-        forward=(memory_kernel("router_loss", (e + 2 * wide + 2 * _MAP_BYTES) * scores, 3),),
-        input_grad=(memory_kernel("router_loss_input_grad", (2 * wide + 3 * e) * scores, 3),),
-    )
-    return choice, loss
 
 
 def _capacity_section(moe: Moe, shape: RankShape, scores: int) -> Section:

@@ -127,7 +127,6 @@ class SparseAttention(LatentAttention):
         return sizes.local.tokens * (e * (sizes.local.heads + 1) * sizes.width + FP32_BYTES * wide), 0.0
 
     def backward_tensors(self, model: Model, shape: RankShape) -> list[SavedTensor]:
-        """Return the tensors that the backward reads: absorbed queries, narrow keys, and the indexer's tensors."""
         sizes, (mla, _), e, name = _sizes(model, shape), _specs(model), shape.element_bytes, "attention"
         local, width, rows = sizes.local, sizes.width, _INDEX_BYTES * sizes.local.tokens * sizes.keys
         tokens, index = e * local.tokens, {each: out for each, (_, out) in _index_widths(model).items()}

@@ -12,9 +12,9 @@ import math
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
-from simcluster.planning.ops import Dependency, Direction, Op, Segment, StageProgram, WorkItem
+from simcluster.planning.ops import Dependency, Direction, HostWork, Op, Segment, StageProgram, WorkItem
 from simcluster.planning.program_builder import ProgramBuilder
-from simcluster.planning.work_kinds import Copy, FixedCollective, HostWork
+from simcluster.planning.work_kinds import Copy, FixedCollective
 
 CHECKPOINT = "checkpoint"
 STORAGE: Direction = "storage"

@@ -59,14 +59,12 @@ class MuonOptimizer(Optimizer):
 
     @classmethod
     def from_training_section(cls, job: UpdateContext, training: Any) -> Self:
-        """Create the Muon optimizer from the options in ``training.muon``."""
         muon = training.muon
         gathered_tp = {"blockwise": False, "duplicated": True}[muon.tp_mode]
         return cls(job, muon.distribute if job.zero else "none", gathered_tp, muon.iterations)
 
     @classmethod
     def describe_state_difference(cls, recipe: Recipe) -> str:
-        """Describe how many bytes of optimizer state Muon saves per parameter of a matrix."""
         return f"; matrices under Muon {recipe.moment_bytes:g} less"
 
     def saved_bytes_of_matrix(self, matrix: WeightMatrix) -> float:

@@ -21,10 +21,10 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from simcluster.planning.job import Job
-from simcluster.planning.ops import Dependency, Direction, MemoryChange, Op
+from simcluster.planning.ops import Dependency, Direction, HostWork, MemoryChange, Op
 from simcluster.planning.program_builder import ProgramBuilder
 from simcluster.planning.stage_boundaries import SendReceiveBuilder
-from simcluster.planning.work_kinds import Compute, Copy, HostWork
+from simcluster.planning.work_kinds import Compute, Copy
 from simcluster.schedules import Action
 
 HOST = "host"

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal, NamedTuple
 
 MAIN = "main"
@@ -72,6 +72,13 @@ class OpWork:
     def without_duration(self) -> OpWork:
         """Return the work with neither duration nor traffic: the rank still waits for the other ranks."""
         return replace(self.with_slowdown(0.0), seconds=0.0)  # type: ignore[type-var]
+
+
+@dataclass(frozen=True, slots=True)
+class HostWork(OpWork):
+    """Work of the host's CPUs for one rank, in seconds; unaffected by a slow GPU."""
+
+    seconds: float = field()
 
 
 class MemoryChange(NamedTuple):

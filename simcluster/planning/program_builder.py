@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
 
-from simcluster.planning.ops import MAIN, Dependency, MemoryChange, Op, Segment, StageProgram, WorkItem
+from simcluster.planning.ops import MAIN, Dependency, HostWork, MemoryChange, Op, Segment, StageProgram, WorkItem
 from simcluster.planning.rank_grid import get_communicator
-from simcluster.planning.work_kinds import Collective, HostWork
+from simcluster.planning.work_kinds import Collective
 
 
 class ProgramBuilder:

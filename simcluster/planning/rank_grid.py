@@ -144,6 +144,13 @@ class ParallelPlan:
         """Return the ranks of every stage; ranks at equal positions have equal dp, cp and tp coordinates."""
         return [self.grid[stage].ravel() for stage in range(self.pp)]
 
+    def list_workers(self) -> list[tuple[int, int]]:
+        """Return the data-parallel rank and pipeline stage of every rank."""
+        found = [(0, 0)] * self.num_ranks
+        for (stage, dp, _, _), rank in np.ndenumerate(self.grid):
+            found[int(rank)] = dp, stage
+        return found
+
     def groups(self, axis: str) -> Ranks:
         """Return the rank groups of communicator ``axis``, one group per row, sorted by first rank."""
         groups = get_communicator(axis).groups(self)

@@ -24,12 +24,12 @@ from typing import assert_never
 from simcluster.model.layers import embedding_parameters_per_tp_rank, lm_head_parameters_per_tp_rank
 from simcluster.planning.job import Job
 from simcluster.planning.offload import ReducedGradients, add_host_update, add_streamed_update
-from simcluster.planning.ops import MAIN, Dependency, MemoryChange, Op, Segment, WorkItem
+from simcluster.planning.ops import MAIN, Dependency, HostWork, MemoryChange, Op, Segment, WorkItem
 from simcluster.planning.optimizer import UpdateWork
 from simcluster.planning.owned_parameters import OwnedParameters, parameters_of_layers, prediction_parameters
 from simcluster.planning.pass_segments import PassLayers
 from simcluster.planning.program_builder import ProgramBuilder
-from simcluster.planning.work_kinds import Compute, HostWork
+from simcluster.planning.work_kinds import Compute
 from simcluster.schedules import Action
 
 _NORM_BYTES = 4.0  # one fp32 number

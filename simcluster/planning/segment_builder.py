@@ -7,9 +7,9 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from simcluster.model.kernels import Kernel, split_matmul
-from simcluster.planning.ops import MAIN, MemoryChange, Op, OpWork, Segment
+from simcluster.planning.ops import MAIN, HostWork, MemoryChange, Op, OpWork, Segment
 from simcluster.planning.rank_grid import get_communicator
-from simcluster.planning.work_kinds import Collective, Compute, HostWork
+from simcluster.planning.work_kinds import Collective, Compute
 
 WorkMaker = Callable[[Sequence[Kernel]], Compute]
 """Function that converts kernels, run one after the other, to the work of a compute op."""

@@ -1,11 +1,11 @@
-"""Kinds of work of an op: computation, collectives, sends and receives, copies, and host work."""
+"""Kinds of work of an op: computation, collectives, sends and receives, and copies; host work is in ``ops``."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, replace
 
-from simcluster.planning.ops import Direction, Group, OpWork
+from simcluster.planning.ops import Direction, Group, HostWork, OpWork
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,13 +116,6 @@ class Copy(OpWork):
 
     def group(self, stage: int) -> Group:
         return "copy", self.direction
-
-
-@dataclass(frozen=True, slots=True)
-class HostWork(OpWork):
-    """Work of the host's CPUs for one rank, in seconds; unaffected by a slow GPU."""
-
-    seconds: float = field()
 
 
 WORKS: dict[type[OpWork], OpWork] = {

@@ -33,7 +33,6 @@ class LateBatches(HostStall):
         return len(set(self.late)) == 1
 
     def stalls(self, rank: int, seed: int, steps: int) -> list[Stall]:
-        """Return a rank's waits for batches as stalls."""
         found = enumerate(self.late[rank])
         return [Stall(step, self.cause, seconds, 0.0) for step, seconds in found if seconds]
 

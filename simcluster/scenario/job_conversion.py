@@ -169,7 +169,7 @@ def disturbances_of(
     if scenario.faults:
         setting = fault_context(scenario, plan, cluster.host_of[: scenario.gpus], cluster, cluster.wiring.link_capacity)
         capacities = capacity_profiles(scenario.faults, cluster, scenario.seed)
-        found = replace(rank_disturbances(scenario.faults, setting), capacities=capacities)
+        found = replace(rank_disturbances(scenario.faults, plan, setting), capacities=capacities)
     return found.with_program_change(saved.symmetry_key, saved.change_program) if saved and saved.is_uneven else found
 
 
@@ -179,7 +179,7 @@ def fault_context(
     """Return the properties of a job that faults depend on: ranks, hosts, batch, and links of relayed tokens."""
     routes = relayed_routes(scenario)
     relays = partial(relay_link_times, fabric, capacity, routes) if routes else None
-    return JobContext(plan, host_of, scenario.seed, batch_sizes_of(scenario), relays)
+    return JobContext(plan.list_workers, host_of, scenario.seed, batch_sizes_of(scenario), relays)
 
 
 def batch_sizes_of(scenario: Scenario) -> BatchSizes:

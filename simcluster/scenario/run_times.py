@@ -61,11 +61,9 @@ class FixedTime(DurationSpec):
 
     @property
     def num_draws(self) -> int:
-        """Number of uniform random numbers needed to sample a fixed duration: 0."""
         return 0
 
     def quantile(self, uniform: Floats) -> Floats:
-        """Return the fixed duration (s) for every sample."""
         return np.full(uniform.shape[:-1], self.seconds)
 
     @property
@@ -74,7 +72,6 @@ class FixedTime(DurationSpec):
         return self.seconds
 
     def for_gpu_count(self, gpus: int) -> DurationSpec:
-        """Return a fixed duration that includes the additional time for this number of GPUs."""
         return FixedTime(seconds=_seconds_text(self.seconds + gpus * self.per_gpu))
 
 
@@ -88,7 +85,6 @@ class ExponentialTime(DurationSpec):
     """Mean of the random duration."""
 
     def quantile(self, uniform: Floats) -> Floats:
-        """Return the exponential durations (s), -mean ln u, for uniform numbers u."""
         return -self.mean * np.log(uniform[..., 0])
 
 
@@ -104,7 +100,6 @@ class LognormalTime(DurationSpec):
     """Standard deviation of the logarithm of the duration."""
 
     def quantile(self, uniform: Floats) -> Floats:
-        """Return the lognormal durations (s), median exp(sigma z), with z the normal quantile of u."""
         from scipy.special import ndtri
 
         return np.asarray(self.median * np.exp(self.sigma * ndtri(uniform[..., 0])))
@@ -132,7 +127,6 @@ class WeibullTime(DurationSpec):
         return self.mean / math.gamma(1 + 1 / self.shape)
 
     def quantile(self, uniform: Floats) -> Floats:
-        """Return the Weibull durations (s), scale (-ln u)^(1/shape), for uniform numbers u."""
         return self.scale * (-np.log(uniform[..., 0])) ** (1 / self.shape)
 
 
@@ -154,7 +148,6 @@ class UniformTime(DurationSpec):
         return self
 
     def quantile(self, uniform: Floats) -> Floats:
-        """Return the uniform durations (s), low + (high - low) u, for uniform numbers u."""
         return self.low + (self.high - self.low) * uniform[..., 0]
 
     @property
@@ -187,7 +180,6 @@ class ChoiceTime(DurationSpec):
         return np.asarray(weights / weights.sum())
 
     def quantile(self, uniform: Floats) -> Floats:
-        """Return the duration (s) for each uniform number by inverting the cumulative probabilities of the choices."""
         place = np.searchsorted(np.cumsum(self._probabilities)[:-1], uniform[..., 0], side="right")
         return np.array(self.times)[place]
 
@@ -217,11 +209,9 @@ class StagedTime(DurationSpec):
 
     @property
     def num_draws(self) -> int:
-        """Number of uniform random numbers per duration: for both stages, and one for whether stage 2 occurs."""
         return int(1 + self.first.num_draws + self.second.num_draws)
 
     def quantile(self, uniform: Floats) -> Floats:
-        """Return the durations (s), each of the first stage alone or of both stages together."""
         cut = 1 + self.first.num_draws
         more = np.where(uniform[..., 0] < self.probability, self.second.quantile(uniform[..., cut:]), 0.0)
         return np.asarray(self.first.quantile(uniform[..., 1:cut]) + more)
@@ -232,7 +222,6 @@ class StagedTime(DurationSpec):
         return float(self.first.mean + self.probability * self.second.mean)
 
     def for_gpu_count(self, gpus: int) -> DurationSpec:
-        """Return the distribution for a job of ``gpus`` GPUs, applied to both stages."""
         first, second = self.first.for_gpu_count(gpus), self.second.for_gpu_count(gpus)
         return self.model_copy(update={"first": first, "second": second})
 

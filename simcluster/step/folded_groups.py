@@ -48,7 +48,6 @@ class FoldedGroups(JobCommunication):
         return found
 
     def stage_of_rank(self, rank: int) -> int:
-        """Return the pipeline stage of a rank."""
         return int(self._communicators.stage_of[rank])
 
     def peer_rank(self, rank: int, stage: int) -> int:
@@ -80,12 +79,10 @@ class FoldedGroups(JobCommunication):
         )
 
     def slowdown_of_compute(self, op: Op, members: tuple[int, ...]) -> float:
-        """Return by which fraction (0.1: 10 %) an op's communication slows down concurrent compute."""
         ranks = self._communicators.member_ranks(self._communicator_number(op.work, members[0]))
         return super().slowdown_of_compute(op, ranks)
 
     def uncontended_seconds(self, work: OpWork, members: tuple[int, ...]) -> float:
-        """Return how long (s) a communication op takes if no other traffic uses its links."""
         if not work.traffic_kind:
             return super().uncontended_seconds(work, members)
         number, communicators = self._communicator_number(work, members[0]), self._communicators

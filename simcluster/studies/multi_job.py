@@ -203,7 +203,7 @@ class _JobSimulator:
             hosts, fabric = link_capacities.node_numbers_of_ranks(gpus, cluster), PlacedFabric(cluster, gpus)
             setting = fault_context(scenario, job.plan, hosts, fabric, cluster.wiring.link_capacity)
             planned.append((job, facts))
-            disturbed.append(rank_disturbances(scenario.faults, setting))
+            disturbed.append(rank_disturbances(scenario.faults, job.plan, setting))
             slow += permanent_slowdowns(scenario.faults, hosts, scenario.seed)
         plan = JointParallelPlan(tuple(job.plan for job, _ in planned))
         fabric = PlacedFabric(cluster, tuple(gpu for job in jobs for gpu in job.gpus))

@@ -101,7 +101,6 @@ class GraphSpec(TopologySpec):
             directed[way] = None
 
     def build(self) -> Cluster:
-        """Build the cluster, with the node names of the topology file."""
         graph: Graph = nx.DiGraph()
         host_of = self._machine_of_gpu()
         filled: dict[int, int] = {}

@@ -121,7 +121,6 @@ class RegularWiring(BatchRouting):
         return f"{domain}{gpu // self._size}{node[len(domain) + 1 :]}" if node else ""
 
     def nvswitch_and_nic_numbers(self, gpus: Ints) -> tuple[Int32s, Int32s]:
-        """Return each GPU's NVSwitch number (0: none) and its NIC number."""
         size, (switches, nics) = np.int32(self._size), self.one.all_nvswitch_and_nic_numbers
         machine = gpus.astype(np.int32) // size  # numpy's divmod is ten times as slow
         place = gpus - machine * size

@@ -110,7 +110,6 @@ class TraceFiles(Displayable):
     selection: str
 
     def summary(self) -> str:
-        """Return one line that states how many ranks were exported, and to which path."""
         where = self.files[-1] if len(self.files) == 1 else self.files[0].parent
         return f"trace: {len(self.ranks)} of {self.job_ranks} ranks in {where} ({self.selection})"
 

@@ -53,7 +53,6 @@ class FirstScenario(Displayable):
         return from_document(self.document)
 
     def summary(self) -> str:
-        """Return one line of text with the layout and the memory that it uses per GPU."""
         of, device = self.scenario.parallel, self.scenario.cluster.device
         axes = [f"tp {of.tp}", f"pp {of.pp}", f"dp {of.dp}", *([f"ep {of.ep}"] if of.ep > 1 else [])]
         zero = f"ZeRO {of.zero}" if of.zero else "no ZeRO"

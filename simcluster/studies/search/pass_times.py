@@ -20,10 +20,10 @@ from simcluster.faults.rank_effects import mean_attention_load
 from simcluster.model.layers import RankShape
 from simcluster.model.transformer import Model
 from simcluster.planning.job import Job
-from simcluster.planning.ops import Op, Segment
+from simcluster.planning.ops import HostWork, Op, Segment
 from simcluster.planning.pass_segments import PassLayers
 from simcluster.planning.rank_grid import ParallelPlan
-from simcluster.planning.work_kinds import Collective, Compute, HostWork
+from simcluster.planning.work_kinds import Collective, Compute
 from simcluster.scenario.job_conversion import batch_sizes_of, collective_methods, job_of
 from simcluster.scenario.memory_plan import shape_of
 from simcluster.scenario.scenario import Scenario

@@ -22,11 +22,11 @@ from simcluster.base.gc_pause import pause_gc
 from simcluster.base.lru_cache import LruCache
 from simcluster.planning.footprint import JobFacts
 from simcluster.planning.job import Job
-from simcluster.planning.ops import MAIN, Op
+from simcluster.planning.ops import MAIN, HostWork, Op
 from simcluster.planning.pass_segments import PassLayers
 from simcluster.planning.program_builder import ProgramBuilder
 from simcluster.planning.replicas import DataParallelBuilder
-from simcluster.planning.work_kinds import Collective, Compute, HostWork, StageSend
+from simcluster.planning.work_kinds import Collective, Compute, StageSend
 from simcluster.results.step_metrics import step_time_metrics
 from simcluster.scenario.job_conversion import interference_of, job_facts_of, job_of, pass_maker_of, stage_send_bytes_of
 from simcluster.scenario.memory_plan import shape_of

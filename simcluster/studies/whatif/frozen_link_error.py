@@ -1,4 +1,4 @@
-"""Error of the fast Monte Carlo sweep, which takes all transfer times from one step without randomness.
+"""Replicas of a run, and the error of their fast sweep, which takes all transfer times from one planned step.
 
 A random replica is simulated twice with the same draws: as events, and as a longest path whose transfers take as long
 as without randomness.
@@ -6,7 +6,8 @@ as without randomness.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -18,13 +19,14 @@ from simcluster.faults import SAME_OPS, assign_random_streams
 from simcluster.faults.link_capacities import apply_permanent_faults
 from simcluster.planning.ops import StageProgram
 from simcluster.planning.stage_programs import build_stage_programs
+from simcluster.results.distribution import Distribution
 from simcluster.results.result import Result
 from simcluster.scenario.effort_estimate import estimate_simulation_seconds
 from simcluster.scenario.job_conversion import disturbances_of, rank_slowdowns
 from simcluster.scenario.scenario import Scenario
 from simcluster.step.simulate import simulate_scenario
 from simcluster.studies.fast_path_scopes import REPLICAS
-from simcluster.studies.whatif.monte_carlo_study import make_random_replica, remove_randomness
+from simcluster.studies.whatif.monte_carlo_study import make_random_replica, monte_carlo, remove_randomness
 from simcluster.studies.whatif.replica_sweep import planned_stage_durations
 
 _MOST_SECONDS = 0.3
@@ -42,6 +44,20 @@ class FrozenLinkComparison(Displayable):
     def relative_error(self) -> float:
         """Relative error of the step time with reused transfer times."""
         return self.frozen_step_time / self.exact_step_time - 1
+
+
+def simulate_replicas(
+    scenario: Scenario, until: float | None
+) -> tuple[Result, Scenario, Distribution, Callable[[], list[float]]]:
+    """Simulate the step without randomness, and its replicas; also return that scenario, and the sweep's errors."""
+    base = simulate_scenario(remove_randomness(scenario))
+    found = monte_carlo(scenario, base=base, until=until)
+
+    def sweep_errors() -> list[float]:
+        soon = found.method == "sweep" and is_quick_to_compare(scenario)
+        return [each.relative_error for each in compare_frozen_links(scenario, base)] if soon else []
+
+    return replace(base, scenario=scenario), base.scenario, found, sweep_errors
 
 
 def compare_frozen_links(

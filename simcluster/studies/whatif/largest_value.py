@@ -51,7 +51,6 @@ class LargestFittingValue(Displayable):
     scenario: Scenario | None = field(repr=False)
 
     def summary(self) -> str:
-        """Return the result as a few lines of text."""
         size = f"{self.capacity / 1e9:.1f} GB"
         if self.value is None or self.memory is None:
             lines = [f"no {self.path} fits in {size}"]
