@@ -310,7 +310,8 @@ def test_a_checkpoint_has_the_table_once() -> None:
     ids=str,
 )
 def test_every_way_to_play_a_separate_slice_is_the_same(layout: str, sections: dict[str, Any]) -> None:
-    made = laid_out(layout, **sections)
+    training = {"global_batch": 8, **sections.get("training", {})}  # four microbatches: one of each stage's phases
+    made = laid_out(layout, **{**sections, "training": training})
     every_way(made)
     compare_scenario(made)
     counted = max(each.total for each in plan_footprints(made))

@@ -167,12 +167,12 @@ def test_many_flows_together_are_the_sum_of_each(maker: str, policy: dict[str, A
 
 
 def test_an_all_to_all_of_hundreds_of_gpus_does_not_take_its_time() -> None:
-    """A quarter of a million pairs; flow by flow that took eight seconds."""
-    cluster = load_cluster("dgx_h100", [("nodes", 64)])
-    loads = collective_loads(cluster, [range(512)], "all_to_all", 512.0 * 1024)
+    """A hundred thousand pairs, in two blocks; flow by flow that took three seconds."""
+    cluster = load_cluster("dgx_h100", [("nodes", 40)])
+    loads = collective_loads(cluster, [range(320)], "all_to_all", 320.0 * 1024)
     out = [load for load in loads.links if ".nic" in load.link[0] and "leaf" in load.link[1]]
-    assert len(out) == 512
-    assert {load.bytes for load in out} == {504.0 * 1024}  # to 504 GPUs of other machines
+    assert len(out) == 320
+    assert {load.bytes for load in out} == {312.0 * 1024}  # to 312 GPUs of other machines
 
 
 # --- several NICs near a GPU ----------------------------------------------------------------------------------------

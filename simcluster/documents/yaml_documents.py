@@ -16,7 +16,7 @@ from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from simcluster.base.errors import InputError
 from simcluster.base.gc_pause import pause_gc
@@ -27,7 +27,7 @@ from simcluster.documents.suggestions import missing_space_hint
 from simcluster.documents.yaml_syntax import KeyLocation as KeyLocation
 from simcluster.documents.yaml_syntax import explain_json_error, parse_yaml
 
-M = TypeVar("M")
+M = TypeVar("M", bound=BaseModel)
 
 STDIN = "-"
 """Path that denotes standard input."""
@@ -191,9 +191,11 @@ class DocumentUnion(Generic[M]):
 
 def validate_document(target: type[M] | DocumentUnion[M], document: Document) -> M:
     """Validate a document as a pydantic model or a union of models; raise InputError with up to 5 problems."""
-    kinds = target if isinstance(target, DocumentUnion) else DocumentUnion[M](target)
-    with convert_pydantic_errors(document, kinds.annotation):
-        return kinds.adapter.validate_python(document.data)
+    if isinstance(target, DocumentUnion):
+        with convert_pydantic_errors(document, target.annotation):
+            return target.adapter.validate_python(document.data)
+    with convert_pydantic_errors(document, target):
+        return target.model_validate(document.data)  # unlike a new adapter, it builds the model's validator only once
 
 
 @contextmanager

@@ -75,10 +75,11 @@ def check_model_rules(scenario: ScenarioFields) -> Iterator[KeyProblem]:
 def _find_unknown_kind(scenario: ScenarioFields) -> KeyProblem | None:
     """Return the problem of a layer kind that does not exist or does not mix tokens; None if there is none."""
     model = scenario.model
-    known = [*LAYER_KINDS.items(), *((word, find_layer_kind(model, word)) for word in model.layer_kinds or {})]
-    mixers = [word for word, kind in dict(known).items() if kind.mixes and word == kind.name]
+    known = {**LAYER_KINDS, **{word: find_layer_kind(model, word) for word in model.layer_kinds or {}}}
     for mixer in (model.mixer, *(fields.get("mixer") for fields in (model.layer_types or {}).values())):
-        if mixer is not None and mixer not in mixers:
+        found = known.get(mixer or "")
+        if mixer is not None and not (found and found.mixes and mixer == found.name):
+            mixers = [word for word, kind in known.items() if kind.mixes and word == kind.name]  # reads all documents
             what = f"{mixer!r} is not a layer kind that mixes tokens{did_you_mean(mixer, mixers)}"
             return ("model", "mixer"), f"{what}; known: {', '.join(mixers)}"
     try:

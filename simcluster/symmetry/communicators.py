@@ -7,10 +7,13 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import groupby
+from typing import TypeVar
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
 from simcluster.base.arrays import Floats, Int32s, Ints, float_bits, hash64, hash_rows, number_by_first_use, sort_order
+from simcluster.base.lru_cache import LruCache
 from simcluster.collectives import Group, Phase
 from simcluster.planning.ops import Group as Name
 from simcluster.planning.ops import StageProgram
@@ -35,8 +38,13 @@ Draw = Callable[[str, CollectiveMethod], tuple[PatternTable, ...]]
 """Function (kind of call, method) -> traffic patterns of some groups."""
 CallPatterns = dict[Call, tuple[CollectiveMethod, tuple[Part, ...]]]
 """Method and traffic patterns of every call of equal groups."""
+Result = TypeVar("Result")
 _TOGETHER = 1 << 17
 """Maximum number of ranks in groups whose patterns are computed at once (some hundred MB with their hops)."""
+_CACHED_RANKS = 1 << 10
+"""Maximum number of ranks in groups whose layouts and patterns are cached (some 100 KB each)."""
+_CACHES: WeakKeyDictionary[Fabric, LruCache] = WeakKeyDictionary()
+"""Layouts and patterns of groups on each cluster: layouts in a search, and variants of a job, have many in common."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,6 +75,7 @@ class Communicators:
         window: JobQuotient | None = None,
     ) -> None:  # fmt: skip
         self._fabric, self._methods, self._demand = fabric, methods, CommunicationDemand(programs)
+        self._cache = _CACHES.setdefault(fabric, LruCache(256))
         self._window = window or JobQuotient.trivial_quotient(plan.num_ranks)
         self.kinds: list[CommunicatorTable] = []
         self._parts: list[CommunicatorLinkUsage] = []
@@ -212,7 +221,8 @@ class Communicators:
             drawn.append(table[those.representatives])
         members = np.concatenate(drawn)
         shown = window.ranks[None] if apart else members[:, : those.cut or None]
-        stages, layout = self.stage_of[shown], group_layout_numbers(self._fabric, shown)
+        stages = self.stage_of[shown]
+        layout = self._get_or_compute(("layout",), shown, partial(group_layout_numbers, self._fabric, shown))
         table_of = np.repeat(np.arange(len(names)), list(map(len, drawn)))
         row, first_of = number_by_first_use(hash_rows(stages) ^ hash64(table_of, 5))
         sets = [self._demand.calls_of_group(names[table_of[one]], stages[one].tolist()) for one in first_of.tolist()]
@@ -261,16 +271,25 @@ class Communicators:
         key, (pictures, rounds) = (call, method.algorithm), known
         if key not in pictures:
             window = GroupWindow(cut, self._window.link_image) if cut and self._window.link_image else None
-            phases = phases_of_method(method, group, call)
-            pictures[key] = batch_link_usage(
-                self._fabric, members[alike], phases, timed=method.pace is None, cut=window, known=rounds
-            )
+            ranks, timed = members[alike], method.pace is None
+
+            def compute() -> tuple[PatternTable, ...] | None:
+                phases = phases_of_method(method, group, call)
+                return batch_link_usage(self._fabric, ranks, phases, timed=timed, cut=window, known=rounds)
+
+            name = *key, method.routes, timed
+            pictures[key] = compute() if window else self._get_or_compute(name, ranks, compute)
         parts = pictures[key]
         if parts is not None:
             return tuple(part.select_groups(np.searchsorted(alike, some)) for part in parts)
         if cut:
             raise NotSymmetricError
         return link_usage_one_by_one(self._fabric, members[some], phases_of_method(method, group, call))
+
+    def _get_or_compute(self, name: tuple[Hashable, ...], ranks: Ints, compute: Callable[[], Result]) -> Result:
+        """Return what is computed under this name for groups (rows of ranks), from the cluster's cache if it has it."""
+        key = *name, ranks.shape, ranks.tobytes()
+        return self._cache.get_or_make(key, compute) if ranks.size <= _CACHED_RANKS else compute()
 
     def _make_call_patterns(
         self, name: Name, members: Ranks, group: Group, calls: tuple[Call, ...], draw: Draw
