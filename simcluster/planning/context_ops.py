@@ -6,6 +6,7 @@
   gradients travel with them, one piece later, and take one hop more in the end, home;
 * PyTorch's ring (``CpExchange.torch``): the same, or keys and values gathered once before the pieces instead of going
   round; the gradients go round in any case, in fp32.  In a traced graph nothing of it overlaps with a piece;
+* documented kinds (``HeadExchange``): all-to-alls of their own widths around what needs whole sequences;
 * gather: keys and values of all ranks come before the kernel, and again before its backward; the gradients are summed
   after it.
 
@@ -14,7 +15,10 @@ Pure.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from simcluster.model.context_parallel import CpExchange
+from simcluster.model.documented_kind import HeadExchange
 from simcluster.model.kernels import Kernel
 from simcluster.planning.segment_builder import SegmentBuilder
 
@@ -76,3 +80,22 @@ def _add_torch_ring_attention(
         if back:
             final = ops.add_collective if number == last else send
             final("send_recv", "keys_values_grad", context.key_gradients_sent, layer, axis)
+
+
+def add_head_exchanges(
+    ops: SegmentBuilder, exchange: HeadExchange, kernels: Sequence[Kernel], kind: str, name: str, layer: int
+) -> list[Kernel]:
+    """Add the kernels up to those that need whole sequences; return the others.
+
+    Context-parallel ranks trade tokens for heads before these, and heads for tokens after them.
+    """
+    whole = [place for place, kernel in enumerate(kernels) if kernel.name in exchange.kernels]
+    if not whole:
+        return list(kernels)
+    first, last = whole[0], whole[-1] + 1
+    sizes = (exchange.before, exchange.after)[:: 1 if kind in ("forward", "recompute") else -1]
+    for part, each in zip((kernels[:first], kernels[first:last]), sizes, strict=True):
+        ops.add_kernels(part, kind, name, layer)
+        for size in each:
+            ops.add_collective("all_to_all", f"{name}_heads", size, layer, "cp")
+    return list(kernels[last:])

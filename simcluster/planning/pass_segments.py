@@ -32,7 +32,7 @@ from simcluster.model.layer_sections import local_sizes
 from simcluster.model.layers import RankShape, layer_kinds
 from simcluster.model.transformer import Model
 from simcluster.planning.block_memory import BlockKey, Phase, block_memory_table
-from simcluster.planning.context_ops import add_cp_attention
+from simcluster.planning.context_ops import add_cp_attention, add_head_exchanges
 from simcluster.planning.expert_dispatch import ExpertDispatch
 from simcluster.planning.mixture_ops import MixtureOpBuilder
 from simcluster.planning.ops import EXPERTS, Segment
@@ -260,15 +260,8 @@ class CachedPassSegmentMaker:
             ops.add_kernels(rest[:core], kind, name, layer)
             add_cp_attention(ops, context, rest.pop(core), kind, name, layer)
             del rest[:core]
-        # Context-parallel ranks trade tokens for heads around kernels that need whole sequences.
-        exchange = self._exchanges.get(self._residencies.block_key(name, layer))
-        if exchange and (whole := [place for place, each in enumerate(rest) if each.name in exchange.kernels]):
-            sizes = (exchange.before, exchange.after)[:: 1 if kind in ("forward", "recompute") else -1]
-            for part, each in zip((rest[: whole[0]], rest[whole[0] : whole[-1] + 1]), sizes, strict=True):
-                ops.add_kernels(part, kind, name, layer)
-                for size in each:
-                    ops.add_collective("all_to_all", f"{name}_heads", size, layer, "cp")
-            del rest[: whole[-1] + 1]
+        if exchange := self._exchanges.get(self._residencies.block_key(name, layer)):
+            rest = add_head_exchanges(ops, exchange, rest, kind, name, layer)
         ops.add_kernels(rest, kind, name, layer)
         if last:
             reduction = (self._reduction, name, self.activation_bytes)
