@@ -166,7 +166,7 @@ def test_a_function_that_starts_a_training() -> None:
 @pytest.mark.parametrize(
     ("fields", "words"),
     [
-        ("experimental_attention_variant='own'", "attention variants .sparse with"),
+        ("experimental_attention_variant='own'", "only gated_delta_net is modelled, not sparse"),
         ("enable_hyper_connections=True", "hyper-connections .several residual streams"),
     ],
 )

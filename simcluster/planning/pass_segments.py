@@ -13,9 +13,7 @@ The traffic (Megatron-LM; arXiv:1909.08053 section 3, arXiv:2205.05198 section 4
   logits;
 * without sequence parallelism a stage boundary may be sent split over tp and gathered on arrival (``boundary``).
 
-Every op has the memory that it allocates and frees (``block_memory``).
-
-Pure.
+Every op has the memory that it allocates and frees (``block_memory``). Pure.
 """
 
 from __future__ import annotations
@@ -70,9 +68,9 @@ class PassLayers:
     """Layers of a chunk that one segment covers, and whether it includes the embedding and the LM head.
 
     ``layers`` are global layer numbers in forward order; those of multi-token prediction count to the LM head, unless
-    another slice has them (``RankShape.separate_prediction``).
-    ``gathers_input``: a tensor arrives split over tp and must be gathered first. ``starts_action``: the action begins
-    here. ``casts_weights``: F casts weights, as in a step's first microbatch.
+    another slice has them (``RankShape.separate_prediction``). ``gathers_input``: a tensor arrives split over tp and
+    must be gathered first. ``starts_action``: the action begins here. ``casts_weights``: F casts weights, as in a
+    step's first microbatch.
     """
 
     layers: tuple[int, ...]
