@@ -38,7 +38,8 @@ ASIDE = {  # with the reason
 }
 BY_HAND = (
     "model.blocks", "model.pattern", "model.layer_types", "model.layer_kinds", "cluster.topology", "gpus",
-    "steps", "model.layers", "model.hidden_size", "model.heads", "model.vocab_size", "model.sequence_length", "model.ffn_hidden_size",
+    "steps", "model.layers", "model.hidden_size", "model.heads", "model.vocab_size", "model.sequence_length",
+    "model.ffn_hidden_size",
     "model.kv_heads", "model.head_dim", "model.moe.experts", "model.moe.top_k", "model.moe.expert_ffn_hidden_size",
     "parallel.tp", "parallel.cp", "parallel.pp", "parallel.dp", "parallel.ep", "parallel.etp", "parallel.order",
     "pipeline.schedule", "pipeline.chunks", "pipeline.layers_per_stage", "pipeline.layout", "training.global_batch",
