@@ -85,16 +85,52 @@ def test_a_document_equals_the_code_of_the_same_kind(changes: dict[str, Any]) ->
         ({"body": MLP["body"][1:]}, "body must have each of weights once"),
         ({"vectors": "width"}, "vectors: 'width' uses width, which is not defined"),
         ({"names": {"ffn": "2 * inner", "inner": "e"}}, "names.ffn: '2 \\* inner' uses inner"),
-        ({"vectors": "__import__('os')"}, "layer_kinds.own_mlp.vectors: .*is not allowed in a formula"),
+        ({"vectors": "__import__('os')"}, "layer_kinds.own_mlp: vectors: .*is not allowed in a formula"),
         ({"vectors": "'9' * 9"}, "has a quoted word"),
-        ({"names": {"ffn": "1 - hidden", "inner": "e"}}, "gives -511, but sizes"),
+        ({"names": {"ffn": "1 - hidden", "inner": "e"}}, "gives -511, not"),
         ({"names": {"ffn": "1 // (hidden - 512)", "inner": "e"}}, "has no value: .*zero"),
-        ({"saved": {"x": {"bytes": 1, "kept": True}}}, "layer_kinds.own_mlp.saved.x.kept"),
+        ({"saved": {"x": {"bytes": 1, "kept": True}}}, "layer_kinds.own_mlp: saved.x.kept: unknown key"),
         ({"body": [{"matmul": "up"}, {"matmul": "down", "input": "y"}]}, "the input 'y' of a matmul is not in saved"),
         ({"body": [{"matmul": "up"}, {"forward": {"z": [1, 2]}}, {"matmul": "down"}]}, "a matmul has 5 numbers"),
         ({"weights": {}}, "body must have each of weights once"),
         ({"split": ["heads"]}, "split: 'heads' is not in sizes"),
         ({"cp": {"before": ["ffn"], "after": ["ffn"], "split": []}}, "cp needs sections of body that are whole"),
+        ({"weights": {"up": {"rows": 1}}}, "layer_kinds.own_mlp: weights.up.columns: is required and missing"),
+        ({"weights": {"up": 3}}, "layer_kinds.own_mlp: weights.up: must be a mapping"),
+        ({"vectors": "(1, 2)"}, "vectors: .* has .* a list"),
+        ({"vectors": None}, "vectors: .* or None"),
+        ({"vectors": "[0] * 9999999999"}, "a list or None"),
+        ({"vectors": "ceil(0 * 1e999)"}, "layer_kinds.own_mlp: the formula .* has no value: cannot convert"),
+        ({"vectors": "9" * 400}, "has no value: int too large"),
+        ({"vectors": "1e999"}, "gives inf, not a finite number"),
+        ({"sizes": {"a": {"help": "a", "default": "b"}, "b": {"help": "b", "default": 2}}}, "sizes.a: 'b' uses b"),
+        ({"sizes": {"a": {"help": "a", "default": 2.5}}}, "a 2.5 is not a whole number"),
+        ({"sizes": {"hidden": {"help": "a", "default": 2}}}, "sizes.hidden: the name .* is already defined"),
+        ({"names": {**MLP["names"], "tokens": "1"}}, "names.tokens: the name .* is already defined"),
+        ({"multiples": {"a": "b"}}, "multiples: 'a' is not in sizes"),
+        ({"supports": {"foo.bar": {"values": [1]}}}, "name values of 'foo.bar', which is not a field"),
+        ({"supports": {"training.recompute": {"values": ["full"], "reason": "{x}"}}}, "training.recompute: {x}"),
+        ({"body": [{"matmul": "up", "forward": {"z": 1}}, {"matmul": "down"}]}, "either a matmul or kernels"),
+        ({"body": [{"matmul": "up"}, {"wide": True, "forward": {"z": 1}}, {"matmul": "down"}]}, "wide has no effect"),
+        ({"body": [{"matmul": "up"}, {"forward": {"z": {"bytes": 1, "m": 1}}}, {"matmul": "down"}]}, "m has no effect"),
+        ({"body": [{"matmul": "up"}, {"forward": {"z": [0, 1, 1, 1, 9]}}, {"matmul": "down"}]}, "kernel z has 0 x 1"),
+        (
+            {"body": [{"matmul": "up"}, {"forward": {"z": {"bytes": 1, "kind": "attention"}}}, {"matmul": "down"}]},
+            "is missing in a kernel of kind attention",
+        ),
+        ({"entry": {"forward": {"z": 1}}}, "entry and exit are set together"),
+        (
+            {"names": {"ffn": "2 * hidden", "inner": "e"}},
+            "weights.up has 1024 x 512 of 1024 x 512 on each of 2 tp ranks",
+        ),
+        (
+            {"names": {"ffn": "hidden / 3", "inner": "e"}},
+            "weights.up: 'ffn' gives 170.6.*, not a positive whole number",
+        ),
+        (
+            {"weights": {**MLP["weights"], "down": {"rows": "ffn", "columns": "ffn // tp", "split": "columns"}}},
+            "weights.down has",
+        ),
     ],
 )
 def test_a_wrong_document_is_rejected(changes: dict[str, Any], message: str) -> None:
@@ -102,11 +138,17 @@ def test_a_wrong_document_is_rejected(changes: dict[str, Any], message: str) -> 
         simcluster.simulate(scenario(document(**changes)))
 
 
+@pytest.mark.parametrize("name", ["mlp", "attention", "lm_head", "two words"])
+def test_a_document_cannot_have_the_name_of_a_built_in_block(name: str) -> None:
+    with pytest.raises(InputError, match=f"model.layer_kinds.{name}: is the name of a built-in block, or not a word"):
+        scenario({**MODEL, "blocks": ["attention", name], "layer_kinds": {name: MLP}})
+
+
 def test_sizes_are_checked() -> None:
     base = {**MODEL, "layers": "M*M*"}
     for kinds, message in (
         ({"mamba2": {"heads": 16, "head": 3}}, "layer_kinds.mamba2: the layer kind has no size 'head'; did you mean"),
-        ({"mamba2": {"heads": 16.0}}, "layer_kinds.mamba2: 16.0 is not a whole number"),
+        ({"mamba2": {"heads": 16.0}}, "layer_kinds.mamba2: heads 16.0 is not a whole number"),
         ({"mamba2": {"heads": 12}}, "heads 12 is not divisible by groups 8"),
         ({"mamba2": {"heads": 16}, "kda": {"heads": 2}}, "layer_kinds.kda has no effect, since no layer"),
         (None, "layer_kinds.mamba2: heads is missing"),
@@ -135,6 +177,12 @@ def test_a_layer_of_one_kind_keeps_its_input_under_full_recompute() -> None:
     shape = RankShape(micro_batch=1, recompute="full")
     kept = [activation_bytes(model.layer_model(layer), shape) for layer in range(2)]
     assert kept == [{"attention_norm_input": 2 * 1024 * 512}, {"mlp_norm_input": 2 * 1024 * 512}]
+
+
+def test_documents_of_unused_kinds_are_not_read() -> None:
+    load_kind_document.cache_clear()
+    simcluster.simulate(scenario({**MODEL, "vocab_size": 3328}))
+    assert load_kind_document.cache_info().misses == 0
 
 
 # --- the table of docs/modelled.md ----------------------------------------------------------------------------------

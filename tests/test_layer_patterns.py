@@ -167,6 +167,13 @@ S = {"S": {"attention_window": 512}}
         ({"pattern": ""}, "pattern is empty"),
         ({"pattern": "S", "layer_types": {"S": {"mixer": "mlp"}}}, "'mlp' is not a layer kind that mixes tokens"),
         ({"pattern": "S", "layer_types": {"S": {"mla": {"kv_lora_rank": 4}}}}, "may only be null"),
+        ({"pattern": "S", "layer_types": {"S": {"blocks": 7}}}, "layer_types.S: blocks must be a list"),
+        ({"pattern": "S", "layer_types": {"S": {"mixer": ["mlp"]}}}, "and mixer the name of one"),
+        ({"pattern": "S", "layer_types": {"S": {"blocks": [["mlp"]]}}}, "S.blocks.0: must be a text, got"),
+        ({"blocks": ["latent_attention"]}, "latent_attention is what attention is with model.mla; write attention"),
+        ({"blocks": ["sparse_attention", "mlp"]}, "what attention is with model.mla.indexer; write attention"),
+        ({"layers": "*-/*E", "moe": MOE}, "none of the 2 layers has experts; add E to the pattern, or remove moe"),
+        ({"pattern": "S", "layer_types": {"S": {"blocks": "mlp"}}}, "layer_types.S: blocks must be a list"),
         ({"pattern": "S", "layer_types": {"S": {"position": "none"}}, "position": "learned"}, "learned positions are"),
     ],
 )
@@ -197,6 +204,11 @@ def test_messages(fields: dict[str, Any], message: str) -> None:
             "model.attention_window: has no effect, since every type of layer_types sets it",
         ),
         ({"pattern": "*-", "mixer": "attention"}, "model.mixer: has no effect, since the pattern names"),
+        (
+            {"blocks": ["mlp"], "attention_gate": True},
+            "model.attention_gate: has no effect, since no layer has attention",
+        ),
+        ({"pattern": "-", "qk_norm": "head"}, "model.qk_norm: has no effect, since no layer has attention"),
         ({"pattern": "*-", "blocks": ["mlp"]}, "model.blocks: has no effect, since the pattern names"),
     ],
 )

@@ -86,10 +86,16 @@ def find_unsupported_values(
 ) -> Iterator[tuple[tuple[str, ...], str]]:
     """Yield (key path, error text) for each scenario field whose value ``feature`` does not support."""
     for path, (values, why) in supported.items():
-        value = reduce(lambda at, name: None if at is None else getattr(at, name), path.split("."), document)
+        try:
+            value = reduce(lambda at, name: None if at is None else getattr(at, name), path.split("."), document)
+        except AttributeError:
+            raise InputError(f"{feature} name values of {path!r}, which is not a field here; remove it") from None
         if value not in values:
             remedy = "remove it" if values == (None,) else f"use {' or '.join(map(str, values))}"
-            yield tuple(path.split(".")), why.format(value=value) or f"is not modelled with {feature}; {remedy}"
+            yield (
+                tuple(path.split(".")),
+                why.replace("{value}", str(value)) or f"is not modelled with {feature}; {remedy}",
+            )
 
 
 def models_in_annotation(annotation: object, metadata: Iterable[object] = ()) -> list[type[BaseModel]]:

@@ -12,6 +12,8 @@ import operator
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
+from types import CodeType
 
 from simcluster.base.errors import InputError
 from simcluster.documents.diagnostics import did_you_mean, join_or
@@ -38,7 +40,7 @@ _COMPARISONS: Mapping[type[ast.cmpop], Callable[..., bool]] = {
     ast.In: lambda item, items: item in items,
     ast.NotIn: lambda item, items: item not in items,
 }
-_FUNCTIONS: Mapping[str, Callable[..., float]] = {"min": min, "max": max, "ceil": math.ceil}
+FUNCTIONS: Mapping[str, Callable[..., float]] = {"min": min, "max": max, "ceil": math.ceil}
 
 
 def column_formula_name(column: str) -> str:
@@ -101,7 +103,7 @@ def _is_allowed_node(node: ast.AST) -> bool:
     if isinstance(node, ast.Constant):
         return isinstance(node.value, bool | int | float | str) or node.value is None
     if isinstance(node, ast.Call):
-        known = isinstance(node.func, ast.Name) and node.func.id in _FUNCTIONS and not node.keywords
+        known = isinstance(node.func, ast.Name) and node.func.id in FUNCTIONS and not node.keywords
         return known and (len(node.args) == 1 or (bool(node.args) and ast.unparse(node.func) != "ceil"))
     if isinstance(node, ast.BinOp):
         return type(node.op) in _ARITHMETIC
@@ -155,7 +157,7 @@ def _evaluate_node(node: ast.expr, cells: Mapping[str, Cell]) -> _FormulaValue:
         case ast.Call(func=ast.Name(id=name), args=arguments):
             numbers = [_evaluate_number(each, cells) for each in arguments]
             try:
-                return _FUNCTIONS[name](*numbers) if name == "ceil" else _FUNCTIONS[name](numbers)
+                return FUNCTIONS[name](*numbers) if name == "ceil" else FUNCTIONS[name](numbers)
             except (OverflowError, ValueError):  # of inf, of NaN
                 raise _FormulaError(f"{ast.unparse(node)} is not finite in this row") from None
     raise AssertionError(f"internal error: parse_formula should have rejected {ast.dump(node)}")
@@ -188,3 +190,37 @@ def _evaluate_number(node: ast.expr, cells: Mapping[str, Cell]) -> int | float:
     if not isinstance(value, int | float):
         raise _FormulaError(f"{ast.unparse(node)} is {value!r}, but a number is needed")
     return value
+
+
+# --- formulas of numbers alone ----------------------------------------------------------------------------------------
+
+
+class FormulaText(str):
+    """Text of a formula that was checked to compute with numbers alone."""
+
+
+def check_numeric(value: object) -> FormulaText:
+    """Return the text of a formula; raise InputError unless it computes with numbers alone."""
+    text = parse_formula(str(value)).text
+    for node in ast.walk(ast.parse(text)) if {*text} & {*"'\"[,N"} else ():
+        if isinstance(node, ast.Tuple | ast.List) or isinstance(getattr(node, "value", 0), str | None):
+            what = "has a quoted word, a list or None; this formula computes with numbers"
+            raise InputError(f"{text!r} {what}: remove it")
+    return FormulaText(text)
+
+
+@lru_cache(maxsize=4096)
+def _compile_formula(text: str) -> CodeType:
+    return compile(text, "<formula>", "eval")
+
+
+def evaluate(text: str, names: Mapping[str, float]) -> float:
+    """Return the value of a numeric formula; raise InputError if it has none that is finite and at least 0."""
+    try:
+        found = eval(_compile_formula(text), {"__builtins__": FUNCTIONS}, dict(names))
+        finite = 0 <= float(found) < math.inf
+    except (ArithmeticError, TypeError, ValueError) as problem:
+        raise InputError(f"the formula {text!r} has no value: {problem}") from None
+    if not finite:
+        raise InputError(f"the formula {text!r} gives {found}, not a finite number of at least 0: change it")
+    return float(found) if isinstance(found, bool) else found

@@ -208,5 +208,10 @@ def check_pattern(
             raise InputError(
                 f"layer_types.{word}: {other[0]} is the same in all layers; a type may set {', '.join(TYPE_FIELDS)}"
             )
+        if not isinstance(fields.get("blocks", ()), tuple | None) or not isinstance(
+            fields.get("mixer", ""), str | None
+        ):
+            what = "blocks must be a list of layer kinds, as in [attention, mlp], and mixer the name of one"
+            raise InputError(f"layer_types.{word}: {what}; change them")
         if fields.get("mla") is not None:
             raise InputError(f"layer_types.{word}.mla may only be null, for attention without latent vectors")

@@ -6,16 +6,18 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from simcluster.base.errors import InputError
 from simcluster.documents.field_annotations import AllowedValues
+from simcluster.documents.table_formulas import evaluate
 from simcluster.model.kernels import Block, Kernel, Section
 from simcluster.model.kind_documents import (
     KernelRule,
     KindDocument,
     SectionRule,
     WeightRule,
-    evaluate,
     find_kind_document,
     find_kind_sizes,
+    list_formulas,
 )
 from simcluster.model.layer_block import layer_block
 from simcluster.model.layer_kind import AttentionBackward, Flops, LayerKind, WeightMatrix
@@ -66,6 +68,25 @@ class DocumentedKind(LayerKind):
             path: each for path, each in self.MODELLED_WITH.items() if path != "parallel.cp" or not self.document.cp
         }
         return {**known, **own}
+
+    def check(self, model: Model, shape: RankShape) -> None:
+        """Raise InputError for formulas that have no value on a rank, and for matrices and kernels without a size."""
+        names = self._names(model, shape)
+        for _, text in list_formulas(self.document.model_copy(update={"sizes": {}})):
+            evaluate(text, names)
+        for name, rule in self.document.weights.items():
+            for side in (rule.rows, rule.columns):
+                if (found := evaluate(side, names)) < 1 or found != int(found):
+                    raise InputError(f"weights.{name}: {side!r} gives {found}, not a positive whole number; change it")
+        pairs = list(zip(self.document.weights, self.matrices(model), self.matrices(model, shape.tp), strict=True))
+        for name, whole, own in pairs:
+            if whole.elements != own.elements * (1 if own.split == "none" else shape.tp):
+                what = f"{own.rows} x {own.columns} of {whole.rows} x {whole.columns} on each of {shape.tp} tp ranks"
+                raise InputError(f"weights.{name} has {what}, unlike its split ({own.split}); list its sizes in split")
+        ends = {pairs[0][1].columns, pairs[-1][1].rows} if self.document.entry is None else set()
+        if ends - {model.hidden_size}:
+            raise InputError("the first of weights has hidden columns, the last one hidden rows; change them")
+        self.block(model, shape)
 
     # --- weights --------------------------------------------------------------------------------------------------
 
@@ -152,6 +173,9 @@ class DocumentedKind(LayerKind):
             size, seen = float(evaluate(rule.bytes, names)), float(evaluate(rule.seen, names))
             flops = 2.0 * batch * m * n * k if rule.flops is None else float(evaluate(rule.flops, names))
             if size or flops:
+                if min(launches, batch, *((m, n, k) if rule.kind != "memory" else ())) < 1:
+                    what = f"kernel {name} has {m} x {k} x {n}, batch {batch}, launches {launches}"
+                    raise InputError(f"{what}; each is at least 1: change it")
                 yield Kernel(
                     f"{self.name}_{name}", rule.kind, flops, size, m, n, k, batch,
                     launches=launches, passes=passes, rows=rows, seen=seen,

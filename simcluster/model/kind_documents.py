@@ -6,20 +6,26 @@ use the document's sizes and names, and those of ``RANK_NAMES``; they are ``docu
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
-from types import CodeType
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, PlainValidator, StrictBool, ValidationError, model_validator
+from pydantic import AfterValidator, PlainValidator, StrictBool, model_validator
 
 from simcluster.base.errors import InputError
 from simcluster.base.texts import did_you_mean
 from simcluster.documents.base_spec import Spec
 from simcluster.documents.catalogue import catalogue_path
+from simcluster.documents.diagnostics import validate_mapping
 from simcluster.documents.field_annotations import SchemaAlternatives
-from simcluster.documents.table_formulas import parse_formula
+from simcluster.documents.table_formulas import (
+    FUNCTIONS,
+    FormulaText,
+    check_numeric,
+    evaluate,
+    parse_formula,
+    whole_float_to_int,
+)
 from simcluster.documents.yaml_documents import read_document
 from simcluster.model.defaults import check_count, freeze
 
@@ -34,20 +40,11 @@ residual add and at these (fewer under sequence parallelism); tokens of one sequ
 tensor-parallel and context-parallel ranks; bytes of an activation's element; bytes moved to add one weight's gradient
 to the main one."""
 
-
-class FormulaText(str):
-    """Text of a formula that was checked to be arithmetic."""
-
-
-def _check_arithmetic(value: object) -> FormulaText:
-    text = parse_formula(str(value)).text
-    if "'" in text or '"' in text:
-        raise InputError(f"{text!r} has a quoted word; a layer kind's formula computes with numbers: remove it")
-    return FormulaText(text)
-
-
-Formula = Annotated[FormulaText, PlainValidator(_check_arithmetic)]
+Formula = Annotated[FormulaText, PlainValidator(check_numeric)]
 _ZERO, _ONE = FormulaText("0"), FormulaText("1")
+_SHAPE = ("m", "n", "k", "batch")
+_KERNEL_FIELDS = {"memory": ("passes", "rows"), "matmul": _SHAPE, "attention": (*_SHAPE, "seen")}
+"""Fields of a kernel of each kind, in addition to bytes, flops and launches."""
 
 
 class SizeRule(Spec):
@@ -94,6 +91,15 @@ class KernelRule(Spec):
             return {"kind": "matmul", **dict(zip(("m", "n", "k", "batch", "bytes"), value, strict=True))}
         return value if isinstance(value, Mapping) else {"bytes": value}
 
+    @model_validator(mode="after")
+    def _check_fields(self) -> KernelRule:
+        if idle := self.model_fields_set - {"kind", "bytes", "flops", "launches", *_KERNEL_FIELDS[self.kind]}:
+            raise InputError(f"{min(idle)} has no effect on a kernel of kind {self.kind}; remove it")
+        needed = _SHAPE[:3] if self.kind != "memory" else _KERNEL_FIELDS["memory"] if self.passes != self.rows else ()
+        if missing := {*needed} - self.model_fields_set:
+            raise InputError(f"{min(missing)} is missing in a kernel of kind {self.kind}; set {', '.join(needed)}")
+        return self
+
 
 class SectionRule(Spec):
     """A part of a layer: a matmul by a weight matrix, or kernels by phase and name.
@@ -110,6 +116,14 @@ class SectionRule(Spec):
     forward: Mapping[str, KernelRule] = {}
     backward: Mapping[str, KernelRule] = {}
     weight_grad: Mapping[str, KernelRule] = {}
+
+    @model_validator(mode="after")
+    def _check_fields(self) -> SectionRule:
+        if self.matmul and (self.forward or self.backward or self.weight_grad):
+            raise InputError("a section has either a matmul or kernels; remove one of them")
+        if idle := self.model_fields_set & ({"whole"} if self.matmul else {"input", "wide"}):
+            raise InputError(f"{min(idle)} has no effect on a {'matmul' if self.matmul else 'kernel'}; remove it")
+        return self
 
 
 class SavedRule(Spec):
@@ -192,17 +206,27 @@ class KindDocument(Spec):
                 raise InputError(f"body: the input {section.input!r} of a matmul is not in saved; add it there")
         if any(section.whole for section in self.body) != (self.cp is not None):
             raise InputError("cp needs sections of body that are whole, and they need cp; set both, or neither")
-        for size in (*self.split, *(self.cp.split if self.cp else ())):
-            if size not in self.sizes:
-                raise InputError(f"split: {size!r} is not in sizes{did_you_mean(size, self.sizes)}; add it there")
-        known, others = {*RANK_NAMES, *self.sizes}, {key: part for key, part in self if key not in ("names", "sizes")}
-        for where, text in _list_formulas({"names": self.names, **others}):
-            for name in parse_formula(text).column_names:
-                if name not in known:
-                    what = f"{where}: {text!r} uses {name}{did_you_mean(name, known)}"
-                    raise InputError(f"{what}, which is not defined before")
-            if where.startswith("names."):
-                known.add(where.removeprefix("names."))
+        ends = [each for each in (self.entry, self.exit) if each]
+        if len(ends) == 1 or any(each.matmul or each.whole for each in ends):
+            raise InputError("entry and exit are set together, and have kernels that are not whole; change them")
+        multiples = (*self.multiples, *self.multiples.values())
+        for key, sizes in {"split": (*self.split, *(self.cp.split if self.cp else ())), "multiples": multiples}.items():
+            for size in sizes:
+                if size not in self.sizes:
+                    raise InputError(f"{key}: {size!r} is not in sizes{did_you_mean(size, self.sizes)}; add it there")
+        known = set[str]()
+        defaults = {name: rule.default or _ONE for name, rule in self.sizes.items()}
+        for key, formulas in {"sizes": defaults, "names": self.names}.items():
+            for name, formula in formulas.items():
+                _check_formula(f"{key}.{name}", formula, known)
+                if name in {*known, *RANK_NAMES, *FUNCTIONS} or not name.isidentifier():
+                    raise InputError(f"{key}.{name}: the name is not a word, or is already defined; use another one")
+                known.add(name)
+            known |= {*RANK_NAMES}
+        for key, part in self:
+            if key not in ("names", "sizes"):
+                for where, text in list_formulas(part, key):
+                    _check_formula(where, text, known)
         return self
 
     def find_sizes(self, given: Mapping[str, int]) -> dict[str, int]:
@@ -218,7 +242,11 @@ class KindDocument(Spec):
         for name, rule in self.sizes.items():
             if name not in given and rule.default is None:
                 raise InputError(f"{name} is missing ({rule.help}); set it")
-            found[name] = check_count(given[name] if name in given else int(evaluate(str(rule.default), found)))
+            value = given[name] if name in given else whole_float_to_int(evaluate(str(rule.default), found))
+            try:
+                found[name] = check_count(value)
+            except InputError as problem:
+                raise InputError(f"{name} {problem}") from None
         for name, divisor in self.multiples.items():
             if found[name] % found[divisor]:
                 raise InputError(f"{name} {found[name]} is not divisible by {divisor} {found[divisor]}; use a divisor")
@@ -233,40 +261,29 @@ class KindDocument(Spec):
         return found
 
 
-def _list_formulas(value: object, where: str = "") -> Iterator[tuple[str, str]]:
+def list_formulas(value: object, where: str = "") -> Iterator[tuple[str, str]]:
     """Yield (path, formula) of every formula in a part of a document."""
     if isinstance(value, FormulaText):
         yield where, value
     elif isinstance(value, Spec | Mapping):
         for key, each in value.items() if isinstance(value, Mapping) else value:
-            yield from _list_formulas(each, f"{where}.{key}" if where else key)
+            yield from list_formulas(each, f"{where}.{key}" if where else key)
     elif isinstance(value, tuple):
         for each in value:
-            yield from _list_formulas(each, where)
+            yield from list_formulas(each, where)
 
 
-@lru_cache(maxsize=4096)
-def _compile_formula(text: str) -> CodeType:
-    return compile(text, "<formula>", "eval")
-
-
-def evaluate(text: str, names: Mapping[str, float]) -> float:
-    """Return the value of a checked formula; raise InputError if it has none."""
-    functions = {"__builtins__": {"min": min, "max": max, "ceil": math.ceil}}
-    try:
-        found = eval(_compile_formula(text), functions, dict(names))
-    except (ArithmeticError, TypeError) as problem:
-        raise InputError(f"the formula {text!r} has no value: {problem}") from None
-    if not 0 <= found < math.inf:
-        raise InputError(f"the formula {text!r} gives {found}, but sizes, bytes and FLOP are not negative: change it")
-    return float(found) if isinstance(found, bool) else found
+def _check_formula(where: str, text: str, known: set[str]) -> None:
+    for name in parse_formula(text).column_names:
+        if name not in known:
+            raise InputError(f"{where}: {text!r} uses {name}{did_you_mean(name, known)}, which is not defined before")
 
 
 @lru_cache(maxsize=128)
 def load_kind_document(name: str, own: Mapping[str, Any] | None = None) -> KindDocument:
     """Return the document of a layer kind: a model's ``own``, or the built-in one."""
     fields = read_document(catalogue_path(f"layer_kinds/{name}.yaml")).data if own is None else own
-    return KindDocument.model_validate(fields)
+    return validate_mapping(KindDocument, fields, "")
 
 
 def _schema_of_kinds() -> list[dict[str, Any]]:
@@ -319,9 +336,5 @@ def check_layer_kinds(layer_kinds: Mapping[str, Mapping[str, Any]] | None, used:
         try:
             if find_kind_document(name, layer_kinds) is not None:
                 find_kind_sizes(name, layer_kinds)
-        except ValidationError as error:
-            wrong = error.errors()[0]
-            where = ".".join(map(str, ("layer_kinds", name, *wrong["loc"])))
-            raise InputError(f"{where}: {wrong['msg'].removeprefix('Value error, ')}") from None
         except InputError as error:
-            raise InputError(f"layer_kinds.{name}: {error}") from None
+            raise InputError(f"layer_kinds.{name}: {str(error).removeprefix(': ')}") from None

@@ -13,7 +13,7 @@ from pydantic import StrictBool, ValidationError, model_validator
 
 from simcluster.base.errors import InputError
 from simcluster.documents.base_spec import Spec
-from simcluster.documents.diagnostics import RuleError
+from simcluster.documents.diagnostics import RuleError, list_validation_problems
 from simcluster.documents.field_annotations import SchemaAlternatives
 from simcluster.model.defaults import Count, LayerTypes, Pattern, add_derived_fields, check_pattern, type_fields
 from simcluster.model.kind_documents import LayerKindFields, check_layer_kinds, has_own_norm
@@ -163,10 +163,9 @@ class Model(Spec):
             raise InputError("learned positions are a table in front of all layers; remove position from layer_types")
         types = self.count_layer_types()
         if self.moe and not any("mixture" in each and first < self.layers for each, (first, _) in types.items()):
-            raise InputError(
-                f"none of the {self.layers} layers has experts: first_dense_layers {self.moe.first_dense_layers}, "
-                f"every {self.moe.every}; use fewer first_dense_layers, or remove moe"
-            )
+            what, fix = f"first_dense_layers {self.moe.first_dense_layers}, every", "use fewer first_dense_layers"
+            what, fix = ("", "add E to the pattern") if self.pattern else (f": {what} {self.moe.every}", fix)
+            raise InputError(f"none of the {self.layers} layers has experts{what}; {fix}, or remove moe")
         check_layer_kinds(self.layer_kinds, {kind for _, *kinds in types for kind in kinds})
         for (word, *kinds), (layer, _) in types.items():
             if "mixture" in kinds and not self.moe and (self.pattern or self.blocks or self.mtp_pattern):
@@ -174,9 +173,8 @@ class Model(Spec):
             try:
                 self.layer_model(layer)
             except ValidationError as error:
-                wrong = error.errors()[0]
-                path = ("layer_types", word, *wrong["loc"])
-                raise RuleError([(path, wrong["msg"].removeprefix("Value error, "))]) from None
+                path, what = list_validation_problems(error, Model, type_fields(word, self.layer_types))[0]
+                raise RuleError([(("layer_types", word, *path), what)]) from None
 
     @property
     def mlp_bias(self) -> bool:

@@ -6,7 +6,7 @@ Pure functions of a scenario, called by ``rules``.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from simcluster.base.errors import InputError
@@ -14,9 +14,10 @@ from simcluster.documents.diagnostics import KeyProblem, did_you_mean, join_or
 from simcluster.documents.field_annotations import find_unsupported_values
 from simcluster.documents.suggestions import nearest_divisors
 from simcluster.model.defaults import TYPE_FIELDS, type_fields
+from simcluster.model.documented_kind import DocumentedKind
 from simcluster.model.kernel_choices import CONTEXT_METHODS, unusable_recompute_modules
-from simcluster.model.kind_documents import find_kind_document, find_kind_sizes
-from simcluster.model.layers import LAYER_KINDS, find_layer_kind, layer_kinds
+from simcluster.model.kind_documents import BUILTIN_DOCUMENTS, find_kind_document, find_kind_sizes
+from simcluster.model.layers import LAYER_KINDS, RankShape, find_layer_kind, layer_kinds
 from simcluster.model.mixture import Moe
 from simcluster.model.shard_widths import mlp_widths_split_by_tp
 
@@ -70,11 +71,16 @@ def check_model_rules(scenario: ScenarioFields) -> Iterator[KeyProblem]:
     if any(len(kinds) == 1 for _, kinds in types):
         yield from _check_single_kind_layers(scenario)
     yield from _check_idle_layer_fields(model)
+    yield from dict.fromkeys(problem for each, kinds in types for problem in _check_documented_kinds(each, kinds))
 
 
 def _find_unknown_kind(scenario: ScenarioFields) -> KeyProblem | None:
     """Return the problem of a layer kind that does not exist or does not mix tokens; None if there is none."""
     model = scenario.model
+    for word in model.layer_kinds or {}:
+        taken = word in (*LAYER_KINDS, "embedding", "mtp", "lm_head") and word not in BUILTIN_DOCUMENTS
+        if taken or not word.isidentifier():
+            return ("model", "layer_kinds", word), "is the name of a built-in block, or not a word; use another name"
     known = {**LAYER_KINDS, **{word: find_layer_kind(model, word) for word in model.layer_kinds or {}}}
     for mixer in (model.mixer, *(fields.get("mixer") for fields in (model.layer_types or {}).values())):
         found = known.get(mixer or "")
@@ -87,6 +93,10 @@ def _find_unknown_kind(scenario: ScenarioFields) -> KeyProblem | None:
             layer_kinds(model, layer)
     except InputError as problem:
         return ("model", "blocks"), str(problem)
+    for _, *names in model.count_layer_types():
+        for name, needs in (("latent_attention", "mla"), ("sparse_attention", "mla.indexer")):
+            if name in names and not (model.mla and bool(model.mla.indexer) == (needs != "mla")):
+                return ("model", "blocks"), f"{name} is what attention is with model.{needs}; write attention"
     return None
 
 
@@ -101,6 +111,10 @@ def _check_idle_layer_fields(model: Model) -> Iterator[KeyProblem]:
         own_values = all(name in type_fields(word, model.layer_types) for word in model.pattern or ())
         if model.pattern and own_values and getattr(model, name) not in (None, unless_set.get(name)):
             yield ("model", name), "has no effect, since every type of layer_types sets it; remove it"
+    if {kind for _, *kinds in model.count_layer_types() for kind in kinds} <= {"mlp", "mixture"}:
+        for name in ("qk_norm", "attention_window", "attention_chunk", "attention_gate", "attention_sinks", "mla"):
+            if getattr(model, name) is not None:
+                yield ("model", name), "has no effect, since no layer has attention; remove it"
     for word, own in (model.layer_types or {}).items():
         kinds = {kind for each, *kinds in model.count_layer_types() if each == word for kind in kinds}
         attends = any(find_layer_kind(model, kind).SQUARE for kind in kinds)
@@ -112,6 +126,21 @@ def _check_idle_layer_fields(model: Model) -> Iterator[KeyProblem]:
         if getattr(model.moe, name) != Moe.model_fields[name].default:
             where = "pattern" if by_pattern else "blocks"
             yield ("model", "moe", name), f"has no effect, since {where} says which layers have experts; remove it"
+
+
+def _check_documented_kinds(scenario: ScenarioFields, names: Iterable[str]) -> Iterator[KeyProblem]:
+    """Yield an error for each of a layer's documented kinds whose formulas have no value on the scenario's ranks."""
+    parallel = scenario.parallel
+    rank = RankShape(
+        scenario.training.micro_batch, tp=parallel.tp, cp=parallel.cp, sequence_parallel=parallel.sequence_parallel
+    )
+    for name in names if not any(_check_tp(scenario)) else ():
+        if isinstance(kind := find_layer_kind(scenario.model, name), DocumentedKind):
+            try:
+                for shape in (rank, RankShape(1)):
+                    kind.check(scenario.model, shape)
+            except InputError as problem:
+                yield ("model", "layer_kinds", name), str(problem)
 
 
 def _check_single_kind_layers(scenario: ScenarioFields) -> Iterator[KeyProblem]:
