@@ -419,7 +419,7 @@ def test_recipes_of_megatron_bridge() -> None:
     assert bridge("other_pretrain_config", gpus=32).document["parallel"]["pp"] == 4
     with pytest.raises(
         InputError,
-        match=r"the model of unknown_pretrain_config \(MambaProvider\) cannot be imported: it has Mamba-2 layers; only",
+        match=r"the model of unknown_pretrain_config \(MambaProvider\) cannot be imported: it has Mamba-2 layers, but",
     ):
         bridge("unknown_pretrain_config", gpus=8)
     with pytest.raises(InputError, match="has several recipes; name one after a colon"):
@@ -474,6 +474,7 @@ def test_python_that_grows_is_not_worked_out(body: str) -> None:
         ("gemma-3-1b", 999_885_952), ("mistral-7b", 7_241_732_096), ("mistral-nemo-12b", 12_247_782_400),
         ("starcoder2-3b", 3_030_371_328), ("starcoder2-7b", 7_173_923_840), ("starcoder2-15b", 15_957_889_024),
         ("phi3-mini", 3_821_079_552), ("baichuan2-7b", 7_505_973_248), ("chatglm3-6b", 6_243_584_000),
+        ("nemotron-nano-9b-v2", 8_888_227_328), ("nemotron-nano-12b-v2", 12_310_001_152),
         ("gemma-2-27b", 27_227_128_320), ("gemma-2b", 2_506_172_416), ("gemma-7b", 8_537_680_896),
     ],
 )  # fmt: skip

@@ -509,10 +509,41 @@ def test_a_list_in_yaml() -> None:
     assert bridge(text).document["model"]["moe"]["first_dense_layers"] == 4
 
 
-def test_hybrids_are_refused_by_name() -> None:
-    with pytest.raises(InputError, match=r"nemotron_3_nano_pretrain_config.*Mamba-2"):
-        bridge("nemotron_3_nano_pretrain_config train.micro_batch_size=1 train.global_batch_size=64")
-    with pytest.raises(InputError, match=r"jamba.*other than attention and MLP"):
+@pytest.mark.parametrize(
+    ("recipe", "name"),
+    [
+        ("nemotronh_8b", "nemotron-h-8b"),
+        ("nemotronh_56b", "nemotron-h-56b"),
+        ("nemotron_3_nano", "nemotron-3-nano-30b"),
+        ("nemotron_3_super", "nemotron-3-super-120b"),
+        ("qwen3_next_80b_a3b", "qwen3-next-80b"),
+        ("kimi_linear_48b_a3b", "kimi-linear-48b"),
+        ("minimax_m1", "minimax-m1"),
+        ("deepseek_v3_2", "deepseek-v3.2"),
+        ("deepseek_v32", "deepseek-v3.2"),
+        ("glm5", "glm-5"),
+        ("llama4_scout", "llama4-scout"),
+        ("llama4_maverick", "llama4-maverick"),
+    ],
+)
+def test_recipes_of_several_kinds_of_layers_are_the_presets(recipe: str, name: str) -> None:
+    text = f"{recipe}_pretrain_config train.micro_batch_size=1 train.global_batch_size=64"
+    ours, preset = load_text(bridge(text).to_yaml_text("x")).model, Model(**load_model_entry(name))
+    left_out = {"name": True, "ffn_hidden_size": bool(preset.moe and preset.moe.latent_size), "moe": {"aux_loss"}}
+    assert ours.model_dump(exclude=left_out) == preset.model_dump(exclude=left_out)
+
+
+def test_sizes_of_presets_that_options_do_not_describe_can_be_changed() -> None:
+    run = "train.micro_batch_size=1 train.global_batch_size=64"
+    changed = bridge(f"glm5_pretrain_config model.vocab_size=131072 model.seq_length=4096 {run}").document["model"]
+    assert changed == {"preset": "glm-5", "vocab_size": 131072, "sequence_length": 4096}
+
+
+def test_hybrids_that_are_not_known_are_refused_by_name() -> None:
+    for recipe in ("nemotron_3_nano_4b", "deepseek_v3_mamba"):  # names begin as those of known models
+        with pytest.raises(InputError, match=f"recipe '{recipe}_pretrain_config' is unknown"):
+            bridge(f"{recipe}_pretrain_config train.micro_batch_size=1 train.global_batch_size=64")
+    with pytest.raises(InputError, match=r"jamba.*layers of Mamba-1 are not modelled"):
         model_from_config({"model_type": "jamba", "num_hidden_layers": 32, "hidden_size": 4096})
 
 

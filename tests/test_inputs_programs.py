@@ -107,8 +107,8 @@ def trains():
     [
         ("llama3_8b", "recipe = llm.llama3_8b.finetune_recipe(num_nodes=1)", "trains adapters .*peft_scheme none"),
         ("llama3_8b", "recipe = base(peft_scheme='none')", "llama3_8b.finetune_recipe, which is in another file"),
-        ("nemotronh_8b", "recipe = base(peft_scheme='none')", "has Mamba-2 layers; only"),
-        ("llama3_8b", "recipe = llm.mamba2_130m.finetune_recipe(num_nodes=1)", "has Mamba-2 layers; only"),
+        ("nemotronh_8b", "recipe = base(peft_scheme='none')", "nemotronh_8b.finetune_recipe, which is in another"),
+        ("llama3_8b", "recipe = llm.mamba2_130m.finetune_recipe(num_nodes=1)", "has Mamba-2 layers, but no"),
         (
             "llama3_8b", "recipe = run.Partial(x, model=run.Config(llm.LlamaModel, config(1)))",
             r"\(config\) cannot be imported: it is unknown, .*; run it once and give the NAME_config.yaml",
@@ -346,3 +346,63 @@ def test_arguments_of_the_function_that_is_named(word: str, tp: int, nodes: str)
         nemo(TUNES, "finetune_recipe")
     with pytest.raises(InputError, match=r"'schema'; did you mean 'scheme'.*it takes num_nodes or scheme"):
         nemo(TUNES, "finetune_recipe", schema=word)
+
+
+# --- hybrids ----------------------------------------------------------------------------------------------------------
+
+HYBRID = """
+def tokenizer():
+    return run.Config(get_nmt_tokenizer, library="tiktoken", model_name="TiktokenTokenizer")
+
+def pretrain_recipe(num_nodes=4, gbs=192):
+    return run.Partial(
+        pretrain,
+        model=run.Config(llm.MambaModel, config=run.Config(llm.CLASS), tokenizer=tokenizer()),
+        trainer=run.Config(
+            nl.Trainer, devices=8, num_nodes=num_nodes, plugins=[PRECISION()],
+            callbacks=[run.Config(MegatronCommOverlapCallback, tp_comm_bootstrap_backend="nccl", tp_comm_overlap=True)],
+            strategy=run.Config(
+                nl.MegatronStrategy, tensor_model_parallel_size=8, sequence_parallel=True,
+                ddp=run.Config(DistributedDataParallelConfig, overlap_grad_reduce=True, overlap_param_gather=False),
+            ),
+        ),
+        data=run.Config(MockDataModule, seq_length=8192, global_batch_size=gbs, micro_batch_size=1),
+        optim=distributed_fused_adam_with_cosine_annealing(max_lr=3e-4),
+    )
+"""
+
+
+@pytest.mark.parametrize(
+    ("size", "precision", "formats"),
+    [
+        ("8B", "bf16_mixed", ("bf16-mixed", "mixed-18")),
+        ("56B", "nemotron_h_bf16_with_fp8_current_scaling_mixed", ("fp8-mixed", "fp8-params-18")),
+        ("56B", "bf16_with_fp8_mixed_current_scaling", ("fp8-mixed", "fp8-params-18")),
+    ],
+)
+def test_nemotron_h_of_nemo(size: str, precision: str, formats: tuple[str, str]) -> None:
+    text = HYBRID.replace("CLASS", f"NemotronHConfig{size}").replace("PRECISION", precision)
+    found = scenario_from_nemo(text, cluster=CLUSTER, source="r.py", function="pretrain_recipe")
+    document = found.document
+    model = {"preset": f"nemotron-h-{size.lower()}", "sequence_length": 8192, "vocab_multiple": 1}
+    assert (document["gpus"], document["model"]) == (32, model)
+    assert document["parallel"] == {"tp": 8, "pp": 1, "sequence_parallel": True, "zero": 1}
+    # the callback, as for other recipes, has the last word on what gradients and parameters overlap with
+    assert document["overlap"] == {"grad_reduce": True, "param_gather": True, "tensor": True, "tensor_pieces": 8}
+    assert (document["training"]["precision"], document["training"]["memory_recipe"]) == formats
+    assert document["training"]["global_batch"] == 192
+    assert not found.unknown
+
+
+@pytest.mark.parametrize("name", ["hybrid_override_pattern", "hybrid_layer_pattern"])
+def test_a_pattern_of_layers_in_a_recipe_of_megatron_bridge(name: str) -> None:
+    sizes = "hidden_size=512, mamba_num_heads=16, mamba_state_dim=64, num_attention_heads=8, num_query_groups=4"
+    model = f"MambaModelProvider({name}='M-M*E', {sizes}, ffn_hidden_size=1024, vocab_size=5000, seq_length=256"
+    model += ", num_moe_experts=4, moe_router_topk=2, is_hybrid_model=True"
+    model += ", num_layers=5)" if name == "hybrid_override_pattern" else ")"
+    text = re.sub(r"Llama3ModelProvider8B\(.*\)", model, BRIDGE)
+    found = scenario_from_bridge(text, cluster=CLUSTER, source="r.py", function="built", gpus=4)
+    fields = found.document["model"]
+    assert (fields["pattern"], fields["layers"], fields["position"], fields["norm"]) == ("M-M*E", 5, "none", "rmsnorm")
+    assert fields["layer_kinds"] == {"mamba2": {"heads": 16, "groups": 8, "state": 64}}
+    assert not found.unknown

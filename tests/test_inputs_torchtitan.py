@@ -414,6 +414,22 @@ def test_models_that_no_one_else_calls_so(name: str, flavor: str, total: int) ->
     assert (parameters(model).total, model.norm, model.position, model.bias) == (total, "rmsnorm", "rope", False)
 
 
+@pytest.mark.parametrize(
+    ("name", "flavor", "preset"),
+    [
+        ("llama4", "17bx16e", "llama4-scout"),
+        ("llama4", "17bx128e", "llama4-maverick"),
+        ("qwen3_next", "80B-A3B", "qwen3-next-80b"),
+        ("kimi_linear", "48B", "kimi-linear-48b"),
+    ],
+)
+def test_models_of_several_kinds_of_layers_are_presets(name: str, flavor: str, preset: str) -> None:
+    text = LLAMA_8B.replace('name = "llama3"', f'name = "{name}"').replace('"8B"', f'"{flavor}"')
+    found = imported(text)
+    assert found.document["model"] == {"preset": preset, "sequence_length": 8192}
+    assert load_text(found.to_yaml_text("x")).model.layers_text.endswith(")")  # the number of each type
+
+
 def test_a_job_config_that_a_launch_script_writes() -> None:
     script = f"#!/bin/bash\nGPUS=8\ncat > ./config.toml <<EOL\n{LLAMA_8B}\nEOL\ntorchrun -m torchtitan.train\n"
     assert imported(script).document == imported(LLAMA_8B).document

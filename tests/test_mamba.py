@@ -177,7 +177,7 @@ def test_attention_alone_has_its_positions_and_norms() -> None:
         ({**NANO, "hybrid_override_pattern": "M*"}, "hybrid_override_pattern .*for each of the 52 layers"),
         ({**NANO, "hybrid_override_pattern": None}, "lacks hybrid_override_pattern"),
         ({**NANO, "moe_latent_size": -1}, "moe_latent_size '-1' is not a positive whole number"),
-        ({**GRANITE, "layer_types": ["mamba"] * 3}, "list of 40 words, each mamba or attention"),
+        ({**GRANITE, "layer_types": ["mamba"] * 3}, "list of 40 words, each mamba or linear_attention"),
     ],
 )
 def test_configs_that_cannot_be_read(config: dict[str, Any], message: str) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from hypothesis import given
@@ -330,3 +330,24 @@ def test_dense_layers_beside_sparse_ones_leave_the_rules_of_sparse_ones() -> Non
     types = {"a": {}, "b": {"mla": None, "head_dim": 48, "kv_heads": 2}}
     with pytest.raises(InputError, match=r"training\.attention: is not modelled with layers of kind sparse_attention"):
         scenario({**SMALL, "pattern": "ab", "layer_types": types}, training__attention="unfused")
+
+
+@pytest.mark.parametrize("preset", ["deepseek-v2-lite", "deepseek-v3.2"])
+@pytest.mark.parametrize("rope", ["fused", "steps"])
+@pytest.mark.parametrize("phase", ["forward", "input_grad"])
+def test_latent_attention_without_positions_is_not_rotated(
+    preset: str, rope: Literal["fused", "steps"], phase: str
+) -> None:
+    """Kimi Linear (modeling_kimi_linear.py): heads are assembled by copies, and nothing is rotated."""
+    shape = RankShape(micro_batch=1, rope=rope)
+    turned, still = (
+        kernels(Model(**{**load_model_entry(preset), "position": position}), shape, phase)
+        for position in ("rope", "none")
+    )
+    assert any(name.startswith("latent_rope") for name in turned)
+    assert not any(name.startswith("latent_rope") for name in still)
+    copied = [name for name in still if name.startswith("latent_") and "copy" in name]
+    assert copied
+    if rope == "steps":  # the copies remain as they are
+        assert {name: turned[name] for name in copied} == {name: still[name] for name in copied}
+        assert turned.keys() - still.keys() == {name for name in turned if name.startswith("latent_rope")}

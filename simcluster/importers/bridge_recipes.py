@@ -10,19 +10,10 @@ from typing import Any
 
 from simcluster.base.errors import InputError
 from simcluster.documents.yaml_documents import read_document
+from simcluster.importers import named_models
 from simcluster.importers.flat_settings import flatten_settings
 from simcluster.importers.import_result import FileReader, read_no_file
 from simcluster.importers.layer_lists import MAX_LAYERS
-from simcluster.importers.named_models import (
-    NamedModel,
-    explain_not_decoder,
-    find_model_by_class,
-    find_model_by_sizes,
-    find_named_model,
-    load_published_model,
-    model_class_settings,
-    model_family_settings,
-)
 from simcluster.importers.pre_training_checks import ADAPTER_REASON
 from simcluster.importers.python_recipes import NO_ARGUMENTS, RecipeFile
 from simcluster.importers.python_values import RecordedCall, UnreadExpression, parse_target_config, to_plain_fields
@@ -62,7 +53,7 @@ class RecipeSettings:
     ``gpus`` is the number of GPUs in its name.
     """
 
-    model: NamedModel = field(default_factory=NamedModel)
+    model: named_models.NamedModel = field(default_factory=named_models.NamedModel)
     settings: Mapping[str, Any] = field(default_factory=dict)
     assumed: tuple[str, ...] = ()
     undecided: tuple[str, ...] = ()
@@ -105,7 +96,7 @@ def read_bridge_recipe(
 
 def other_file_error(part: str, callee: str, file: RecipeFile, remedy: str) -> InputError:
     """Return the InputError for a recipe that gets its model or another part from a file that is not read."""
-    if against := explain_not_decoder(file.qualified_name(callee)):
+    if against := named_models.explain_not_decoder(file.qualified_name(callee)):
         return InputError(f"{part} comes from {callee}, whose model cannot be imported: it {against}")
     return InputError(f"{part} comes from {file.qualified_name(callee)[:80]}, which is in another file: {remedy}")
 
@@ -145,7 +136,7 @@ def _build_bridge_recipe(
         raise InputError(f"{source}: {function} trains a model that takes images; only text decoders are modelled")
     known = _find_recipe_model(model, source, read_file)
     name, kind = known.name, model.name if isinstance(model, RecordedCall) else ""
-    settings = {f"model.{field}": value for field, value in model_class_settings(name, kind).items()}
+    settings = {f"model.{field}": value for field, value in named_models.model_class_settings(name, kind).items()}
     if not file:  # a written configuration has all fields
         del settings["model.apply_rope_fusion"]
     settings |= flatten_settings(_BASES.get(recipe.name, {}), source)
@@ -154,6 +145,8 @@ def _build_bridge_recipe(
             settings = {each: word for each, word in settings.items() if each.partition(".")[0] != section}
         settings |= _recipe_section_settings(section, value)
     settings = {each: word for each, word in settings.items() if word is not None}
+    if pattern := settings.get("model.hybrid_layer_pattern"):  # newer versions take the number of layers from it
+        settings.setdefault("model.num_layers", len(str(pattern).partition("/")[0]))
     settings |= _vocabulary_settings(recipe, name, settings)
     assumed = list(known.assumed)
     if not name:
@@ -197,13 +190,14 @@ def require_known_decoder(
 ) -> None:
     """Raise InputError if a recipe's model is not a decoder or has unknown sizes; ``label`` names the model."""
     kind = model.name if isinstance(model, RecordedCall) else str(getattr(model, "text", "none"))
-    against = explain_not_decoder(file.qualified_name(kind) if file else kind)
+    patterned = any(settings.get(f"model.hybrid_{name}_pattern") for name in ("override", "layer"))
+    against = "" if patterned else named_models.explain_not_decoder(file.qualified_name(kind) if file else kind)
     unknown = ""
     if "model.num_layers" not in settings:
         unknown = "is unknown, and the recipe does not give its sizes (num_layers and others)"
-    elif isinstance(model, RecordedCall) and not model_family_settings(model.name):
+    elif isinstance(model, RecordedCall) and not named_models.model_family_settings(model.name):
         unknown = "has an unknown class, so its norms, activation and attention are unknown"
-    if not against and unknown and (other := explain_not_decoder(label.rpartition(" ")[2])):
+    if not against and unknown and (other := named_models.explain_not_decoder(label.rpartition(" ")[2])):
         raise InputError(f"{label} cannot be imported: it {other}")
     if against or unknown:
         raise InputError(f"{label} ({kind[:80]}) cannot be imported: it {against or f'{unknown}; {remedy}'}")
@@ -244,20 +238,21 @@ def _set_flex_dispatcher(model: Any = None, backend: Any = None, *_: Any, **__: 
         model.fields |= {**flex, "moe_shared_expert_overlap": False}
 
 
-def _find_recipe_model(model: Any, source: str, read_file: FileReader) -> NamedModel:
+def _find_recipe_model(model: Any, source: str, read_file: FileReader) -> named_models.NamedModel:
     while isinstance(model, RecordedCall):
-        if known := find_model_by_class(model.name):
-            return load_published_model(known)
+        if known := named_models.find_model_by_class(model.name):
+            return named_models.load_published_model(known)
         given = (*model.args, model.fields.get("path"))
         name = next((each for each in given if isinstance(each, str)), "")
         if model.name.endswith("from_hf_pretrained") or "/" in name:
             unread = next((each.text for each in given if isinstance(each, UnreadExpression)), model.name)
-            return find_named_model(name or unread, source, read_file)
-        alike = "" if model_family_settings(model.name) else find_model_by_sizes(model.name, model.fields)
+            return named_models.find_named_model(name or unread, source, read_file)
+        family = named_models.model_family_settings(model.name)
+        alike = "" if family else named_models.find_model_by_sizes(model.name, model.fields)
         if alike or model.called_on is None:
-            return load_published_model(alike)
+            return named_models.load_published_model(alike)
         model = model.called_on
-    return NamedModel()
+    return named_models.NamedModel()
 
 
 def _recipe_section_settings(section: str, value: Any) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Type-checked reading of Hugging Face ``config.json`` values, and rules for each model family (``model_type``).
+"""Rules for the ``config.json`` of each model family (``model_type``) of Hugging Face transformers.
 
 Sources: configuration_mixtral.py, modeling_deepseek_v3.py, ... of huggingface/transformers, from knowledge of them; the
 resulting parameter counts are tested against published ones.
@@ -6,109 +6,52 @@ resulting parameter counts are tested against published ones.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from simcluster.base.errors import InputError
 from simcluster.documents.yaml_documents import read_document
+from simcluster.importers.checked_config import CheckedConfig
 from simcluster.importers.layer_lists import MAX_LAYERS, check_layer_list, describe_expert_layers, describe_layer_types
 
 Fields = dict[str, Any]
 """Fields of ``Model``; None for a field that the config does not give."""
-_LARGEST = 10**9
-_INHERITED_KEYS = ("keys", "implied", "fallback", "refused", "moe")
-
-
-@dataclass(frozen=True, slots=True)
-class CheckedConfig:
-    """A parsed ``config.json`` that checks the types of its values and records the keys that were read."""
-
-    data: Mapping[str, Any]
-    kind: str
-    read_keys: set[str] = field(default_factory=set, compare=False)
-
-    def finite_value(self, key: str) -> Any:
-        """Return a config key's value, or None if the key is absent; raise InputError for Infinity and NaN."""
-        self.read_keys.add(key)
-        value = self.data.get(key)
-        if isinstance(value, float) and not math.isfinite(value):
-            raise InputError(f"{key} {value} is not a finite number; write one")
-        return value
-
-    def checked_value(self, key: str, is_valid: Callable[[Any], bool], problem: str, default: Any = None) -> Any:
-        """Return a key's value (null: the default); raise InputError if ``is_valid`` returns False for the value."""
-        value = self.finite_value(key)
-        if value is not None and not is_valid(value):
-            try:
-                said = repr(str(value)[:40])
-            except ValueError:  # an integer of thousands of digits
-                said = "of thousands of digits"
-            raise InputError(f"{key} {said} {problem}")
-        return default if value is None else value
-
-    def optional_size(self, keys: str, quantity: str = "") -> int | None:
-        """Return the first non-null value of several keys (separated by spaces) as a positive int, or None."""
-        wrong = f"is not a positive whole number (of at most {_LARGEST:,}); write one"
-        wrong += f"; it is the model's {quantity}" if quantity else ""
-        self.read_keys.update(keys.split())
-        key = next((key for key in keys.split() if self.data.get(key) is not None), "")
-        found: int | None = self.checked_value(key, lambda value: _is_int(value, 1), wrong) if key else None
-        return found
-
-    def required_size(self, keys: str) -> int:
-        """Return the first non-null value of several keys as a positive int; raise InputError if all are null."""
-        value = self.optional_size(keys)
-        if value is None:
-            lacks = f"lacks {keys.replace(' ', ' or ')}, which is required"
-            raise InputError(f"the config of model_type {self.kind!r} {lacks}; add it")
-        return value
-
-    def whole_number_value(self, key: str, default: int) -> int:
-        """Return a key's value as a whole number of at least 0, or the default if the value is null."""
-        wrong = "is not a whole number of at least 0"
-        return int(self.checked_value(key, lambda value: _is_int(value, 0), wrong, default))
-
-    def boolean_value(self, key: str, default: bool) -> bool:
-        """Return a key's value as a boolean, or the default if the value is null."""
-        wrong = "is neither true nor false; write one of them"
-        return bool(self.checked_value(key, lambda value: isinstance(value, bool), wrong, default))
-
-    def layer_numbers(self, key: str) -> list[int]:
-        """Return the layer numbers listed under a key, without duplicates."""
-
-        def is_number_list(value: Any) -> bool:
-            return isinstance(value, list) and all(type(each) is int for each in value)
-
-        wrong = "is not a list of layer numbers; write one, as in [0, 1]"
-        return list(dict.fromkeys(self.checked_value(key, is_number_list, wrong, [])))
-
-
-def _is_int(value: Any, minimum: int) -> bool:
-    return type(value) is int and minimum <= value <= _LARGEST
+_WINDOW_WORDS = ("full_attention", "sliding_attention")
+_MIXERS = {"mamba": "M", "linear_attention": "M", "attention": "*", "full_attention": "*"}
+_NEMOTRON_LAYERS = {**_MIXERS, "mlp": "-", "moe": "E"}
+_INHERITED_KEYS = ("keys", "implied", "fallback", "refused", "moe", "linear")
 
 
 def set_attention_window(
-    config: CheckedConfig, fields: Fields, size: int | None = None, every: int | None = None, keys: str = ""
-) -> None:
-    """Set a model's attention window and every how many layers attention is full, if the model has a window."""
-    types, layers = config.finite_value("layer_types") if every is not None else None, fields["layers"]
-    if every is not None:
-        every = config.optional_size(keys) or every
+    config: CheckedConfig, fields: Fields, size: int | None = None, every: int | None = None, keys: str = "",
+    unrotated: str = "",
+) -> None:  # fmt: skip
+    """Set a model's attention window, the layers that have it, and those without positions.
+
+    ``unrotated`` is "full" if those without a window have none, or the key of a list with 0 for layers without.
+    """
+    layers, types = fields["layers"], config.finite_value("layer_types") if every is not None else None
+    every = config.optional_size(keys) or every
     if types is not None:
-        check_layer_list("layer_types", types, layers, ("full_attention", "sliding_attention"))
-        full = [number for number, kind in enumerate(types, 1) if kind == "full_attention"]
-        every = full[0] if full else None
+        check_layer_list("layer_types", types, layers, _WINDOW_WORDS)
+        every = types.index("full_attention") + 1 if "full_attention" in types else None
+    regular = [every is not None and number % every == 0 for number in range(1, min(layers, MAX_LAYERS) + 1)]
+    full = regular if types is None else [kind == "full_attention" for kind in types]
     window = config.optional_size("sliding_window") or size
-    if window is None or (fields["sequence_length"] is not None and window >= fields["sequence_length"]):
-        return
-    if types is not None and full != (list(range(every, len(types) + 1, every)) if every else []):
-        words = ["F" if kind == "full_attention" else "S" for kind in types]
-        set_layer_types(fields, words, {"S": {"attention_window": window}, "F": {}})
-        return
-    fields |= {"attention_window": window} | ({} if every is None else {"full_attention_every": every})
+    still = full if unrotated == "full" and window else [False] * len(full)
+    if unrotated not in ("", "full"):
+        wrong = f"is not a list of {layers} numbers, 0 for a layer without positions"
+        bases = config.checked_value(unrotated, lambda value: isinstance(value, list) and len(value) == layers, wrong)
+        still = [not each for each in bases] if bases else still
+    if window is not None and fields["sequence_length"] is not None and window >= fields["sequence_length"]:
+        window = None
+    if any(still) or (window and full != regular):
+        short, rest = {"attention_window": window} if window else {}, {"position": "none"}
+        kinds: dict[str, Fields] = {"S": short, "F": {}, "W": short | rest, "N": rest}
+        set_layer_types(fields, ["SFWN"[one + 2 * other] for one, other in zip(full, still, strict=False)], kinds)
+    elif window and every != 1:
+        fields |= {"attention_window": window} | ({} if every is None else {"full_attention_every": every})
 
 
 def set_layer_types(fields: Fields, words: Sequence[str], types: Mapping[str, Fields]) -> None:
@@ -130,7 +73,7 @@ def set_moe_fields(config: CheckedConfig, fields: Fields, row: Mapping[str, Any]
     """
     layers, experts = fields["layers"], config.required_size(row["experts"])
     width = config.required_size(row["width"]) if "width" in row else fields["ffn_hidden_size"]
-    top_k = config.required_size("num_experts_per_tok num_experts_per_token experts_per_token moe_k moe_top_k")
+    top_k = config.required_size("num_experts_per_tok num_experts_per_token experts_per_token moe_k moe_top_k moe_topk")
     if top_k > experts:
         raise InputError(f"num_experts_per_tok {top_k} is more than the {experts} experts; lower it")
     if layers > MAX_LAYERS:
@@ -141,36 +84,38 @@ def set_moe_fields(config: CheckedConfig, fields: Fields, row: Mapping[str, Any]
     dense, listed = (frozenset(config.layer_numbers(row[name])) if name in row else () for name in ("dense", "listed"))
     where: dict[str, int] | None = {"first_dense_layers": first, "every": step, "offset": (begin + 1) % step}
     last = layers - 1 if to_the_end else config.whole_number_value(row["last"], 0)
-    if dense or listed or last < layers - 1:
+    words = config.finite_value("mlp_layer_types")
+    if dense or listed or words is not None or last < layers - 1:
         here = [
             first <= n <= last and (n in listed if listed else n not in dense and (n - begin) % step == 0)
             for n in range(layers)
         ]
+        if words is not None:
+            check_layer_list("mlp_layer_types", words, layers, ("dense", "sparse"))
+            first, here = 0, [each == "sparse" for each in words]
         where = describe_expert_layers(here)
         if where is None and any(here):
-            words = ["expert" if each else "dense" for each in here]
             kinds = {"dense": "mlp", "expert": "mixture"}
-            set_layer_types(fields, words, {w: {"blocks": ["attention", kind]} for w, kind in kinds.items()})
+            types = {word: {"blocks": ["attention", kind]} for word, kind in kinds.items()}
+            set_layer_types(fields, ["expert" if each else "dense" for each in here], types)
             where = {}
     if where is None or first >= layers:
         named = [name for key in ("first", "step", "last", "dense", "listed") if (name := row.get(key))]
+        named = named if words is None else ["mlp_layer_types"]
         keys = " and ".join(name if isinstance(name, str) else name[0] for name in named)
         raise InputError(f"{keys}: none of the {layers} layers has experts; correct these keys")
     more: Fields = {name: row[name] for name in ("shared_gate", "shared_experts", "router_bias") if name in row}
     if isinstance(switch := row.get("router_bias"), list):
         more["router_bias"] = config.boolean_value(*switch)
     for name, keys in row.get("sizes", {}).items():
-        more[name] = config.required_size(keys)
+        more[name] = 0 if config.finite_value(keys) == 0 else config.required_size(keys)
     if "shared" in row:
         key, default = row["shared"]
         for each in reversed(key.split()):
             default = config.whole_number_value(each, default)
         more["shared_experts"] = default
     if row.get("groups"):
-        groups, top_groups = (
-            config.optional_size("n_group num_expert_group") or 1,
-            config.optional_size("topk_group") or 1,
-        )
+        groups, top_groups = (config.optional_size(keys) or 1 for keys in ("n_group num_expert_group", "topk_group"))
         more |= {"groups": groups, "top_groups": top_groups} if top_groups < groups else {}
     kept = {name: value for name, value in (more | where).items() if value and (name, value) != ("every", 1)}
     fields["moe"] = {"experts": experts, "top_k": top_k, "expert_ffn_hidden_size": width, **kept}
@@ -220,16 +165,14 @@ def _set_llama4_layers(config: CheckedConfig, fields: Fields) -> None:
 
 
 def _set_qwen_window(config: CheckedConfig, fields: Fields) -> None:
-    """Set Qwen's attention window; raise InputError if it applies to some layers only."""
-    window, layers, sequence = config.optional_size("sliding_window"), fields["layers"], fields["sequence_length"]
-    if not config.boolean_value("use_sliding_window", False) or not window or not sequence or window >= sequence:
-        return
-    first = config.whole_number_value("max_window_layers", 28)
-    if 0 < first < (layers or 0):
-        types: Fields = {"S": {"attention_window": window}, "F": {}}
-        set_layer_types(fields, ["F"] * first + ["S"] * (layers - first), types)
-    if first == 0:
-        fields["attention_window"] = window
+    """Set Qwen's attention window, which its first layers do not have."""
+    window = config.optional_size("sliding_window") if config.boolean_value("use_sliding_window", False) else None
+    layers = fields["layers"]
+    first = config.whole_number_value("max_window_layers", 28) if window else layers
+    if window and window < (fields["sequence_length"] or 0) and first < layers:
+        short = {"attention_window": window}
+        types: dict[str, Fields] = {"S": short, "F": {}}
+        fields |= describe_layer_types(["F"] * first + ["S"] * (layers - first), types) if first else short
 
 
 def _set_opt_positions(config: CheckedConfig, fields: Fields) -> None:
@@ -245,12 +188,9 @@ def _set_opt_positions(config: CheckedConfig, fields: Fields) -> None:
 
 def _set_falcon_fields(config: CheckedConfig, fields: Fields) -> None:
     new, parallel = config.boolean_value("new_decoder_architecture", False), config.boolean_value("parallel_attn", True)
-    if new:
-        norms = config.whole_number_value("num_ln_in_parallel_attn", 2) or 2
-        fields["kv_heads"] = config.optional_size("num_kv_heads") or fields["heads"]
-    else:
-        norms = 1 if parallel else 2
-        fields["kv_heads"] = 1 if config.boolean_value("multi_query", True) else fields["heads"]
+    one, norms = not new and config.boolean_value("multi_query", True), 1 if parallel else 2
+    norms = config.whole_number_value("num_ln_in_parallel_attn", 2) or 2 if new else norms
+    fields["kv_heads"] = 1 if one else config.optional_size("num_kv_heads" if new else "") or fields["heads"]
     if norms not in (1, 2):
         raise InputError(f"num_ln_in_parallel_attn {norms} is not modelled; use 1 or 2")
     fields |= {"layer_norms": 1 if norms == 1 else None, "parallel_residual": new or parallel or None}
@@ -280,10 +220,14 @@ def _set_mamba_sizes(config: CheckedConfig, fields: Fields, keys: str) -> None:
 def _set_nemotron_layers(config: CheckedConfig, fields: Fields) -> None:
     """Set the layers of Nemotron-H and Nemotron 3: a letter per layer, each of one layer kind."""
     wrong = f"is not a letter M, *, - or E for each of the {fields['layers']} layers"
+    names = config.finite_value("layers_block_type")
+    if names is not None:
+        check_layer_list("layers_block_type", names, fields["layers"], tuple(_NEMOTRON_LAYERS))
     pattern = config.checked_value(
         "hybrid_override_pattern",
         lambda value: isinstance(value, str) and len(value) == fields["layers"] and not set(value) - set("M*-E"),
         f"{wrong}; write one, as in M-M*-",
+        None if names is None else "".join(map(_NEMOTRON_LAYERS.__getitem__, names)),
     )
     if pattern is None:
         raise InputError(f"the config of model_type {config.kind!r} lacks hybrid_override_pattern; add it")
@@ -293,43 +237,66 @@ def _set_nemotron_layers(config: CheckedConfig, fields: Fields) -> None:
         shared = config.optional_size("moe_shared_expert_intermediate_size")
         shared = shared if config.whole_number_value("n_shared_experts", 1) else None
         more = {"shared_ffn_hidden_size": shared, "latent_size": config.optional_size("moe_latent_size")}
-        fields["moe"] = {
-            "experts": config.required_size("n_routed_experts"),
-            "top_k": config.required_size("num_experts_per_tok"),
-            "expert_ffn_hidden_size": config.required_size("moe_intermediate_size"),
-            "router_bias": True,
-            **{name: size for name, size in more.items() if size},
-        }
+        set_moe_fields(config, fields, {"experts": "n_routed_experts", "width": "moe_intermediate_size"})
+        fields["moe"] |= {"router_bias": True, **{name: size for name, size in more.items() if size}}
 
 
 def _set_granite_layers(config: CheckedConfig, fields: Fields) -> None:
-    """Set the layers of Granite 4: Mamba-2 or attention, each followed by experts and a shared MLP."""
+    """Set the layers of Granite 4 and Bamba: Mamba-2 or attention, each followed by an MLP or experts and an MLP."""
     types = config.finite_value("layer_types")
-    check_layer_list("layer_types", types, fields["layers"], ("mamba", "attention"))
-    set_layer_types(fields, types, {"mamba": {"mixer": "mamba2"}, "attention": {}})
+    if config.kind == "bamba":
+        attend = config.layer_numbers("attn_layer_indices")
+        types = ["attention" if n in attend else "mamba" for n in range(min(fields["layers"], MAX_LAYERS))]
+    letters = [_MIXERS[each] for each in check_layer_list("layer_types", types, fields["layers"], tuple(_MIXERS))]
+    set_layer_types(fields, letters, {"M": {"mixer": "mamba2"}, "*": {}})
     keys = "mamba_n_heads mamba_d_head mamba_n_groups mamba_d_state mamba_d_conv mamba_chunk_size"
     _set_mamba_sizes(config, fields, keys)
+    if "M" not in letters:
+        del fields["layer_kinds"]
     fields["position"] = "none" if config.finite_value("position_embedding_type") == "nope" else "rope"
     shared = "shared_intermediate_size"
     if config.whole_number_value("num_local_experts", 0):
         set_moe_fields(config, fields, {"experts": "num_local_experts", "sizes": {"shared_ffn_hidden_size": shared}})
     else:
-        fields["ffn_hidden_size"] = config.required_size(shared)
+        fields["ffn_hidden_size"] = config.required_size(f"{shared} intermediate_size")
 
 
 def _set_minimax_sizes(config: CheckedConfig, fields: Fields) -> None:
-    """Set the sizes of MiniMax's lightning attention: as many heads as its attention has, each with its own keys."""
-    if config.whole_number_value("shared_intermediate_size", 0):
-        raise InputError("shared_intermediate_size: the shared experts of MiniMax are not modelled; set it to 0")
-    sizes = {"heads": fields["heads"], "head_dim": fields["head_dim"] or fields["hidden_size"] // fields["heads"]}
-    fields["layer_kinds"] = {"lightning": sizes}
+    width = fields["head_dim"] or fields["hidden_size"] // fields["heads"]
+    fields["layer_kinds"] = {"lightning": {"heads": fields["heads"], "head_dim": width}}
+
+
+def _set_gemma4_layers(config: CheckedConfig, fields: Fields) -> None:
+    """Set the layers of Gemma 4: attention in a window, or to all tokens with heads of another size."""
+    shown = range(1, min(fields["layers"], MAX_LAYERS) + 1)
+    words = config.finite_value("layer_types") or ["sliding_attention" if n % 6 else "full_attention" for n in shown]
+    words = [*check_layer_list("layer_types", words, fields["layers"], _WINDOW_WORDS)[:-1], "full_attention"]
+    numbers = {str(number) for number, word in enumerate(words) if word == "full_attention"}
+    known = {"num_attention_heads": "heads", "num_key_value_heads": "kv_heads", "head_dim": "head_dim"}
+
+    def is_valid(value: Any) -> bool:
+        sizes = [*value.values()] if isinstance(value, Mapping) else []
+        same = all(isinstance(each, Mapping) and each == sizes[0] and each.keys() <= known.keys() for each in sizes)
+        return bool(sizes) and same and {str(key).lstrip("0") or "0" for key in value} == numbers
+
+    wrong = f"is not the same {', '.join(known)} for each full_attention layer, by its number from 0"
+    if given := config.checked_value("per_layer_config", is_valid, wrong):
+        config = CheckedConfig({**config.data, **next(iter(given.values()))}, config.kind, config.read_keys)
+        wide = {name: config.optional_size(key) for key, name in known.items()}
+    else:  # the text decoder of gemma4 has other key heads with attention_k_eq_v only
+        heads = None if config.kind == "gemma4_text" else config.optional_size("num_global_key_value_heads")
+        wide = {"head_dim": config.optional_size("global_head_dim") or 512, "kv_heads": heads}
+    window, sequence = config.optional_size("sliding_window") or 512, fields["sequence_length"]
+    short = {"attention_window": window} if sequence and window < sequence else {}
+    wide = {name: size for name, size in wide.items() if size and size != fields[name]}
+    set_layer_types(fields, ["F" if word == "full_attention" else "S" for word in words], {"S": short, "F": wide})
 
 
 FAMILY_RULES: dict[str, Callable[[CheckedConfig, Fields], None]] = {
     "latent": _set_latent_attention, "indexer": _set_indexer, "llama": _set_llama_bias, "llama4": _set_llama4_layers,
     "fla": _set_fla_fields, "qwen_window": _set_qwen_window, "opt": _set_opt_positions, "falcon": _set_falcon_fields,
     "mpt": _set_mpt_fields, "nemotron": _set_nemotron_layers, "granite": _set_granite_layers,
-    "minimax": _set_minimax_sizes,
+    "minimax": _set_minimax_sizes, "gemma4": _set_gemma4_layers,
 }  # fmt: skip
 """Family-specific rules by the name used in ``hf_families.yaml``."""
 

@@ -13,15 +13,8 @@ from typing import Any
 from simcluster.base.errors import InputError
 from simcluster.documents import yaml_documents
 from simcluster.documents.diagnostics import join_or
-from simcluster.importers.hf_families import (
-    FAMILIES,
-    FAMILY_RULES,
-    CheckedConfig,
-    set_attention_window,
-    set_layer_types,
-    set_moe_fields,
-    token_prediction_assumption,
-)
+from simcluster.importers import hf_families
+from simcluster.importers.checked_config import CheckedConfig
 from simcluster.importers.layer_lists import MAX_LAYERS
 from simcluster.model.layers import ParameterCount, parameters
 from simcluster.model.transformer import Model
@@ -81,7 +74,7 @@ def sequence_length_notes(config: Mapping[str, Any]) -> dict[str, str]:
     They say that it is the model_type's default, or that the config has a shorter length that is not read.
     """
     read = _read_model_config(config, 1)[2]
-    family = FAMILIES[read.kind]
+    family = hf_families.FAMILIES[read.kind]
     keys, default = family["keys"]["sequence_length"], family["fallback"].get("sequence_length")
     longest, told = read.optional_size(keys), dict[str, str]()
     if longest is None and default:
@@ -137,20 +130,20 @@ def _read_model_config(
         if data.get(key) is True:
             what = "only decoders without cross-attention are modelled: give such a model's config.json"
             raise InputError(f"{key} is true; {what}")
-    if not isinstance(kind, str) or kind not in FAMILIES:
+    if not isinstance(kind, str) or kind not in hf_families.FAMILIES:
         stated = "has no model_type" if kind is None else f"has model_type {str(kind)[:40]!r}, which is not supported"
         if isinstance(kind, str) and kind in _REASONS:
             raise InputError(f"the config {stated}: {_REASONS[kind]}")
         instead = "for another model write its fields (layers, hidden_size, heads, ...) in the scenario"
-        raise InputError(f"the config {stated}; supported: {', '.join(FAMILIES)}; {instead}")
-    config, family = CheckedConfig(data, kind), FAMILIES[kind]
+        raise InputError(f"the config {stated}; supported: {', '.join(hf_families.FAMILIES)}; {instead}")
+    config, family = CheckedConfig(data, kind), hf_families.FAMILIES[kind]
     sparse = next((key for key in _SPARSE_KEYS if data.get(key)), "")
     if sparse and "indexer" not in family.get("further", ""):
         raise InputError(f"the config has {sparse}: {_REASONS['deepseek_v4']}")
     fields = _model_fields(config, family, sequence_length)
     lacks = family.get("without", {}).items()
     assumed = [*without, *(said for key, (on, said) in lacks if config.boolean_value(key, on))]
-    assumed += token_prediction_assumption(config) if "predicts" in family else ()
+    assumed += hf_families.token_prediction_assumption(config) if "predicts" in family else ()
     if rates := [key for key in data if key in _DROPOUT and isinstance(data[key], int | float) and data[key] > 0]:
         are = "are" if len(rates) > 1 else "is"
         assumed.append(f"no dropout, although {join_or(rates)} {are} above 0 (--set training.dropout=true)")
@@ -164,6 +157,8 @@ def _read_model_config(
 
 def _model_fields(config: CheckedConfig, family: Mapping[str, Any], sequence_length: int | None) -> dict[str, Any]:
     fields: dict[str, Any] = {name: config.optional_size(keys, name) for name, keys in family["keys"].items()}
+    if isinstance(blocks := config.finite_value("layers_block_type"), list):
+        fields["layers"] = fields["layers"] or len(blocks) or None
     for name, value in family["fallback"].items():
         fields[name] = value if fields[name] is None else fields[name]
     if sequence_length is not None:
@@ -177,19 +172,20 @@ def _model_fields(config: CheckedConfig, family: Mapping[str, Any], sequence_len
     fields |= family["implied"]
     fields["tied_embeddings"] = config.boolean_value("tie_word_embeddings", fields["tied_embeddings"])
     for key, (needed, why) in family["refused"].items():
-        if config.boolean_value(key, needed) != needed:
+        read = config.boolean_value if isinstance(needed, bool) else config.whole_number_value
+        if read(key, needed) != needed:
             raise InputError(why)
     bias = {"bias": family["bias"]} if "bias" in family else {}
     for field, (key, default, value) in {**family.get("on", {}), **bias}.items():
         fields[field] = value if config.boolean_value(key, default) else False if field == "bias" else None
     if (window := family.get("window")) is not None:
-        set_attention_window(config, fields, **window)
+        hf_families.set_attention_window(config, fields, **window)
     for name in family.get("further", "").split():
-        FAMILY_RULES[name](config, fields)
+        hf_families.FAMILY_RULES[name](config, fields)
     if linear := family.get("linear"):
         _set_linear_layers(config, fields, linear)
     if family["moe"]:
-        set_moe_fields(config, fields, family["moe"])
+        hf_families.set_moe_fields(config, fields, family["moe"])
     moe, types = fields.get("moe"), fields.get("layer_types", {"": {"blocks": ()}} if "pattern" in fields else {})
     names_kinds = any(each.keys() & {"mixer", "blocks"} for each in types.values())
     if moe and not moe.keys() & {"first_dense_layers", "every"} and not names_kinds:
@@ -206,7 +202,7 @@ def _set_linear_layers(config: CheckedConfig, fields: dict[str, Any], row: Mappi
     if isinstance(section := config.finite_value(row.get("section", "")), Mapping):
         inner = {f"linear_{name}": value for name, value in section.items()}
         config = CheckedConfig({**config.data, **inner}, config.kind, config.read_keys)
-    known = ("linear_attention", "full_attention") if key == "layer_types" else (0, 1)
+    known = ("linear_attention", "full_attention", "sliding_attention") if key == "layer_types" else (0, 1)
     words, step = config.finite_value(key), config.optional_size(row.get("every", "")) or row.get("step")
     if words is None and step:
         listed = config.layer_numbers("linear_full_attn_layers")  # from 1
@@ -216,9 +212,10 @@ def _set_linear_layers(config: CheckedConfig, fields: dict[str, Any], row: Mappi
         if linear and sorted(listed + linear) != [*range(1, layers + 1)]:
             raise InputError(f"{row['section']}: each layer from 1 must be in one of kda_layers and full_attn_layers")
     if not isinstance(words, list) or len(words) != fields["layers"] or any(word not in known for word in words):
-        raise InputError(f"{key} must be a list of {layers} values, each {known[0]} or {known[1]}")
-    letters = ["LF"[known.index(word)] for word in words]
-    set_layer_types(fields, letters, {"L": {"mixer": kind}, "F": {}})
+        raise InputError(f"{key} must be a list of {layers} values, each {' or '.join(map(str, known))}")
+    letters, window = ["LFS"[known.index(word)] for word in words], config.optional_size("sliding_window")
+    short = {"attention_window": window} if window and window < (fields["sequence_length"] or 0) else {}
+    hf_families.set_layer_types(fields, letters, {"L": {"mixer": kind}, "F": row.get("full", {}), "S": short})
     own = (fields.pop("layer_kinds", None) or {}).get(kind, {})  # a rule of the family set them
     for name, keys in row.get("sizes", {}).items():
         if size := config.optional_size(keys) or row.get("fallback", {}).get(name):
@@ -236,7 +233,8 @@ def _extract_text_decoder(data: Mapping[str, Any]) -> tuple[Mapping[str, Any], t
         return data, ()
     if part:
         about = {key: data[key] for key in _SHARED_KEYS if key in data}
-        return {**about, **data[part]}, (alone if towers else f"the {part} of the config",)
+        head = {key: value for key, value in about.items() if key == "tie_word_embeddings" and value is not None}
+        return {**about, **data[part], **head}, (alone if towers else f"the {part} of the config",)
     if towers and data.get("model_type") in _FLAT_MODEL_TYPES:
         return {key: value for key, value in data.items() if key not in towers}, (alone,)
     return data, ()

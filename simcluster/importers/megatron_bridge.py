@@ -17,7 +17,7 @@ from typing import Any
 from simcluster.base.errors import InputError
 from simcluster.documents.diagnostics import did_you_mean, join_or, quote_value
 from simcluster.documents.yaml_documents import parse_document, read_document
-from simcluster.importers import import_result
+from simcluster.importers import import_result, named_models
 from simcluster.importers.bridge_recipes import CONFIG_ADVICE, RecipeSettings, read_bridge_config, read_bridge_recipe
 from simcluster.importers.flat_settings import environment_assumptions, environment_in_section, flatten_settings
 from simcluster.importers.import_result import FileReader, ImportResult, read_no_file, similar_name_hint
@@ -32,7 +32,6 @@ from simcluster.importers.megatron_options import (
     REFUSED_PREFIXES,
     current_option_name,
 )
-from simcluster.importers.named_models import explain_not_decoder, find_named_model, published_router_settings
 from simcluster.importers.python_recipes import NO_ARGUMENTS
 from simcluster.importers.python_values import UnreadExpression
 from simcluster.importers.training_logs import extract_printed_yaml
@@ -67,7 +66,8 @@ def scenario_from_bridge(
     read = read_bridge_recipe(text, source, function, read_file, given) if python else read_bridge_config(text, source)
     recipe, said = ("", read) if read else _read_overrides(text, source, read_file)
     fields = BridgeTranslator(source, said)
-    fields.options |= model_to_options({"preset": _RECIPES[_known_recipe_prefix(recipe)]}) if recipe else {}
+    if recipe:
+        fields.options |= model_to_options(named_models.published_model_section(_known_recipe_model(recipe)))
     own = fields.translate(said.settings)
     if read and not python:  # it has all fields; unknown ones only count if on
         fields.no_effect += [name for name in said.settings if not said.settings[name]]
@@ -166,7 +166,7 @@ class BridgeTranslator(import_result.SettingClassifier):
             idle = section in _IDLE_SECTIONS or of_data or field in _IDLE_FIELDS or option in NO_EFFECT
             return self.no_effect if idle else self.unknown
         word = (" ".join(map(str, value)) if isinstance(value, list) else str(value)).strip("[]'\" ").replace(",", " ")
-        off = word.lower() in ("none", "null", "")
+        off = word.lower() in ("none", "null", "") and field != "position_embedding_type"
         if name in _LAYER_FIELDS and not off:
             return {option: (str(value).strip("'\" "),)}
         if name == "mixed_precision":
@@ -197,19 +197,23 @@ def _read_overrides(text: str, source: str, read_file: FileReader) -> tuple[str,
             f"{source}: starts Megatron-Bridge's performance launcher, whose recipes are code: {CONFIG_ADVICE}"
         )
     recipe, settings = _parse_overrides(text, source)
-    if recipe and not (isinstance(recipe, str) and _known_recipe_prefix(recipe)):
-        known = f"known prefixes: {join_or(_RECIPES)} (as in llama3_8b_pretrain_config)"
-        against = explain_not_decoder(str(recipe))
+    if recipe and not (isinstance(recipe, str) and _known_recipe_model(recipe)):
+        prefixes = join_or([name for name, model in _RECIPES.items() if model])
+        known = f"known prefixes: {prefixes} (as in llama3_8b_pretrain_config)"
+        against = named_models.explain_not_decoder(str(recipe))
         raise InputError(
             f"{source}: recipe {quote_value(recipe)} is unknown; {f'the model {against}' if against else known}; or "
             "give the model's fields, as in model.num_layers=32"
         )
-    named = find_named_model(str(settings.pop("model.hf_model_id", None) or ""), source, read_file)
+    named = named_models.find_named_model(str(settings.pop("model.hf_model_id", None) or ""), source, read_file)
     if recipe:
         said = (f"only the model of recipe {recipe} is used; parallelism and batch are those of this file",)
+        own = _known_recipe_model(recipe)
+        named = named_models.load_published_model(own) if own in _TABLES["beyond_options"].split() else named
         return recipe, RecipeSettings(named, settings, said)
     if named.name:
-        settings = {f"model.{key}": value for key, value in published_router_settings(named.name).items()} | settings
+        router = named_models.published_router_settings(named.name)
+        settings = {f"model.{key}": value for key, value in router.items()} | settings
         what = "unset values are Megatron-Core's defaults, since no recipe is named"
         return "", RecipeSettings(named, settings, (what, *named.assumed))
     if "model.num_layers" not in settings:
@@ -245,8 +249,9 @@ def _parse_overrides(text: str, source: str) -> tuple[Any, dict[str, Any]]:
     return recipe, found
 
 
-def _known_recipe_prefix(recipe: str) -> str:
-    return next((known for known in _RECIPES if recipe == known or recipe.startswith(f"{known}_")), "")
+def _known_recipe_model(recipe: str) -> str:
+    fitting = [known for known in _RECIPES if f"{recipe}_".startswith(f"{known}_")]
+    return _RECIPES[max(fitting, key=len)] if fitting else ""
 
 
 def mixed_precision_settings(recipe: str, source: str) -> dict[str, Any]:

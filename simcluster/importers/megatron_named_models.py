@@ -118,11 +118,20 @@ def model_to_options(section: Mapping[str, Any]) -> OptionWords:
     if model.moe:
         options |= _section_to_options(model.moe, _FIELDS["moe"])
         flags += ["moe-grouped-gemm", "moe-permute-fusion"]  # Megatron-Bridge's recipes turn both on
+        flags += ["moe-shared-expert-gate"] * model.moe.shared_gate
         flags += ["moe-router-enable-expert-bias"] * (model.moe.router_bias and not model.bias)
         dense = model.moe.first_dense_layers
         if dense:
             options["moe-layer-freq"] = (f"[0]*{dense}+[1]*{model.layers - dense}",)
         options["moe-token-dispatcher-type"] = ("alltoall",)
+    if model.pattern and not model.layer_types:
+        options["hybrid-override-pattern"] = ("".join(model.pattern),)
+    for kind, sizes in (model.layer_kinds or {}).items():
+        options |= {name: (str(sizes[field]),) for name, field in _FIELDS.get(kind, {}).items() if field in sizes}
+    if "gated_delta_net" in (model.layer_kinds or {}):
+        linear = [int("gated_delta_net" in model.layer_kind_names(layer)) for layer in range(model.layers)]
+        options |= {"experimental-attention-variant": ("gated_delta_net",), "linear-attention-freq": (f"{linear}",)}
+    flags += ["attention-output-gate"] * bool(model.attention_gate)
     if model.attention_window:
         options["window-size"] = (f"{model.attention_window - 1},0",)
         options["window-attn-skip-freq"] = (str(model.full_attention_every),)
@@ -131,7 +140,7 @@ def model_to_options(section: Mapping[str, Any]) -> OptionWords:
     if model.clamped_activation:
         options["activation-func-clamp-value"] = ("7.0",)
     norm = "RMSNorm" if model.norm == "rmsnorm" else "LayerNorm"
-    position = "rope" if model.position == "rope" else "learned_absolute"
+    position = {"rope": "rope", "none": "none", "learned": "learned_absolute"}[model.position]
     words = {"normalization": norm, "position-embedding-type": position, "hidden-dropout": "0"}
     options |= {name: (word,) for name, word in {**words, "attention-dropout": "0"}.items()}
     return options | dict.fromkeys(flags, ())

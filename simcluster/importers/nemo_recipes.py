@@ -87,8 +87,6 @@ def _build_recipe(recipe: RecordedCall, function: str, source: str, file: Recipe
         made if isinstance(made := recipe.fields.get(part), RecordedCall) else empty
         for part in ("trainer", "model", "data")
     )
-    if against := named_models.explain_not_decoder(file.qualified_name(model.name) if file else model.name):
-        raise InputError(f"{source}: the model of {function} ({model.name}) cannot be imported: it {against}")
     plugin = trainer.fields.get("plugins")
     if isinstance(plugin, list):
         plugin = next((each for each in plugin if isinstance(each, RecordedCall)), None)
@@ -104,6 +102,9 @@ def _build_recipe(recipe: RecordedCall, function: str, source: str, file: Recipe
     sizes = model.fields.get("config")
     called = sizes.name if isinstance(sizes, RecordedCall) else ""
     name = named_models.find_model_by_class(called)
+    against = named_models.explain_not_decoder(file.qualified_name(model.name) if file else model.name)
+    if against and not (name and model.name.endswith("MambaModel")):  # hybrids of known sizes
+        raise InputError(f"{source}: the model of {function} ({model.name}) cannot be imported: it {against}")
     own = {f"model.config.{field}": value for field, value in named_models.model_class_settings(name, called).items()}
     settings = own | _recipe_settings(recipe, trainer)
     settings |= _tokenizer_settings(data, model)

@@ -93,7 +93,7 @@ class LatentAttention(Attention):
         width = local.heads * (mla.qk_nope_head_dim + mla.v_head_dim)
         keys = linear_section("latent_key", shape, tokens, mla.kv_lora_rank, width, bias=False)
         projection = linear_section("projection", shape, tokens, local.output, local.hidden, bias=False)
-        turned = with_recompute(_head_assembly_section(shape, local, mla), enabled=again)
+        turned = with_recompute(_head_assembly_section(model, shape, local), enabled=again)
         made = with_recompute(join_sections((queries, keys), "none"), enabled=again)
         return made, turned, core_attention_section(model, shape, local), projection
 
@@ -131,14 +131,14 @@ def _down_projection_sections(shape: RankShape, local: LocalSizes, mla: Mla) -> 
     return (summed, down_projection("latent_query_down", mla.q_lora_rank), keys)
 
 
-def _head_assembly_section(shape: RankShape, local: LocalSizes, mla: Mla) -> Section:
-    """Return the kernels that rotate positions and assemble the heads of latent attention.
+def _head_assembly_section(model: Model, shape: RankShape, local: LocalSizes) -> Section:
+    """Return the kernels that rotate positions, if the model has any, and assemble the heads of latent attention.
 
     The keys' rotated part is given to all heads. With one kernel for queries and one for keys and values, each of which
     is copied; or in steps, with separate copies to assemble queries, keys and values, and in backward their gradients.
     """
-    e, tokens, heads = shape.element_bytes, local.tokens, local.heads
-    if {"fused": True, "steps": False}[shape.rope]:
+    e, tokens, heads, mla = shape.element_bytes, local.tokens, local.heads, _require_mla(model)
+    if {"fused": model.position != "none", "steps": False}[shape.rope]:
         copied = 2 * e * tokens * (local.query + local.kv)
         return forward_backward_section("latent_rope", copied, copied)
     plain = e * tokens * heads * (mla.qk_nope_head_dim + mla.v_head_dim)
@@ -156,7 +156,7 @@ def _head_assembly_section(shape: RankShape, local: LocalSizes, mla: Mla) -> Sec
             memory_kernel("latent_key_grad_copy", 2 * plain),
         ),
     )
-    return join_sections((rotation_in_steps(shape, local, mla), copies), "none")
+    return copies if model.position == "none" else join_sections((rotation_in_steps(shape, local, mla), copies), "none")
 
 
 def rotation_in_steps(shape: RankShape, local: LocalSizes, mla: Mla) -> Section:

@@ -118,7 +118,7 @@ class SparseAttention(LatentAttention):
         queries = linear_section("latent_query", shape, tokens, sizes.low, local.query, bias=False)
         projection = linear_section("projection", shape, tokens, local.output, local.hidden, bias=False)
         index, core = _index_section(model, sizes, shape), _core_section(sizes, shape)
-        return queries, keys, _assembly_section(sizes, shape), index, core, values, projection
+        return queries, keys, _assembly_section(model, sizes, shape), index, core, values, projection
 
     def backward_working_bytes(self, model: Model, shape: RankShape) -> tuple[float, float]:
         """Return the bytes of the gradients of queries and narrow keys (also in fp32), and of the loss's target."""
@@ -190,14 +190,15 @@ def _index_widths(model: Model) -> dict[str, tuple[int, int]]:
     return {"index_query": queries, "index_key": (hidden, index.head_dim), "index_weights": (hidden, index.heads)}
 
 
-def _assembly_section(sizes: _Sizes, shape: RankShape) -> Section:
-    """Return the kernels that rotate positions and write the queries and the narrow key with both parts."""
+def _assembly_section(model: Model, sizes: _Sizes, shape: RankShape) -> Section:
+    """Return the kernels that rotate positions, if any, and write the queries and the narrow key with both parts."""
     local, row = sizes.local, 2 * shape.element_bytes * sizes.local.tokens
     copied = row * (local.heads + 1) * sizes.width
-    if {"fused": True, "steps": False}[shape.rope]:
+    if {"fused": model.position != "none", "steps": False}[shape.rope]:
         return forward_backward_section("latent_rope", copied, copied)
     copies = forward_backward_section("latent_copy", copied, row * local.query)
-    return join_sections((rotation_in_steps(shape, local, sizes.mla), copies), "none")
+    turned = () if model.position == "none" else (rotation_in_steps(shape, local, sizes.mla),)
+    return join_sections((*turned, copies), "none")
 
 
 def _index_section(model: Model, sizes: _Sizes, shape: RankShape) -> Section:
