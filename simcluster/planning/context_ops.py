@@ -6,7 +6,7 @@
   gradients travel with them, one piece later, and take one hop more in the end, home;
 * PyTorch's ring (``CpExchange.torch``): the same, or keys and values gathered once before the pieces instead of going
   round; the gradients go round in any case, in fp32.  In a traced graph nothing of it overlaps with a piece;
-* documented kinds (``HeadExchange``): all-to-alls of their own widths around what needs whole sequences;
+* documented kinds (``HeadExchange``): all-to-alls around the kernels that need whole sequences;
 * gather: keys and values of all ranks come before the kernel, and again before its backward; the gradients are summed
   after it.
 
