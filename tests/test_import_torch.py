@@ -170,7 +170,7 @@ def test_a_traced_document_rejects_what_it_does_not_model(changes: dict[str, Any
 
 def test_idle_parameters_are_not_active() -> None:
     fields = copy.deepcopy(TRACED)
-    fields["layer_kinds"]["traced_a2"] |= {"vectors": "4096 + 1000", "idle": "900"}
+    fields["layer_kinds"]["traced_a2"] |= {"vectors": "1000", "idle": "900"}
     count, before = parameters(Model(**fields)), parameters(Model(**TRACED))
     assert (count.total - before.total, count.active - before.active) == (32 * 1000, 32 * 100)
 
@@ -323,6 +323,24 @@ def test_a_wrong_module_gets_one_message(
     pytest.importorskip("torch")
     (tmp_path / "custom.py").write_text(CUSTOM.format(library=f"wrong_{function}"))
     assert re.search(message, fail(capsys, f"{tmp_path / 'custom.py'}:{function}"))
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_without_embedding_and_head_the_last_linear_layer_is_the_head(tmp_path: Path) -> None:
+    text = HYBRID.replace("nn.Embedding(1000, 256), nn.Linear(256, 1000", "nn.Identity(), nn.Linear(256, 48")
+    (tmp_path / "diffusion.py").write_text(text + "\ndef noisy():\n    return Stack(), (torch.empty(2, 32, 256),)\n")
+    assert trace(f"{tmp_path / 'diffusion.py'}:noisy", tmp_path)["vocab_size"] == 48
+    told = (tmp_path / "out.yaml").read_text()
+    assert "no token embedding: simulated with a vocabulary of 48" in told
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_mask_and_a_dense_convolution_are_rejected(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("torch")
+    (tmp_path / "masked.py").write_text(HYBRID.replace("is_causal=True", "attn_mask=torch.ones(s, s)"))
+    assert "give is_causal=True instead of attn_mask" in fail(capsys, f"{tmp_path / 'masked.py'}:build")
+    (tmp_path / "dense.py").write_text(HYBRID.replace("groups=512", "groups=1"))
+    assert 'COSTS = {"aten::convolution": lambda' in fail(capsys, f"{tmp_path / 'dense.py'}:build")
 
 
 @pytest.mark.filterwarnings("ignore")
