@@ -191,8 +191,8 @@ def test_without_pytorch_the_message_says_what_to_install(
     assert "pip install 'simcluster[torch]'" in fail(capsys, INPUTS / "llama3_8b_config.json")
 
 
+@pytest.mark.programs
 def test_a_file_without_a_function_is_rejected(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    pytest.importorskip("torch")
     (tmp_path / "model.py").write_text(HYBRID)
     assert "name a function" in fail(capsys, tmp_path / "model.py")
 
@@ -208,7 +208,6 @@ def fail(capsys: pytest.CaptureFixture[str], file: Path | str) -> str:
 
 def trace(file: Path | str, tmp_path: Path, length: int = 256) -> dict[str, Any]:
     """Import a module with the command and return the model section."""
-    pytest.importorskip("torch")
     out = tmp_path / "out.yaml"
     assert main(["import", "torch", str(file), "--sequence-length", str(length), "-o", str(out)]) == 0
     return dict(read_document(out).data["model"])
@@ -220,21 +219,22 @@ def without_source(fields: dict[str, Any]) -> dict[str, Any]:
     return {**fields, "name": "", "layer_kinds": kinds}
 
 
+@pytest.mark.programs
 @pytest.mark.filterwarnings("ignore")
 def test_llama_3_8b_is_traced_as_checked_in(tmp_path: Path) -> None:
-    pytest.importorskip("transformers")
     assert without_source(trace(INPUTS / "llama3_8b_config.json", tmp_path, 8192)) == without_source(TRACED)
 
 
+@pytest.mark.programs
 @pytest.mark.filterwarnings("ignore")
 def test_the_example_is_traced_as_checked_in(tmp_path: Path) -> None:
     traced = trace(f"{EXAMPLES / 'new_model.py'}:build", tmp_path, 8192)
     assert without_source(traced) == without_source(dict(read_document(EXAMPLES / "new_model.yaml").data["model"]))
 
 
+@pytest.mark.programs
 @pytest.mark.filterwarnings("ignore")
 def test_experts_are_traced(tmp_path: Path) -> None:
-    pytest.importorskip("transformers")
     config = {
         "model_type": "qwen3_moe", "hidden_size": 512, "intermediate_size": 1024, "moe_intermediate_size": 256,
         "num_hidden_layers": 4, "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 64, "num_experts": 16,
@@ -260,11 +260,12 @@ def test_experts_are_traced(tmp_path: Path) -> None:
                  parallel__sequence_parallel=False)  # fmt: skip
 
 
+@pytest.mark.programs
 @pytest.mark.filterwarnings("ignore")
 def test_a_module_of_no_library(tmp_path: Path) -> None:
     (tmp_path / "hybrid.py").write_text(HYBRID)
     fields = trace(f"{tmp_path / 'hybrid.py'}:build", tmp_path)
-    torch = pytest.importorskip("torch")
+    import torch
     from torch.utils.flop_counter import FlopCounterMode
 
     spec: dict[str, Any] = {}
@@ -292,9 +293,9 @@ def count_attention(flops: dict[Any, int]) -> int:
     return sum(count for op, count in flops.items() if "bmm" in str(op))
 
 
+@pytest.mark.programs
 @pytest.mark.filterwarnings("ignore")
 def test_an_unknown_operation_is_named_and_may_be_priced(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    pytest.importorskip("torch")
     (tmp_path / "custom.py").write_text(CUSTOM.format(library="first"))
     message = fail(capsys, f"{tmp_path / 'custom.py'}:build")
     assert 'COSTS = {"first::scan": lambda *shapes: (FLOP, bytes)}' in message
@@ -307,6 +308,7 @@ def test_an_unknown_operation_is_named_and_may_be_priced(tmp_path: Path, capsys:
     assert (scan["forward"]["scan"]["bytes"], scan["backward"]["scan_grad"]) == ("512 * tokens", "768 * tokens")
 
 
+@pytest.mark.programs
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(
     ("function", "message"),
@@ -320,11 +322,11 @@ def test_an_unknown_operation_is_named_and_may_be_priced(tmp_path: Path, capsys:
 def test_a_wrong_module_gets_one_message(
     function: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    pytest.importorskip("torch")
     (tmp_path / "custom.py").write_text(CUSTOM.format(library=f"wrong_{function}"))
     assert re.search(message, fail(capsys, f"{tmp_path / 'custom.py'}:{function}"))
 
 
+@pytest.mark.programs
 @pytest.mark.filterwarnings("ignore")
 def test_without_embedding_and_head_the_last_linear_layer_is_the_head(tmp_path: Path) -> None:
     text = HYBRID.replace("nn.Embedding(1000, 256), nn.Linear(256, 1000", "nn.Identity(), nn.Linear(256, 48")
@@ -334,18 +336,18 @@ def test_without_embedding_and_head_the_last_linear_layer_is_the_head(tmp_path: 
     assert "no token embedding: simulated with a vocabulary of 48" in told
 
 
+@pytest.mark.programs
 @pytest.mark.filterwarnings("ignore")
 def test_a_mask_and_a_dense_convolution_are_rejected(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    pytest.importorskip("torch")
     (tmp_path / "masked.py").write_text(HYBRID.replace("is_causal=True", "attn_mask=torch.ones(s, s)"))
     assert "give is_causal=True instead of attn_mask" in fail(capsys, f"{tmp_path / 'masked.py'}:build")
     (tmp_path / "dense.py").write_text(HYBRID.replace("groups=512", "groups=1"))
     assert 'COSTS = {"aten::convolution": lambda' in fail(capsys, f"{tmp_path / 'dense.py'}:build")
 
 
+@pytest.mark.programs
 @pytest.mark.filterwarnings("ignore")
 def test_a_plan_that_forgets_a_module_is_rejected(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    pytest.importorskip("torch")
     (tmp_path / "hybrid.py").write_text(HYBRID.replace('"*.down": "rowwise"', ""))
     message = fail(capsys, f"{tmp_path / 'hybrid.py'}:build")
     assert "blocks.1.down.weight multiplies a tensor that the tensor-parallel plan divides" in message

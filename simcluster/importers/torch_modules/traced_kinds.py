@@ -69,7 +69,7 @@ def build_kinds(recorder: Recorder, path: str, shapes: Shapes, styles: Styles) -
     """Return the kind documents of a layer in forward order, given its parameters' shapes and styles."""
     layer = _Layer(recorder, path, shapes, styles)
     begins = [0.0, *(end + _RUN for end in layer.ends[:-1]), math.inf]
-    parts = [_Part(layer, *places) for places in zip(begins, begins[1:], layer.ends, strict=False)]
+    parts = [_LayerPart(layer, *places) for places in zip(begins, begins[1:], layer.ends, strict=False)]
     parts[0].parameters |= shapes.keys() - set[str]().union(*(each.parameters for each in parts))
     return [_describe_kind(each) for each in parts]
 
@@ -249,7 +249,7 @@ def _at_edge(amount: Amount) -> Amount:
     return Amount({(unit, by or "edge"): size for (unit, by), size in amount.items()})
 
 
-class _Part:
+class _LayerPart:
     """A part of a layer that becomes a kind: places from ``begin`` to before ``until``, the residual add at ``end``."""
 
     def __init__(self, layer: _Layer, begin: float, until: float, end: float) -> None:
@@ -268,7 +268,7 @@ class _Part:
         return self.begin <= place < self.until
 
 
-def _describe_kind(part: _Part) -> dict[str, Any]:
+def _describe_kind(part: _LayerPart) -> dict[str, Any]:
     layer, weights, degrees = part.layer, dict[str, Any](), _find_degrees(part)
     saved, inputs = _describe_saved(part)
     sections: dict[Any, dict[str, Any]] = {"entry": {}, "exit": {}}
@@ -301,7 +301,7 @@ def _describe_kind(part: _Part) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _find_degrees(part: _Part) -> list[int]:
+def _find_degrees(part: _LayerPart) -> list[int]:
     """Return the values of tp that divide what the plan divides."""
     divided = [1] if part.layer.whole else [0]
     for each in part.forward:
@@ -312,7 +312,7 @@ def _find_degrees(part: _Part) -> list[int]:
     return [tp for tp in range(1, 65) if math.gcd(*divided) % tp == 0]
 
 
-def _describe_saved(part: _Part) -> tuple[dict[str, Any], dict[Operation, dict[str, str]]]:
+def _describe_saved(part: _LayerPart) -> tuple[dict[str, Any], dict[Operation, dict[str, str]]]:
     """Return the saved tensors that no matmul implies, by name, and the saved inputs of matmuls."""
     layer, saved, names = part.layer, dict[str, Any](), dict[int, str]()
     makers = {use.storage: each for each in reversed(layer.forward) for use in each.outputs}
@@ -340,7 +340,7 @@ def _describe_saved(part: _Part) -> tuple[dict[str, Any], dict[Operation, dict[s
     return saved, {each: {"input": names[storage]} for each, storage in given.items() if storage in names}
 
 
-def _find_working(part: _Part) -> Amount:
+def _find_working(part: _LayerPart) -> Amount:
     """Return the bytes of the most temporary gradients that one kernel in the body reads."""
     inside = [each for each in part.layer.backward if part.first <= each.place < part.end]
     made = {use.storage for each in part.layer.backward for use in each.outputs}
