@@ -19,6 +19,7 @@ from simcluster.collectives.token_relay import COMBINE, DISPATCH, RELAYED, Exper
 from simcluster.planning.expert_dispatch import REACH
 from simcluster.results.traffic import sent_fractions
 from simcluster.scenario.document_resolution import load_cluster
+from simcluster.scenario.field_effects import describe_idle_fields
 from simcluster.traffic.collective_methods import MethodChooser, make_traffics, phases_of_method
 from simcluster.traffic.traffic import link_patterns, make_group
 
@@ -232,3 +233,19 @@ def test_a_dispatcher_that_cannot_be_is_one_clear_message(
 def test_a_limit_that_cannot_be_is_one_clear_message(tiny: Tiny, moe: dict[str, Any], words: str) -> None:
     with pytest.raises(InputError, match=words):
         tiny(model={"gated_mlp": True, "moe": {**MOE, **moe}})
+
+
+@pytest.mark.parametrize("etp", [1, 2])
+def test_a_gather_of_tokens_is_said_to_have_no_effect_where_it_has_none(tiny: Tiny, etp: int) -> None:
+    """Without ep, ranks that split experts (etp) still get tokens: a gather has fewer rows than their copies."""
+    steps = {}
+    for kind in ("alltoall", "allgather"):
+        parallel = {"tp": 2, "dp": 4, "etp": etp, "sequence_parallel": True, "expert_dispatch": {"kind": kind}}
+        moe = {"experts": 8, "top_k": 4, "expert_ffn_hidden_size": 256}
+        scenario = tiny(
+            cluster={"topology": "flat", "gpus": 8}, gpus=8, model={"gated_mlp": True, "moe": moe}, parallel=parallel,
+            training={"global_batch": 8},
+        )  # fmt: skip
+        steps[kind] = simulate(scenario).step_time
+        idle = " ".join(map(str, describe_idle_fields(scenario)))
+    assert (steps["alltoall"] == steps["allgather"]) == ("parallel.expert_dispatch.kind" in idle) == (etp == 1)

@@ -35,10 +35,9 @@ BUILTIN_DOCUMENTS = (
 )  # fmt: skip
 """Names of the layer kinds that are built in as documents."""
 RANK_NAMES = ("hidden", "tokens", "edge_tokens", "sequence", "micro_batch", "tp", "cp", "e", "g")
-"""Names that every formula may use, on one rank: width of the hidden state; tokens of a microbatch, between norm and
-residual add and at these (fewer under sequence parallelism); tokens of one sequence; sequences of a microbatch;
-tensor-parallel and context-parallel ranks; bytes of an activation's element; bytes moved to add one weight's gradient
-to the main one."""
+"""Names in every formula, on one rank: width of the hidden state; tokens of a microbatch between norm and residual add,
+and at these (fewer under sequence parallelism); tokens of one sequence; sequences of a microbatch; tensor-parallel and
+context-parallel ranks; bytes of an activation's element, and to add a weight's gradient to the main one."""
 
 Formula = Annotated[FormulaText, PlainValidator(check_numeric)]
 _ZERO, _ONE = FormulaText("0"), FormulaText("1")

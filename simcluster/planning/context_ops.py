@@ -9,8 +9,6 @@
 * documented kinds (``HeadExchange``): all-to-alls around the kernels that need whole sequences;
 * gather: keys and values of all ranks come before the kernel, and again before its backward; the gradients are summed
   after it.
-
-Pure.
 """
 
 from __future__ import annotations

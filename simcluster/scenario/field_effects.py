@@ -219,8 +219,10 @@ CONDITIONS: tuple[EffectCondition, ...] = (
         ("overlap.experts", *_section_fields(_DISPATCH, ExpertDispatch, "kind")),
         lambda s: s.parallel.ep > 1, ("parallel.ep",),
     ),
+    EffectCondition((f"{_DISPATCH}.kind",), lambda s: s.parallel.ep > 1, ("parallel.ep",), values=("deepep",)),
     EffectCondition(
-        (f"{_DISPATCH}.kind",), lambda s: s.parallel.ep > 1, ("parallel.ep",), values=("allgather", "deepep"),
+        (f"{_DISPATCH}.kind",), lambda s: s.parallel.ep * (s.parallel.etp or s.parallel.tp) > 1, (),
+        "no ranks share experts", values=("allgather",),
     ),
     EffectCondition(_SHARDED, _has_replicas, ("parallel.dp", "parallel.cp")),
     EffectCondition(_split_words("training.muon.distribute"), _has_replicas, ("parallel.dp", "parallel.cp")),
