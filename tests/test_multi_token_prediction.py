@@ -363,3 +363,19 @@ def test_fewer_stages_than_the_layout_has_are_a_broken_rule() -> None:
     made = laid_out("Ett|ttt|mm|L")
     fewer = made.model_copy(update={"parallel": made.parallel.model_copy(update={"pp": 2, "dp": 4})})
     assert any("slice 2 has 'm'" in what for _, what in find_broken_rules(fewer))
+
+
+def test_muon_updates_their_matrices_as_those_of_other_layers() -> None:
+    """Of every matrix of a layer, multi-token prediction's included, 4 bytes of Adam's second moment are not kept."""
+    model = {"layers": 2, "hidden_size": 256, "heads": 8, "ffn_hidden_size": 1024, "sequence_length": 128}
+    bytes_of: dict[str, list[float]] = {}
+    for optimizer in ("adam", "muon"):
+        for ahead in (None, 1):
+            job = tiny_scenario(
+                model={**model, "mtp_layers": ahead}, training={"global_batch": 1, "optimizer": optimizer},
+                parallel={"dp": 1},
+            )  # fmt: skip
+            bytes_of.setdefault(optimizer, []).append(simulate(job).memory.optimizer)
+    saved = [adam - muon for adam, muon in zip(bytes_of["adam"], bytes_of["muon"], strict=True)]
+    matrices = 4 * 256 * 256 + 2 * 256 * 1024
+    assert saved == [4 * 2 * matrices, 4 * 3 * matrices]

@@ -31,7 +31,7 @@ from simcluster.planning.offload import plan_activation_offloads
 from simcluster.planning.offload_layers import LayerCopyWindows, find_adjacent_backwards
 from simcluster.planning.ops import MemoryChange
 from simcluster.planning.optimizer import Optimizer
-from simcluster.planning.owned_parameters import MemoryOverheads, parameters_of_stage
+from simcluster.planning.owned_parameters import MemoryOverheads, layers_with_prediction, parameters_of_stage
 from simcluster.planning.pass_segments import PassLayers
 from simcluster.planning.rank_grid import ParallelPlan
 from simcluster.schedules import Action, Schedule
@@ -108,7 +108,7 @@ def stage_footprint(
     else:
         peak = uneven_activation_peak(blocks, schedule, slices, stage, experts, steps)
     updated = state.optimizer / recipe.optimizer  # parameters whose state the rank has
-    spared = optimizer.saved_state_bytes(layers) if optimizer else 0.0
+    spared = optimizer.saved_state_bytes(layers_with_prediction(model, plan, layers, last=last)) if optimizer else 0.0
     lost = (overheads.fragmentation - 1.0) * peak.total
     return Footprint(
         state.parameters,

@@ -135,6 +135,11 @@ def parameters_of_stage(
     return own + prediction_parameters(model, plan, layers, first=first, last=last)
 
 
+def layers_with_prediction(model: Model, plan: ParallelPlan, layers: Iterable[int], *, last: bool) -> list[int]:
+    """Return a stage's layers, and those of multi-token prediction that go with the LM head (``last``)."""
+    return [*layers, *(model.prediction_layers if last and not plan.embedding_stages else ())]
+
+
 def prediction_parameters(
     model: Model, plan: ParallelPlan, layers: Sequence[int], *, first: bool, last: bool
 ) -> OwnedParameters:  # fmt: skip

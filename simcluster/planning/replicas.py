@@ -26,7 +26,12 @@ from simcluster.planning.job import Job
 from simcluster.planning.offload import ReducedGradients, add_host_update, add_streamed_update
 from simcluster.planning.ops import MAIN, Dependency, HostWork, MemoryChange, Op, Segment, WorkItem
 from simcluster.planning.optimizer import UpdateWork
-from simcluster.planning.owned_parameters import OwnedParameters, parameters_of_layers, prediction_parameters
+from simcluster.planning.owned_parameters import (
+    OwnedParameters,
+    layers_with_prediction,
+    parameters_of_layers,
+    prediction_parameters,
+)
 from simcluster.planning.pass_segments import PassLayers
 from simcluster.planning.program_builder import ProgramBuilder
 from simcluster.planning.work_kinds import Compute
@@ -68,7 +73,9 @@ def add_step_end(
         assert_never(job.offload.optimizer)
     others = data.zero_seconds(whole - parameters) if whole > parameters else 0.0  # gradients that others' updates read
     seconds = data.optimizer_seconds(parameters) + others
-    layers = [layer for part in held for layer in part.layers]
+    layers = layers_with_prediction(
+        job.model, job.plan, (layer for part in held for layer in part.layers), last=any(part.lm_head for part in held)
+    )
     made = data.optimizer.update_work(layers) if data.optimizer else UpdateWork()
     if made.calls:
         add_blocking_collectives(lanes, step, made.kind, made.collective_name, made.calls)

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from simcluster.model.layers import lm_head_parameters_per_tp_rank, stage_parameters_per_tp_rank
 from simcluster.planning.job import ModelSlices
-from simcluster.planning.owned_parameters import OwnedParameters, parameters_of_layers
+from simcluster.planning.owned_parameters import OwnedParameters, layers_with_prediction, parameters_of_layers
 from simcluster.planning.work_kinds import Collective
 from simcluster.scenario.job_conversion import data_parallel_options_of
 from simcluster.scenario.memory_plan import recipe_of
@@ -153,8 +153,11 @@ class StageDataParallelism:
     def saved_optimizer_bytes(self, held: StageContents) -> float:
         """Return the most bytes of Adam state that a rank saves if an optimizer such as Muon updates matrices."""
         optimizer, shards = self.data.optimizer, (self.shards, self.expert_shards) if self.zero else (1, 1)
-        found = 0.0
-        for layer, count in zip(self._first, held.layers_by_type, strict=False):
+        found, counts = 0.0, [*zip(self._first, held.layers_by_type, strict=False)]
+        counts += [
+            (layer, 1) for layer in layers_with_prediction(self.base.model, self.plan, (), last=held.has_last_slice)
+        ]
+        for layer, count in counts:
             if count and optimizer:
                 own = optimizer.unneeded_adam_state([layer])
                 found += count * (own.common / shards[0] + own.experts / shards[1])
