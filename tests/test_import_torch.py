@@ -158,7 +158,10 @@ def test_a_trace_of_llama_3_8b_equals_the_hand_written_kinds(changes: dict[str, 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"parallel__tp": 16, "parallel__pp": 1, "parallel__dp": 1}, "the heads and widths that the plan divides"),
+        (
+            {"parallel__tp": 16, "parallel__pp": 1, "parallel__dp": 1},
+            "the tensor-parallel plan does not divide the module by",
+        ),
         ({"software": "torch-eager"}, "its kernels are as a compiler fuses them"),
         ({"parallel__cp": 2, "parallel__dp": 2}, "is not modelled with layers of kind traced_a1"),
     ],
@@ -351,3 +354,12 @@ def test_a_plan_that_forgets_a_module_is_rejected(tmp_path: Path, capsys: pytest
     (tmp_path / "hybrid.py").write_text(HYBRID.replace('"*.down": "rowwise"', ""))
     message = fail(capsys, f"{tmp_path / 'hybrid.py'}:build")
     assert "blocks.1.down.weight multiplies a tensor that the tensor-parallel plan divides" in message
+
+
+@pytest.mark.programs
+@pytest.mark.filterwarnings("ignore")
+def test_an_entry_of_a_plan_that_matches_nothing_is_rejected(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:  # fmt: skip
+    (tmp_path / "model.py").write_text(HYBRID.replace('"*.qkv"', '"*.qvk"'))
+    assert "plan's '*.qvk' matches no module" in fail(capsys, f"{tmp_path / 'model.py'}:build")

@@ -81,8 +81,9 @@ def test_a_document_equals_the_code_of_the_same_kind(changes: dict[str, Any]) ->
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"body": [{"matmul": "up"}]}, "body must have each of weights once"),
-        ({"body": MLP["body"][1:]}, "body must have each of weights once"),
+        ({"body": [{"matmul": "up"}]}, "body must have a matmul by each of weights once"),
+        ({"body": [{"matmul": "up"}, {"matmul": "dwn"}]}, "matmul 'dwn' is not in weights; did you mean 'down'"),
+        ({"body": MLP["body"][1:]}, "body must have a matmul by each of weights once"),
         ({"vectors": "width"}, "vectors: 'width' uses width, which is not defined"),
         ({"names": {"ffn": "2 * inner", "inner": "e"}}, "names.ffn: '2 \\* inner' uses inner"),
         ({"vectors": "__import__('os')"}, "layer_kinds.own_mlp: vectors: .*is not allowed in a formula"),
@@ -92,7 +93,7 @@ def test_a_document_equals_the_code_of_the_same_kind(changes: dict[str, Any]) ->
         ({"saved": {"x": {"bytes": 1, "kept": True}}}, "layer_kinds.own_mlp: saved.x.kept: unknown key"),
         ({"body": [{"matmul": "up"}, {"matmul": "down", "input": "y"}]}, "the input 'y' of a matmul is not in saved"),
         ({"body": [{"matmul": "up"}, {"forward": {"z": [1, 2]}}, {"matmul": "down"}]}, "a matmul has 5 numbers"),
-        ({"weights": {}}, "body must have each of weights once"),
+        ({"weights": {}}, "matmul 'up' is not in weights; add it there"),
         ({"split": ["heads"]}, "split: 'heads' is not in sizes"),
         ({"cp": {"before": ["ffn"], "after": ["ffn"], "split": []}}, "cp needs sections of body that are whole"),
         ({"weights": {"up": {"rows": 1}}}, "layer_kinds.own_mlp: weights.up.columns: is required and missing"),

@@ -155,7 +155,7 @@ S = {"S": {"attention_window": 512}}
         ({"layers": "S", "pattern": "S", "layer_types": S}, "remove one of them"),
         ({"layer_types": S}, "needs a pattern"),
         ({"pattern": "*", "layer_types": S}, "no layer of the pattern is 'S'"),
-        ({"pattern": "S", "layer_types": {"S": {"hidden_size": 4}}}, "hidden_size is the same in all layers"),
+        ({"pattern": "S", "layer_types": {"S": {"hidden_size": 4}}}, "hidden_size is no field of a type"),
         ({"pattern": "S", "layer_types": {"S": {"kv_heads": 3}}}, "kv_heads 3 does not divide heads 16"),
         ({"pattern": "S", "layer_types": {"S": {"attention_window": -1}}}, "layer_types.S.attention_window"),
         ({"pattern": "E-"}, "layers of type E have experts"),
@@ -231,3 +231,10 @@ def test_documents_round_trip() -> None:
     one = scenario({**LLAMA, "pattern": "SF", "layer_types": types})
     assert simcluster.scenario(one.document()) == one
     assert hash(one.model) == hash(simcluster.scenario(one.document()).model)
+
+
+def test_a_misspelt_kind_is_what_is_wrong() -> None:
+    """Not the sizes of the kind that was meant, which no layer has then."""
+    kinds = {"mamba2": {"heads": 16}}
+    with pytest.raises(InputError, match="there is no layer kind 'mamba3'; did you mean 'mamba2'"):
+        scenario({**LLAMA, "blocks": ["mamba3", "mlp"], "layer_kinds": kinds})

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, BeforeValidator, PlainSerializer, WithJsonSchema
 
 from simcluster.base.errors import InputError
+from simcluster.base.texts import did_you_mean
 
 _LARGEST = 10**9  # far beyond any model; products of four such counts still fit a float
 
@@ -206,7 +207,8 @@ def check_pattern(
         other = [name for name in fields if name not in TYPE_FIELDS]
         if other:
             raise InputError(
-                f"layer_types.{word}: {other[0]} is the same in all layers; a type may set {', '.join(TYPE_FIELDS)}"
+                f"layer_types.{word}: {other[0]} is no field of a type{did_you_mean(other[0], TYPE_FIELDS)}; "
+                f"a type may set {', '.join(TYPE_FIELDS)}"
             )
         if not isinstance(fields.get("blocks", ()), tuple | None) or not isinstance(
             fields.get("mixer", ""), str | None

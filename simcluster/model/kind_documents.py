@@ -34,6 +34,7 @@ BUILTIN_DOCUMENTS = (
     "diffusion_mlp", "diffusion_conditioning",
 )  # fmt: skip
 """Names of the layer kinds that are built in as documents."""
+_CODED_KINDS = ("attention", "latent_attention", "sparse_attention", "mlp", "mixture")
 RANK_NAMES = ("hidden", "tokens", "edge_tokens", "sequence", "micro_batch", "tp", "cp", "e", "g")
 """Names in every formula, on one rank: width of the hidden state; tokens of a microbatch between norm and residual add,
 and at these (fewer under sequence parallelism); tokens of one sequence; sequences of a microbatch; tensor-parallel and
@@ -198,8 +199,13 @@ class KindDocument(Spec):
     @model_validator(mode="after")
     def _check_names(self) -> KindDocument:
         used = [section.matmul for section in self.body if section.matmul]
+        for name in used:
+            if name not in self.weights:
+                raise InputError(
+                    f"body: matmul {name!r} is not in weights{did_you_mean(name, self.weights)}; add it there"
+                )
         if sorted(used) != sorted(self.weights) or not used or self.body[0].matmul is None:
-            raise InputError("body must have each of weights once, and begin with a matmul")
+            raise InputError("body must have a matmul by each of weights once, and begin with one")
         for section in self.body:
             if section.input not in (None, "input", *self.saved):
                 raise InputError(f"body: the input {section.input!r} of a matmul is not in saved; add it there")
@@ -329,7 +335,7 @@ def find_kind_sizes(name: str, layer_kinds: Mapping[str, Mapping[str, Any]] | No
 def check_layer_kinds(layer_kinds: Mapping[str, Mapping[str, Any]] | None, used: set[str]) -> None:
     """Raise InputError for sizes or documents that are wrong or that no layer uses, and for missing sizes."""
     for name in layer_kinds or {}:
-        if name not in used:
+        if name not in used and used <= {*_CODED_KINDS, *BUILTIN_DOCUMENTS, *(layer_kinds or {})}:
             raise InputError(f"layer_kinds.{name} has no effect, since no layer has this kind; remove it")
     for name in sorted(used):
         try:

@@ -236,10 +236,6 @@ CONDITIONS: tuple[EffectCondition, ...] = (
     EffectCondition(_split_words("memory.communication_buffers"), lambda s: s.gpus > 1, ("gpus",), values=("auto",)),
     EffectCondition(("parallel.order",), _has_custom_axis_order, (), "the axes that it reorders have size 1"),
     # other values of the scenario
-    EffectCondition(
-        _split_words("model.position"), lambda s: not s.model.mla, ("model.mla",), "model.mla always has a rotary part",
-        values=("none",),
-    ),
     EffectCondition(_split_words("training.muon.distribute"), lambda s: s.parallel.zero, ("parallel.zero",)),
     EffectCondition(
         ("pipeline.scatter_gather",), lambda s: not s.parallel.sequence_parallel, ("parallel.sequence_parallel",),

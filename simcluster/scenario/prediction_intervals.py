@@ -121,8 +121,8 @@ def _list_unusual_features(scenario: Scenario) -> Iterator[str]:
         yield "context parallelism"
     if scenario.model.moe:
         yield "a mixture of experts"
-    if scenario.model.mla:
-        yield "latent attention"
+    if mla := scenario.model.mla:
+        yield "sparse attention" if mla.indexer else "latent attention"
     for kind in scenario.model.layer_kinds or {}:
         yield f"{kind} layers"
     if scenario.training.precision == "fp32":

@@ -71,6 +71,9 @@ def _build_from_function(path: str, function: str, text: str) -> _Source:
         raise InputError(f"{function} returned a {type(found).__name__}; {what}")
     arguments = ((), example) if isinstance(example, dict) else (example, {})
     plan = getattr(file, "TP_PLAN", None) or getattr(module, "_tp_plan", None) or {}
+    names = [name for key, _ in module.named_parameters() for name in (key, key.rpartition(".")[0])]
+    if idle := [each for each in plan if not any(fnmatchcase(name, each) for name in names)]:
+        raise InputError(f"the tensor-parallel plan's {idle[0]!r} matches no module; change or remove it")
     return _Source(f"{Path(path).name}:{function}", module.bfloat16(), arguments, plan, getattr(file, "COSTS", {}))
 
 
@@ -202,6 +205,10 @@ def _describe_layers(
             fitted = _fit_document(points, each)
             if fitted is None:
                 return None
+            fitted["supports"]["model.hidden_size"] = {
+                "values": [recorders[0].ends[path][0].shape[-1]],
+                "reason": "the module was traced with another width; trace it again with this one",
+            }
             told = f"{path or 'module'} ({type(layer).__name__}), part {number} of {len(traced)}"
             same = (name for name, known in documents.items() if known.items() >= fitted.items())
             kinds.append(next(same, f"traced_{word.lower()}{number}"))

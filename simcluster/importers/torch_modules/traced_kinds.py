@@ -26,7 +26,7 @@ _SMALL = 16  # factor by which a small tensor, such as a norm's statistics, is s
 _PLAIN = ("to_copy", "add", "mul", "cat", "neg", "clone", "sum", "div", "sub", "pow", "mean", "slice")
 _RUN = 0.25  # by which the place of a fused kernel follows that of the operation before it
 _TILE = 128  # a custom operation's FLOP are those of a matmul in tiles of this size
-_BY_PLAN = "the heads and widths that the plan divides, if it has one reduction per kind: use one of the values"
+_BY_PLAN = "the tensor-parallel plan does not divide the module by {value}; use another tp, or add a plan (TP_PLAN)"
 _RULES = {
     "software.kernels": {"values": ["fused", "compiled", None], "reason": "its kernels are as a compiler fuses them"},
     "parallel.ep": {"values": [1], "reason": "experts of a traced module are not divided; use ep 1"},
