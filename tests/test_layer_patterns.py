@@ -155,7 +155,7 @@ S = {"S": {"attention_window": 512}}
         ({"layers": "S", "pattern": "S", "layer_types": S}, "remove one of them"),
         ({"layer_types": S}, "needs a pattern"),
         ({"pattern": "*", "layer_types": S}, "no layer of the pattern is 'S'"),
-        ({"pattern": "S", "layer_types": {"S": {"hidden_size": 4}}}, "hidden_size is no field of a type"),
+        ({"pattern": "S", "layer_types": {"S": {"hidden_size": 4}}}, "hidden_size is not a field of a type"),
         ({"pattern": "S", "layer_types": {"S": {"kv_heads": 3}}}, "kv_heads 3 does not divide heads 16"),
         ({"pattern": "S", "layer_types": {"S": {"attention_window": -1}}}, "layer_types.S.attention_window"),
         ({"pattern": "E-"}, "layers of type E have experts"),

@@ -207,7 +207,7 @@ def check_pattern(
         other = [name for name in fields if name not in TYPE_FIELDS]
         if other:
             raise InputError(
-                f"layer_types.{word}: {other[0]} is no field of a type{did_you_mean(other[0], TYPE_FIELDS)}; "
+                f"layer_types.{word}: {other[0]} is not a field of a type{did_you_mean(other[0], TYPE_FIELDS)}; "
                 f"a type may set {', '.join(TYPE_FIELDS)}"
             )
         if not isinstance(fields.get("blocks", ()), tuple | None) or not isinstance(
