@@ -14,10 +14,10 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 SATELLITES = ("evidence", "importers", "interactive", "interop", "longrun")
 """Packages that the core does not import."""
-MOST_LINES, MOST_FILES = 110_409, 660
+MOST_LINES, MOST_FILES = 110_407, 660
 """Limits of the package's size: lower them whenever it shrinks.  Raised once, from 108,540 and 654: for layers of any
 kind, and any module traced."""
-MOST_CORE_LINES = 67_734
+MOST_CORE_LINES = 67_733
 """The same for the core: all but the satellites."""
 
 

@@ -358,8 +358,15 @@ def test_a_plan_that_forgets_a_module_is_rejected(tmp_path: Path, capsys: pytest
 
 @pytest.mark.programs
 @pytest.mark.filterwarnings("ignore")
-def test_an_entry_of_a_plan_that_matches_nothing_is_rejected(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:  # fmt: skip
-    (tmp_path / "model.py").write_text(HYBRID.replace('"*.qkv"', '"*.qvk"'))
-    assert "plan's '*.qvk' matches no module" in fail(capsys, f"{tmp_path / 'model.py'}:build")
+@pytest.mark.parametrize(
+    ("before", "after", "message"),
+    [
+        ('"*.qkv"', '"*.qvk"', "TP_PLAN: '*.qvk' matches no module"),
+        ('"*.qkv": "colwise"', '"*.qkv": "columns"', "TP_PLAN: '*.qkv' is 'columns', which is not a known split"),
+    ],
+)
+def test_a_wrong_entry_of_a_plan_is_rejected(
+    before: str, after: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "model.py").write_text(HYBRID.replace(before, after))
+    assert message in fail(capsys, f"{tmp_path / 'model.py'}:build")

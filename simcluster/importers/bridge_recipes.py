@@ -248,9 +248,9 @@ def _find_recipe_model(model: Any, source: str, read_file: FileReader) -> named_
             unread = next((each.text for each in given if isinstance(each, UnreadExpression)), model.name)
             return named_models.find_named_model(name or unread, source, read_file)
         family = named_models.model_family_settings(model.name)
-        alike = "" if family else named_models.find_model_by_sizes(model.name, model.fields)
-        if alike or model.called_on is None:
-            return named_models.load_published_model(alike)
+        published = "" if family else named_models.find_model_by_sizes(model.name, model.fields)
+        if published or model.called_on is None:
+            return named_models.load_published_model(published)
         model = model.called_on
     return named_models.NamedModel()
 

@@ -34,7 +34,7 @@ BUILTIN_DOCUMENTS = (
     "diffusion_mlp", "diffusion_conditioning",
 )  # fmt: skip
 """Names of the layer kinds that are built in as documents."""
-_CODED_KINDS = ("attention", "latent_attention", "sparse_attention", "mlp", "mixture")
+CODED_KINDS = ("attention", "latent_attention", "sparse_attention", "mlp", "mixture")
 RANK_NAMES = ("hidden", "tokens", "edge_tokens", "sequence", "micro_batch", "tp", "cp", "e", "g")
 """Names in every formula, on one rank: width of the hidden state; tokens of a microbatch between norm and residual add,
 and at these (fewer under sequence parallelism); tokens of one sequence; sequences of a microbatch; tensor-parallel and
@@ -141,7 +141,7 @@ class SavedRule(Spec):
 
 
 class PhaseRule(Spec):
-    """A number by phase."""
+    """FLOP or bytes of the forward and of the backward."""
 
     forward: Formula = _ZERO
     backward: Formula = _ZERO
@@ -335,7 +335,7 @@ def find_kind_sizes(name: str, layer_kinds: Mapping[str, Mapping[str, Any]] | No
 def check_layer_kinds(layer_kinds: Mapping[str, Mapping[str, Any]] | None, used: set[str]) -> None:
     """Raise InputError for sizes or documents that are wrong or that no layer uses, and for missing sizes."""
     for name in layer_kinds or {}:
-        if name not in used and used <= {*_CODED_KINDS, *BUILTIN_DOCUMENTS, *(layer_kinds or {})}:
+        if name not in used and used <= {*CODED_KINDS, *BUILTIN_DOCUMENTS, *(layer_kinds or {})}:
             raise InputError(f"layer_kinds.{name} has no effect, since no layer has this kind; remove it")
     for name in sorted(used):
         try:

@@ -17,7 +17,7 @@ from pydantic.fields import FieldInfo
 
 from simcluster.documents.base_spec import Spec
 from simcluster.documents.field_annotations import ModelFromRegistry
-from simcluster.model.kind_documents import BUILTIN_DOCUMENTS
+from simcluster.model.kind_documents import BUILTIN_DOCUMENTS, CODED_KINDS
 from simcluster.scenario.scenario import Scenario
 
 
@@ -137,8 +137,7 @@ replicas."""
 
 def _has_proved_kinds(scenario: Scenario) -> bool:
     kinds = {kind for _, *names in scenario.model.count_layer_types() for kind in names}
-    coded = {"attention", "latent_attention", "sparse_attention", "mlp", "mixture"}
-    return kinds <= {*coded, *BUILTIN_DOCUMENTS, *(scenario.model.layer_kinds or {})}
+    return kinds <= {*CODED_KINDS, *BUILTIN_DOCUMENTS, *(scenario.model.layer_kinds or {})}
 
 
 PROVED_KINDS = FieldLimit("", (), _has_proved_kinds)

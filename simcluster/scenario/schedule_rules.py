@@ -101,8 +101,8 @@ def _check_separate_prediction(scenario: ScenarioFields, schedule: Schedule, num
     if len(schedule.routes) > 1 or schedule.routes[0][number : number + 1] != ((number % pp, number // pp),):
         yield where, f"{what}, which {schedule.name} does not place on stage {number % pp}; use 1f1b or interleaved"
     if scenario.parallel.tp > 1 and scenario.pipeline.scatter_gather and not scenario.parallel.sequence_parallel:
-        told = "after it, sends that are split over tp (pipeline.scatter_gather) are not modelled"
-        yield where, f"{what}; {told}: set scatter_gather to false, or sequence_parallel to true"
+        unsplit = "after it, sends that are split over tp (pipeline.scatter_gather) are not modelled"
+        yield where, f"{what}; {unsplit}: set scatter_gather to false, or sequence_parallel to true"
 
 
 def _check_overlapped_pairs(scenario: ScenarioFields, schedule: Schedule) -> Iterator[KeyProblem]:

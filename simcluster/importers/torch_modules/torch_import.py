@@ -32,6 +32,7 @@ _TOKENS = (torch.zeros(2, 8, dtype=torch.long, device="meta"),)  # example input
 _PARTS = (4, 2, 1)  # of the sequence length that are traced
 _NOISE = 1e-9  # share of a number that rounding may add
 _SOURCE = "simcluster import torch ({}, PyTorch {}): forward and backward on meta tensors, fused as by torch.compile"
+_OTHER_WIDTH = "the module was traced with another width; trace it again with this one"
 Layers = Mapping[str, torch.nn.Module]
 
 
@@ -70,10 +71,14 @@ def _build_from_function(path: str, function: str, text: str) -> _Source:
         what = "it must return a torch.nn.Module, or a pair of one and its example inputs (a tuple or a dict)"
         raise InputError(f"{function} returned a {type(found).__name__}; {what}")
     arguments = ((), example) if isinstance(example, dict) else (example, {})
-    plan = getattr(file, "TP_PLAN", None) or getattr(module, "_tp_plan", None) or {}
+    own_plan = getattr(file, "TP_PLAN", None) or {}
     names = [name for key, _ in module.named_parameters() for name in (key, key.rpartition(".")[0])]
-    if idle := [each for each in plan if not any(fnmatchcase(name, each) for name in names)]:
-        raise InputError(f"the tensor-parallel plan's {idle[0]!r} matches no module; change or remove it")
+    for key, style in own_plan.items():
+        if not any(fnmatchcase(name, key) for name in names):
+            raise InputError(f"TP_PLAN: {key!r} matches no module; change or remove it")
+        if not any(each in str(style) for each in ("colwise", "rowwise")):
+            raise InputError(f"TP_PLAN: {key!r} is {style!r}, which is not a known split; use colwise or rowwise")
+    plan = own_plan or getattr(module, "_tp_plan", None) or {}
     return _Source(f"{Path(path).name}:{function}", module.bfloat16(), arguments, plan, getattr(file, "COSTS", {}))
 
 
@@ -99,8 +104,7 @@ def _build_from_config(config: Mapping[str, Any]) -> _Source:
         if "Experts" in type(each).__name__ and hasattr(each, "config"):
             each.config._experts_implementation = "grouped_mm"  # others read values, or gather weights of every token
     plan = getattr(module, "tp_plan", None) or getattr(module, "_tp_plan", None) or {}
-    name = f"transformers {transformers.__version__}, {type(module).__name__}"
-    return _Source(name, module, (_TOKENS, {}), plan, {})
+    return _Source(f"transformers {transformers.__version__}, {type(module).__name__}", module, (_TOKENS, {}), plan, {})
 
 
 @contextmanager
@@ -114,8 +118,8 @@ def _explain_failures(source: str, what: str) -> Iterator[None]:
         inner = tuple(str(Path(file).parent) for file in (torch.__file__, __file__))
         at = [each for each in traceback.extract_tb(problem.__traceback__) if not each.filename.startswith(inner)]
         where = f" ({Path(at[-1].filename).name}, line {at[-1].lineno})" if at else ""
-        told = f"{type(problem).__name__}: {problem}".splitlines()[0][:300]
-        raise InputError(f"{source}: {what} failed{where}: {told}") from None
+        reason = f"{type(problem).__name__}: {problem}".splitlines()[0][:300]
+        raise InputError(f"{source}: {what} failed{where}: {reason}") from None
 
 
 # --- the model --------------------------------------------------------------------------------------------------------
@@ -141,11 +145,8 @@ def _import_source(source: _Source, sequence_length: int | None) -> ImportResult
         query, key = (use.shape for use in attention.inputs[:2])
         fields |= {"heads": query[-3], "kv_heads": key[-3], "head_dim": query[-1]}
     fields |= {"sequence_length": length, "bias": False, **_describe_ends(source.module, layers, notes)}
-    if len(blocks) == 1:
-        fields["blocks"] = blocks[words[0]]
-    else:
-        fields["pattern"] = "".join(words)
-        fields["layer_types"] = {word: {"blocks": each} for word, each in blocks.items()}
+    types = {word: {"blocks": each} for word, each in blocks.items()}
+    fields |= types[words[0]] if len(types) == 1 else {"pattern": "".join(words), "layer_types": types}
     fields["layer_kinds"] = documents
     total = sum(each.numel() for each in source.module.parameters())
     if more := parameters(Model.model_validate(fields)).total - total:
@@ -205,15 +206,13 @@ def _describe_layers(
             fitted = _fit_document(points, each)
             if fitted is None:
                 return None
-            fitted["supports"]["model.hidden_size"] = {
-                "values": [recorders[0].ends[path][0].shape[-1]],
-                "reason": "the module was traced with another width; trace it again with this one",
-            }
-            told = f"{path or 'module'} ({type(layer).__name__}), part {number} of {len(traced)}"
+            width = {"values": [recorders[0].ends[path][0].shape[-1]], "reason": _OTHER_WIDTH}
+            fitted["supports"]["model.hidden_size"] = width
+            description = f"{path or 'module'} ({type(layer).__name__}), part {number} of {len(traced)}"
             same = (name for name, known in documents.items() if known.items() >= fitted.items())
             kinds.append(next(same, f"traced_{word.lower()}{number}"))
             source_text = _SOURCE.format(source.name, torch.__version__)
-            documents.setdefault(kinds[-1], {"description": told, "source": source_text, **fitted})
+            documents.setdefault(kinds[-1], {"description": description, "source": source_text, **fitted})
         words.append(next((known for known, each in blocks.items() if each == kinds), word))
         blocks.setdefault(words[-1], kinds)
     return words, blocks, documents, recorders[0]
@@ -273,7 +272,7 @@ def _fit_formula(points: Sequence[tuple[int, int]], amounts: Sequence[Amount]) -
     basis = np.array([[batch, batch * s, batch * s * s, 1, s, s * s] for batch, s in points], float)
     scale, terms = basis.max(0), []
     for unit, divisor in sorted({key for each in amounts for key in each}):
-        tokens, told = "edge_tokens" if divisor == "edge" else "tokens", ""
+        tokens, total = "edge_tokens" if divisor == "edge" else "tokens", ""
         words = ("micro_batch", tokens, f"{tokens} * sequence", "", "sequence", "sequence * sequence")
         values = np.array([each[unit, divisor] for each in amounts], float)
         shares = np.linalg.solve(basis / scale, values)
@@ -282,9 +281,9 @@ def _fit_formula(points: Sequence[tuple[int, int]], amounts: Sequence[Amount]) -
             number = Fraction(exact / most).limit_denominator(1024)
             factors = ("" if abs(number.numerator) == 1 and word else str(abs(number.numerator)), word)
             text = (" - " if number < 0 else " + ") + " * ".join(filter(None, factors))
-            told += text + f" / {number.denominator}" * (number.denominator > 1) if number else ""
-        told = told.removeprefix(" + ")
-        if told:
-            several = (" + " in told or " - " in told) and (unit or divisor == "tp")
-            terms.append(f"{unit} * " * bool(unit) + (f"({told})" if several else told) + " / tp" * (divisor == "tp"))
+            total += text + f" / {number.denominator}" * (number.denominator > 1) if number else ""
+        total = total.removeprefix(" + ")
+        if total:
+            several = (" + " in total or " - " in total) and (unit or divisor == "tp")
+            terms.append(f"{unit} * " * bool(unit) + (f"({total})" if several else total) + " / tp" * (divisor == "tp"))
     return " + ".join(terms) or "0"

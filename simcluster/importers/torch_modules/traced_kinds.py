@@ -194,12 +194,12 @@ def _list_kernels(layer: _Layer) -> Iterator[tuple[Operation, str, Any, Amount]]
     """Yield (operation, name, kernel, FLOP as MFU counts them) of all kernels but those of linear layers."""
     for run in (*fuse(layer.forward), *fuse(layer.backward)):
         names = dict.fromkeys(each.name.removesuffix("_backward") for each in run)
-        told = "_".join([name for name in names if name not in _PLAIN][:3])
+        joined = "_".join([name for name in names if name not in _PLAIN][:3])
         reads = {use.storage: use for use in reads_of(run)}
         for key in [key for key in reads if key in layer.again and run[0].backward]:
             del reads[key]
             reads |= {use.storage: use for use in layer.again[key]}
-        yield run[0], told or "elementwise", layer.count((*reads.values(), *_writes(layer, run))), Amount()
+        yield run[0], joined or "elementwise", layer.count((*reads.values(), *_writes(layer, run))), Amount()
     for each in (*layer.forward, *layer.backward):
         if each.kind == "attention":
             yield from _list_attention_kernels(layer, each)
