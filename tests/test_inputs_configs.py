@@ -679,6 +679,8 @@ def test_a_configuration_of_deepspeed() -> None:
     assert auto.document["training"] == {
         "global_batch": 8, "micro_batch": 1, "precision": "bf16-mixed", "memory_recipe": "mixed-16"
     }  # fmt: skip
+    near = deepspeed({**config, "zero_optimization": {"stage": 3, "zero_hpz_partition_size": 4}}).document["fsdp"]
+    assert near == {"reshard_after_forward": 4}
     second = deepspeed({"zero_optimization": {"stage": 2, "offload_param": {"device": "cpu"}}})
     assert any("offload_param has no effect with ZeRO 2" in sentence for sentence in second.assumed)
     bf16 = {"bf16": {"enabled": True}, "zero_optimization": {"stage": 0}}

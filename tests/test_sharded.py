@@ -252,6 +252,22 @@ def test_not_resharding_gathers_once_a_microbatch() -> None:
     assert bytes_of(result, "all_gather") == 2 * 2 * sum(sizes_of(fsdp()))
 
 
+@pytest.mark.parametrize("group", [2, 4])
+def test_parameters_kept_in_smaller_groups(group: int) -> None:
+    """hpZ: the forward gathers over all ranks, the backward over the group; 1/group of each unit stays in between."""
+    one = {"training": {**MIXED, "global_batch": 8}, "overlap": {}}
+    result = simulate(fsdp(fsdp={"reshard_after_forward": group}, **one))
+    gathers = result.timeline_of(0).query("kind == 'all_gather'")
+    sizes = sizes_of(fsdp())
+    forward, backward = [2 * size for size in sizes], [2 * size for size in reversed(sizes[:-1])]  # the head's stays
+    assert gathers["bytes"].tolist() == forward + backward
+    assert gathers["group"].str.startswith("regather").tolist() == [False] * len(forward) + [True] * len(backward)
+    there = [size + sum(sizes[:number]) / group for number, size in enumerate(sizes)]
+    assert held(result, "parameters") == (pytest.approx(2 * max(there)), 0.0)
+    assert result.facts.footprints[0].unsharded == pytest.approx(2 * max(there) + 2 * max(sizes))
+    assert ParallelPlan(tp=2, dp=8, shard=8, regather=4).groups("regather").tolist()[0] == [0, 2, 4, 6]
+
+
 @pytest.mark.parametrize("group", [1, 2, 4, 8])
 def test_bytes_of_hybrid_sharding(group: int) -> None:
     """Shards of the gradients are summed over the groups: all of them with groups of one, as plain data parallelism."""
@@ -308,7 +324,6 @@ OPTIONS = st.fixed_dictionaries(
     {
         "unit_layers": st.integers(1, 3),
         "prefetch": st.integers(0, 1),
-        "reshard_after_forward": st.booleans(),
         "lanes": st.sampled_from(["one", "two"]),
         "sync_every_microbatch": st.booleans(),
     }
@@ -336,6 +351,8 @@ def scenarios(draw: st.DrawFn) -> Scenario:
         options = {"sync_every_microbatch": options["sync_every_microbatch"]}
     else:
         options["shard_group"] = draw(st.sampled_from([size for size in (1, 2, 4, 8) if dp % size == 0]))
+        smaller = [size for size in (2, 4) if size < options["shard_group"]]
+        options["reshard_after_forward"] = draw(st.sampled_from([True, False, *smaller]))
     faults: list[dict[str, Any]] = [{"kind": "slow_gpu", "rank": draw(st.integers(0, 7)), "factor": 1.5}]
     whole: dict[str, Any] = {"gpus": 8}
     return tiny_scenario(
@@ -379,6 +396,8 @@ def test_folded_is_unfolded_and_memory_comes_and_goes(table: Table, scenario: Sc
         (1, {"prefetch": 2}, ["fsdp.prefetch", "zero is 1", "zero to 3"]),
         (0, {"sync_every_microbatch": False}, ["fsdp.sync_every_microbatch", "zero is 0"]),
         (3, {"prefetch": -1}, ["fsdp.prefetch"]),
+        (3, {"reshard_after_forward": 8}, ["fsdp.reshard_after_forward", "not a divisor between 1 and 8", "use 4"]),
+        (3, {"reshard_after_forward": 3, "shard_group": 4}, ["not a divisor between 1 and 4", "use 2"]),
         (3, {"prefetsch": 1}, ["prefetch"]),
     ],
 )

@@ -227,11 +227,12 @@ class _DeepSpeedSettings(SettingClassifier):
         return found | ({"bucket_size": f"{2 * bucket} B"} if bucket and overlapped and zero_stage < 3 else {})
 
     def fsdp_section(self, zero_stage: int) -> dict[str, Any]:
-        """Return the scenario's ``fsdp`` section with MiCS's shard group size; note that hpZ is ignored."""
-        group = self.read_whole_number(f"{_ZERO}mics_shard_size", -1)
-        if (self.read_whole_number(f"{_ZERO}zero_hpz_partition_size") or 1) > 1:
-            self.assumed.append("parameters are gathered over all GPUs, although zero_hpz_partition_size exceeds 1")
-        return {"shard_group": group} if zero_stage == 3 and group and group > 1 else {}
+        """Return the scenario's ``fsdp`` section, with the group sizes of MiCS and hpZ."""
+        sizes = {
+            "shard_group": self.read_whole_number(f"{_ZERO}mics_shard_size", -1),
+            "reshard_after_forward": self.read_whole_number(f"{_ZERO}zero_hpz_partition_size"),
+        }
+        return {name: size for name, size in sizes.items() if zero_stage == 3 and size and size > 1}
 
     def memory_section(self, zero_stage: int) -> dict[str, Any]:
         """Return the scenario's ``memory`` section; accept optimizer offload to host memory, refuse any other."""

@@ -8,10 +8,13 @@ until the reduction of the last but one is over, as in FSDP2, so that gradients 
 With one lane, gathers and reductions wait for each other in the order in which they are issued: the gather of the unit
 ``prefetch`` ahead before a stretch, the reduction of its gradients after it (PyTorch's BACKWARD_PRE). With two they
 share the links instead. HSDP: sharded over ``ParallelPlan.shard_size`` ranks, whose shards of the gradients are summed
-over the ranks that have the same shard. Experts of a mixture that only some ranks hold are sharded over those alone
-("edp", ``owned_parameters``), with HSDP over those in a shard group: a unit is then gathered and reduced in two calls,
-one after the other (PyTorch FSDP2 on a separate mesh for experts, as torchtitan has it: "efsdp"). Without
-``overlap_gather`` nothing is prefetched; without ``overlap_reduce`` computation waits for every reduction.
+over the ranks that have the same shard. ``ParallelPlan.regather``: parameters are gathered again from a part of those
+ranks, which kept them after the forward (hpZ of ZeRO++, arXiv:2306.10209 section 3.2).
+
+Experts of a mixture that only some ranks hold are sharded over those alone ("edp", ``owned_parameters``), with HSDP
+over those in a shard group: a unit is then gathered and reduced in two calls, one after the other (PyTorch FSDP2 on a
+separate mesh for experts, as torchtitan has it: "efsdp"). Without ``overlap_gather`` nothing is prefetched; without
+``overlap_reduce`` computation waits for every reduction.
 
 The root unit's gradients (tied embeddings on one stage) are reduced when the embedding's are complete: in each
 microbatch, or, where embedding and LM head are in different chunks, in the last.
@@ -92,7 +95,7 @@ class FsdpBuilder:
                 if use.gathered and self._shards > 1:
                     needs.append(("gathered", step, number))
                 if use.freed and self._shards > 1:
-                    freed = self._unit_bytes(use.unit, self._data.parameter_bytes)
+                    freed = self._unit_bytes(use.unit, self._data.parameter_bytes) * (1.0 - use.kept)
                     memory.append(MemoryChange("parameters", 0.0, -freed))
             needs += self._reductions[-2:-1] if self._data.overlap_reduce and makes else ()
             needs += self._reductions[-1:] if not self._data.overlap_reduce else ()
@@ -129,11 +132,13 @@ class FsdpBuilder:
     def _add_gather(self, number: int, step: int, needs: tuple[Dependency, ...]) -> None:
         if self._shards == 1 or number >= len(self._uses) or not self._uses[number].gathered:
             return
-        unit = self._uses[number].unit
-        chunk, layer = self._chunk_and_layer_of_unit(unit)
-        memory = (MemoryChange("parameters", self._unit_bytes(unit, self._data.parameter_bytes), 0.0),)
-        calls = self._collective_calls(unit, "shard", self._experts_axis, self._data.parameter_bytes)
-        if self._uses[number].backward and self._data.fsdp.gathers_twice:
+        use = self._uses[number]
+        chunk, layer = self._chunk_and_layer_of_unit(use.unit)
+        gathered = self._unit_bytes(use.unit, self._data.parameter_bytes) * (1.0 - use.held)
+        memory = (MemoryChange("parameters", gathered, 0.0),)
+        axis = "regather" if use.held else "shard"
+        calls = self._collective_calls(use.unit, axis, self._experts_axis, self._data.parameter_bytes)
+        if use.backward and self._data.fsdp.gathers_twice:
             calls += calls[:-1]
         segment = self._lanes.collectives_segment(
             "all_gather", "parameters", calls, "dp", layer=layer, memory=memory, issue=self._issue

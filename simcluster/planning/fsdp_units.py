@@ -54,12 +54,17 @@ class FsdpUnits:
 
 @dataclass(frozen=True, slots=True)
 class FsdpUnitUse:
-    """Use of an FSDP unit in a pass: whether the unit is gathered before the pass and freed after the pass."""
+    """Use of an FSDP unit in a pass: whether the unit is gathered before the pass and freed after the pass.
+
+    Of ``held`` and ``kept``, its fractions on the rank before the gather and after the free, only one can exceed 0.
+    """
 
     unit: int
     gathered: bool
     freed: bool
     backward: bool = False
+    held: float = 0.0
+    kept: float = 0.0
 
 
 def find_fsdp_units(job: Job, stage: int) -> FsdpUnits:
@@ -127,19 +132,22 @@ def list_unit_uses(job: Job, stage: int, units: FsdpUnits) -> list[FsdpUnitUse]:
     """Return every use of an FSDP unit in one step of a stage, in execution order."""
     row = [action for action in job.schedule.rows[stage] if action.kind != "W"]
     window, reshard = count_unsharded_units(job), job.data_parallel.fsdp.reshard_after_forward
+    part = 1.0 / job.plan.regather if job.plan.regather else 0.0
     found: list[FsdpUnitUse] = []
-    there = [False] * len(units.sizes)
+    there = [0.0] * len(units.sizes)  # fraction that is on the rank
     for action, following in zip(row, [*row[1:], None], strict=True):
         turn = following is not None and following.kind != "F" and following.chunk == action.chunk
         order = action_unit_parts(units, action)
         for index, stretch in enumerate(order):
             stays = action.kind == "F" and (not reshard or (turn and index >= len(order) - window))
             stays = stays or stretch.unit == units.root
-            absent = not there[stretch.unit] and units.sizes[stretch.unit] > 0
-            found.append(FsdpUnitUse(stretch.unit, absent, not stays, action.kind != "F"))
-            there[stretch.unit] = stays
+            held = there[stretch.unit] % 1.0
+            absent = there[stretch.unit] < 1.0 and units.sizes[stretch.unit] > 0
+            kept = part if action.kind == "F" and not stays else 0.0
+            found.append(FsdpUnitUse(stretch.unit, absent, not stays, action.kind != "F", held, kept))
+            there[stretch.unit] = 1.0 if stays else kept
     for last in {use.unit: index for index, use in enumerate(found)}.values():
-        found[last] = replace(found[last], freed=True)
+        found[last] = replace(found[last], freed=True, kept=0.0)
     return found
 
 
@@ -189,9 +197,9 @@ def _peak_parameter_bytes(job: Job, stage: int, units: FsdpUnits) -> float:
     uses, window = list_unit_uses(job, stage, units), count_unsharded_units(job)
     peak = held = 0.0
     for index, use in enumerate(uses):
-        held += units.sizes[use.unit] if use.gathered else 0.0
+        held += units.sizes[use.unit] * (1.0 - use.held) if use.gathered else 0.0
         peak = max(peak, held)
         past = index - window + 1  # its use is over before the next gather begins
         if past >= 0 and uses[past].freed:
-            held -= units.sizes[uses[past].unit]
+            held -= units.sizes[uses[past].unit] * (1.0 - uses[past].kept)
     return peak * job.data_parallel.parameter_bytes

@@ -40,7 +40,8 @@ class ParallelPlan:
     """Sizes of the parallelism axes, and the rank number at every coordinate [pp, dp, cp, tp].
 
     ``shard`` is how many of the ranks that hold the same parameters share them where those are sharded (0: all of
-    them); consecutive ones do. ``copies``, where the model is held more than once, lists the stages that hold the same
+    them); consecutive ones do. ``regather`` consecutive ones of those keep parameters between forward and backward (0:
+    all of a shard group do). ``copies``, where the model is held more than once, lists the stages that hold the same
     parts of it, each stage once: their ranks are replicas, too.
 
     The ranks of a stage, tp x cp x dp for all else, are etp x ep x edp for the experts of a mixture ("parallel
@@ -58,6 +59,7 @@ class ParallelPlan:
     pp: int = 1
     order: tuple[str, ...] = AXES
     shard: int = 0
+    regather: int = 0
     copies: tuple[tuple[int, ...], ...] = ()
     ep: int = 1
     etp: int = 0
@@ -238,7 +240,8 @@ def _subgroup_splitter(axis: str, *, replicas: bool = False) -> Callable[[Parall
     """
 
     def groups(plan: ParallelPlan) -> Ranks:
-        size = plan.shard_size if axis == "dp" else plan.expert_shard_size
+        size = plan.expert_shard_size if axis == "edp" else plan.shard_size
+        size = plan.regather or size if axis == "shard" else size
         shards = plan.groups(axis)
         shards = shards.reshape(-1, shards.shape[1] // size, size)
         shards = np.transpose(shards, (0, 2, 1)) if replicas else shards
@@ -256,6 +259,7 @@ COMMUNICATORS: dict[str, Communicator] = {
     "shard": Communicator("dp", _subgroup_splitter("dp")),
     "shard_reduce": Communicator("dp", _subgroup_splitter("dp")),
     "replica": Communicator("dp", _subgroup_splitter("dp", replicas=True)),
+    "regather": Communicator("dp", _subgroup_splitter("shard")),
     # ranks that split an expert, that share experts, that hold the same ones; and inside the latter as above
     "etp": Communicator("tp", lambda plan: _expert_grid(plan).reshape(-1, plan.expert_tp)),
     "ep": Communicator("ep", lambda plan: np.moveaxis(_expert_grid(plan), 2, -1).reshape(-1, plan.ep)),

@@ -123,7 +123,7 @@ def describe_zero_support(zero: int, pp: int, replicas: int, *, reshards: bool =
 
 def describe_framework_support(scenario: Scenario) -> str:
     """Describe which frameworks support this scenario's ZeRO stage with its pipeline; "" if all frameworks do."""
-    parallel, reshards = scenario.parallel, scenario.fsdp.reshard_after_forward
+    parallel, reshards = scenario.parallel, scenario.fsdp.reshard_after_forward is not False
     words = describe_zero_support(parallel.zero, parallel.pp, scenario.dp * parallel.cp, reshards=reshards)
     name = scenario.software.name if scenario.software else ""
     if not words or not name.startswith("megatron"):

@@ -283,7 +283,7 @@ def data_parallel_options_of(
         fsdp=FsdpOptions(
             unit_layers=fsdp.unit_layers,
             prefetch=fsdp.prefetch,
-            reshard_after_forward=fsdp.reshard_after_forward,
+            reshard_after_forward=fsdp.reshard_after_forward is not False,
             uses_two_lanes={"one": False, "two": True}[fsdp.lanes],
             reduce_every_microbatch=fsdp.sync_every_microbatch,
             gather_by_matrix=lists,

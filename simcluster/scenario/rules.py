@@ -180,6 +180,13 @@ def _check_fsdp(scenario: ScenarioFields) -> Iterator[KeyProblem]:
     if ranks and ranks % group:
         fix = join_or(nearest_divisors(ranks, group))
         yield ("fsdp", "shard_group"), f"{group} does not divide dp x cp = {ranks}, the number of replicas; use {fix}"
+    shards, near = group if fsdp.shard_group else ranks, fsdp.regather_group
+    if near and ranks and (shards % near or near == shards):
+        what = f"{near} is not a divisor between 1 and {shards}, the number of ranks that share the parameters"
+        yield ("fsdp", "reshard_after_forward"), f"{what}; use {join_or(nearest_divisors(shards, near))}, or true"
+    if near and scenario.model.moe and (parallel.ep > 1 or parallel.etp not in (None, parallel.tp)):
+        what = "a group size is not modelled with experts on ep ranks"
+        yield ("fsdp", "reshard_after_forward"), f"{what}; use true or false, or set ep to 1"
     if fsdp.prefetch > 1 and not scenario.overlap.param_gather:
         what = f"{fsdp.prefetch} units cannot be gathered ahead of use while overlap.param_gather is false"
         yield ("fsdp", "prefetch"), f"{what}; set param_gather to true, or remove prefetch"

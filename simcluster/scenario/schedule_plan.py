@@ -129,6 +129,7 @@ def plan_of(scenario: ScenarioFields, schedule: Schedule) -> ParallelPlan:
         pp=parallel.pp,
         order=parallel.order,
         shard=scenario.fsdp.shard_group or 0,
+        regather=scenario.fsdp.regather_group if parallel.zero == 3 else 0,
         copies=stage_copies_of(schedule),
         ep=parallel.ep,
         etp=parallel.etp or 0,

@@ -271,14 +271,21 @@ class Fsdp(Spec):
     """Number of layers per FSDP unit, which are gathered together; embedding and LM head are separate units."""
     prefetch: Annotated[int, Field(strict=True, ge=0, le=10**9)] = 1
     """Number of FSDP units that are gathered ahead of their use."""
-    reshard_after_forward: StrictBool = True
-    """Free gathered parameters after the forward and gather them again for the backward."""
+    reshard_after_forward: StrictBool | Annotated[int, Field(strict=True, ge=2)] = True
+    """Free gathered parameters after the forward and gather them again for the backward (true), keep them (false), or
+    N: keep 1/N of them, gathered again from groups of N consecutive ranks (DeepSpeed's hpZ, an integer in FSDP2)."""
     lanes: Literal["one", "two"] = "one"
     """Communicators of gathers and reductions: one, where they wait for each other, or two, which share the links."""
     shard_group: Count | None = None
     """Hybrid sharding (HSDP): number of consecutive dp ranks that a shard group has; default: all dp ranks."""
     sync_every_microbatch: StrictBool = True
     """Reduce gradients in every microbatch's backward (true) or only the last (false, no_sync); for zero 2 and 3."""
+
+    @property
+    def regather_group(self) -> int:
+        """Number of ranks that keep parameters between forward and backward; 0: all of a shard group, or every rank."""
+        kept = self.reshard_after_forward
+        return 0 if isinstance(kept, bool) else kept
 
 
 class Collectives(Spec):

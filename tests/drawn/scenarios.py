@@ -57,6 +57,7 @@ SECTIONS: dict[str, Document] = {
 """Sections that may be left out, with what they must say."""
 RANGES: dict[str, tuple[Any, ...]] = {
     "memory.offload.bucket": (100_000, 1_000_000),  # of one parameter each there would be millions
+    "fsdp.reshard_after_forward": (True, False, 2, 4),
     "overlap.tensor_pieces": (2, 3, 4),
     "training.micro_batch": (2, 3),
 }

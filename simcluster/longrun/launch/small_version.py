@@ -185,6 +185,8 @@ def _scenario_changes(scenario: Scenario, small: SmallLayout, nodes: int) -> lis
          "the list is for another number of stages"),
         (group and group < sharding and ranks % (2 * group), "fsdp.shard_group", group, max(1, ranks // 2),
          "two groups"),
+        (scenario.fsdp.regather_group, "fsdp.reshard_after_forward", scenario.fsdp.regather_group, True,
+         "one node has no smaller groups"),
         (small.tp == 1 and parallel.sequence_parallel, "parallel.sequence_parallel", True, False, "tp is 1"),
         (small.cp == 1 and parallel.cp_comm != "ring", "parallel.cp_comm", parallel.cp_comm, "ring", "cp is 1"),
         (parallel.etp is not None and (small.ep == 1 or _expert_tensor_ranks(scenario, small) != parallel.etp),

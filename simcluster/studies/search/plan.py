@@ -79,7 +79,8 @@ class RankedLayout(NamedTuple):
     def note(self, base: Scenario) -> str:
         """Return a note on the frameworks that can launch the layout; "" if most can."""
         layout = self.layout
-        return describe_zero_support(layout.zero, layout.pp, layout.dp, reshards=base.fsdp.reshard_after_forward)
+        reshards = base.fsdp.reshard_after_forward is not False
+        return describe_zero_support(layout.zero, layout.pp, layout.dp, reshards=reshards)
 
     def to_dict(self, base: Scenario) -> dict[str, Any]:
         """Return the layout as JSON-ready values; metrics that a stopped search did not compute are None."""

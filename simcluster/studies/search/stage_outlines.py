@@ -206,7 +206,7 @@ class StageDataParallelism:
             own = [self._reduced_parameters(pipeline, each) for each in pipeline.slices_by_stage[number]]
             calls = [one for held in own for one in self._make_collectives("reduce_scatter", held, data.gradient_bytes)]
             return times * sum(least[call] for call in calls), 0.0
-        if fsdp.shard_group:
+        if fsdp.shard_group or fsdp.regather_group:
             return 0.0, 0.0
         kinds = self._parameters  # of a unit, those of which least is sent
         unit = OwnedParameters(*(fsdp.unit_layers * min(getattr(kind, part) for kind in kinds)
