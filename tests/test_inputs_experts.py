@@ -433,7 +433,7 @@ def test_what_changes_the_step_and_is_not_modelled_is_said() -> None:
     text = imported(f"{GPT_345M} {options}", gpus=8).to_yaml_text("x")
     for words in (
         "--moe-token-drop-policy: each expert keeps its most probable tokens",
-        "not with another microbatch as by overlap-moe",
+        "overlap-moe-expert-parallel-comm has no effect: expert-model-parallel-size is 1",
     ):
         assert words in text
 
@@ -449,7 +449,7 @@ def test_what_changes_the_step_and_is_not_modelled_is_said() -> None:
         ),
         ("--delay-wgrad-compute", True, "also overlaps the computation that moe-shared-expert-overlap"),
         ("--moe-shared-expert-overlap --delay-wgrad-compute", True, None),
-        ("--overlap-moe-expert-parallel-comm --delay-wgrad-compute", True, "not with another microbatch"),
+        ("--moe-shared-expert-overlap --delay-wgrad-compute --overlap-moe-expert-parallel-comm", True, "has no effect"),
     ],
 )
 def test_what_runs_beside_the_way_to_experts(options: str, expected: bool, said: str | None) -> None:
@@ -470,6 +470,21 @@ def test_batches_overlap_in_pairs_of_the_interleaved_schedule() -> None:
     assert found.document["pipeline"]["schedule"] == {"name": "interleaved", "pairs": True}
     assert found.document["overlap"]["pairs"] is True
     assert "experts" not in found.document["overlap"]
+    assert not [sentence for sentence in found.assumed if "overlap" in sentence]
+    apart = from_document({**found.document, "overlap": {**found.document["overlap"], "pairs": False}})
+    assert simulate(from_document(found.document)).step_time < simulate(apart).step_time
+
+
+@pytest.mark.parametrize("delayed", [False, True])
+def test_batches_overlap_without_a_pipeline(delayed: bool) -> None:
+    """Megatron-LM's combined_1f1b_schedule_for_no_pipelining; delayed weight gradients leave the way to the experts."""
+    options = "--num-experts 8 --moe-grouped-gemm --moe-token-dispatcher-type alltoall --expert-model-parallel-size 4"
+    options += " --overlap-moe-expert-parallel-comm" + " --delay-wgrad-compute" * delayed
+    text = GPT_345M.replace("--global-batch-size 64", "--global-batch-size 256")
+    found = imported(f"{text} {options}", gpus=8)
+    assert found.document["pipeline"]["schedule"] == {"name": "1f1b", "pairs": "forward-backward"}
+    assert found.document["overlap"]["pairs"] is True
+    assert found.document["overlap"].get("experts", False) is delayed
     assert not [sentence for sentence in found.assumed if "overlap" in sentence]
     apart = from_document({**found.document, "overlap": {**found.document["overlap"], "pairs": False}})
     assert simulate(from_document(found.document)).step_time < simulate(apart).step_time

@@ -109,13 +109,20 @@ def test_a_half_that_is_left_over_goes_on_alone() -> None:
 # --- in a step --------------------------------------------------------------------------------------------------------
 
 
+SCHEDULES: list[tuple[Any, int]] = [
+    ("dualpipe-v", 2), ("dualpipe-v", 4), ({"name": "1f1b", "pairs": "forward-backward"}, 1),
+    ({"name": "1f1b", "pairs": "forward-backward"}, 2), ({"name": "1f1b", "pairs": "microbatches"}, 1),
+    ({"name": "1f1b", "pairs": "microbatches"}, 2), ({"name": "interleaved", "pairs": True}, 2),
+]  # fmt: skip
+
+
 @st.composite
 def scenarios(draw: st.DrawFn) -> dict[str, Any]:
     """Sections for ``tiny`` with pairs: experts or none, tensor parallelism, replicas that reduce or gather beside."""
-    schedule, pp = draw(st.sampled_from([("dualpipe-v", 2), ("dualpipe", 2), ("dualpipe-v", 4)]))
-    tp, dp = draw(st.sampled_from([(1, 2), (2, 2), (2, 1), (1, 4)])) if pp == 2 else (1, 2)
+    schedule, pp = draw(st.sampled_from([*SCHEDULES, ("dualpipe", 2)]))
+    tp, dp = draw(st.sampled_from([(1, 2), (2, 2), (2, 1), (1, 4)])) if pp < 4 else (1, 2)
     experts = draw(st.booleans())
-    zero = draw(st.sampled_from([0, 1, 2] if schedule == "dualpipe-v" else [0, 1])) if dp > 1 else 0
+    zero = draw(st.sampled_from([0, 1, 2] if schedule != "dualpipe" else [0, 1])) if dp > 1 else 0
     return {
         "cluster": BOXES,
         "gpus": tp * pp * dp,
@@ -160,15 +167,18 @@ def test_the_same_work_is_done(tiny: Tiny, document: dict[str, Any]) -> None:
     assert (compute["start"].to_numpy()[1:] >= compute["end"].to_numpy()[:-1])[follows].all()
 
 
-def test_experts_are_hidden(tiny: Tiny) -> None:
-    """DualPipe-V with experts on other ranks: what was exposed goes beside the other half, and the step is shorter."""
+@pytest.mark.parametrize(
+    ("schedule", "pp"), [each for each in SCHEDULES if each[0] != "dualpipe-v"] + [("dualpipe-v", 2)]
+)
+def test_experts_are_hidden(tiny: Tiny, schedule: Any, pp: int) -> None:
+    """Experts on other ranks: what was exposed overlaps with the other half, and the step is shorter."""
     document: dict[str, Any] = {
         "cluster": BOXES,
-        "gpus": 8,
         "model": {"layers": 8, "gated_mlp": True, "moe": MOE},
-        "parallel": {"pp": 2, "dp": 4, "ep": 4},
-        "pipeline": {"schedule": "dualpipe-v"},
-        "training": {"global_batch": 64},
+        "gpus": 4 * pp,
+        "parallel": {"pp": pp, "dp": 4, "ep": 4},
+        "pipeline": {"schedule": schedule},
+        "training": {"global_batch": 32 * pp},
         "overlap": {"interference": "none"},
     }
     apart, beside = both(tiny, document)

@@ -34,6 +34,7 @@ from simcluster.schedules import (
     zb_h2,
     zb_v,
 )
+from simcluster.schedules.paired_passes import one_f_one_b_in_pairs
 from simcluster.schedules.text import order_lines
 
 UNIT = EqualCosts(F=1, B=2, I=1, W=1)
@@ -149,6 +150,21 @@ def test_interleaved_in_pairs(P: int, v: int, groups: int) -> None:
     assert timing.peak_in_flight == tuple(min(2 * (P - 1 - r) + (v - 1) * P + 2, M * v) for r in range(P))
     ahead = [min(2 * (P - 1 - r) + (v - 1) * P + 1, M * v) for r in range(P)]
     assert [len(fused) for fused in schedule.fused] == [M * v - warmup for warmup in ahead]
+
+
+@many
+@given(P=st.integers(1, 6), M=st.integers(1, 12))
+def test_1f1b_in_pairs(P: int, M: int) -> None:
+    """A pair is as long as both of its passes; of two microbatches it is a pass of one that is twice as long."""
+    costs = EqualCosts(F=Fraction(2), B=Fraction(3))
+    timing = time_actions(check_schedule(one_f_one_b_in_pairs(P, M, pairs="forward-backward")), costs)
+    assert timing.makespan == (M + P - 1) * 5
+    assert timing.peak_in_flight == tuple(min(2 * (P - 1 - r) + 2, M) for r in range(P))
+    timing = time_actions(check_schedule(one_f_one_b_in_pairs(P, 2 * M, pairs="microbatches")), costs)
+    assert timing.makespan == (M + P - 1) * 10
+    assert timing.peak_in_flight == tuple(2 * min(P - r, M) for r in range(P))
+    with pytest.raises(InputError, match=f"{2 * M - 1} is not divisible by 2; use {2 * M} micro"):
+        one_f_one_b_in_pairs(P, 2 * M - 1, pairs="microbatches")
 
 
 def test_groups_of_the_number_of_stages_are_the_default() -> None:

@@ -162,7 +162,7 @@ def overlap_section(
         run.assumed.append("overlap-param-gather has no effect without use-distributed-optimizer")
     schedule, cut = pipeline.get("schedule"), run.is_on("tp-comm-overlap") and tp > 1
     paired = schedule == "dualpipe-v" and overlaps_other_microbatch(run)
-    paired = paired or (isinstance(schedule, dict) and schedule.get("pairs", False))
+    paired = paired or (isinstance(schedule, dict) and bool(schedule.get("pairs")))
     if cut:
         run.assumed.append("tp-comm-overlap splits the matmuls next to collectives into tp pieces")
     recipe, bucket = training.get("memory_recipe"), run.get("ddp-bucket-size")
@@ -183,7 +183,8 @@ def overlap_section(
 
 def overlaps_other_microbatch(run: MegatronOptions) -> bool:
     """Return whether expert all-to-alls of one microbatch overlap with another microbatch's compute."""
-    return run.get("num-experts") is not None and run.is_on("overlap-moe-expert-parallel-comm")
+    experts = run.get("num-experts") is not None and (run.get("expert-model-parallel-size") or 1) > 1
+    return experts and run.is_on("overlap-moe-expert-parallel-comm")
 
 
 def _overlaps_expert_comm(run: MegatronOptions, *, paired: bool) -> bool:
@@ -201,18 +202,13 @@ def _overlaps_expert_comm(run: MegatronOptions, *, paired: bool) -> bool:
             raise run.error("delay-wgrad-compute", f"{what}; remove it to import the rest")
         return False
     if paired and not shared:
-        if weights:
-            run.assumed.append("delay-wgrad-compute does not move weight gradients within a pair of microbatches")
-        return False
-    if batches and not paired:
-        run.assumed.append(
-            "expert all-to-alls overlap with shared experts and weight gradients, not with another microbatch as "
-            "by overlap-moe-expert-parallel-comm without virtual stages: the simulated step may be too long"
-        )
-    elif shared != weights:
+        return weights
+    if batches:
+        run.assumed.append("overlap-moe-expert-parallel-comm has no effect: expert-model-parallel-size is 1")
+    if shared != weights:
         given, other = ("moe-shared-expert-overlap", "delay-wgrad-compute")[:: 1 if shared else -1]
         run.assumed.append(f"{given} also overlaps the computation that {other} would overlap")
-    return shared or batches or weights
+    return shared or weights
 
 
 def software_section(run: MegatronOptions, position: str) -> dict[str, Any]:

@@ -15,13 +15,14 @@ _VIRTUAL_STAGE_OPTIONS = ("num-layers-per-virtual-pipeline-stage", "num-virtual-
 _LAYOUT = "pipeline-model-parallel-layout"
 _V_SCHEDULES = {"zero": "zb-v", "half": "v-half", "min": "v-min"}
 """Schedules with two model slices per stage, by allowed memory."""
+_PAIRS = {"name": "1f1b", "pairs": "forward-backward"}
 
 
 def pipeline_section(run: MegatronOptions, layers: int, pp: int) -> dict[str, Any]:
-    """Return the scenario's ``pipeline`` section; it is empty for a single stage."""
+    """Return the scenario's ``pipeline`` section; for a single stage it only has pairs of passes that overlap."""
     chunks = _chunks_per_stage(run, len(real_layer_flags(run)), pp)
     if pp == 1:
-        return {}
+        return {"schedule": _PAIRS} if overlaps_other_microbatch(run) else {}
     layout, schedule = _parse_explicit_layout(run, layers, pp), _fork_schedule(run, pp)
     laid = layout.chunks_per_stage(pp) if layout else None
     if schedule:
@@ -49,7 +50,7 @@ def _one_f_one_b_section(run: MegatronOptions, chunks: int, pp: int) -> dict[str
     """Return the fields of a 1F1B schedule, interleaved if each stage has several model chunks."""
     rendezvous = {"p2p": "rendezvous"} if chunks == 1 or run.is_on("no-overlap-p2p-communication") else {}
     if chunks == 1:
-        return {"schedule": "1f1b", **rendezvous}
+        return {"schedule": _PAIRS if overlaps_other_microbatch(run) else "1f1b", **rendezvous}
     group = run.get("microbatch-group-size-per-virtual-pipeline-stage")
     more = {"group_size": group if group != pp else None, "pairs": overlaps_other_microbatch(run)}
     more = {name: value for name, value in more.items() if value}

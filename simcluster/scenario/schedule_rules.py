@@ -15,7 +15,7 @@ from simcluster.documents.trusted_text import is_function_reference
 from simcluster.scenario.schedule_files import is_csv
 from simcluster.scenario.schedule_plan import AUTO, schedule_of, slices_of, stage_copies_of
 from simcluster.schedules import SCHEDULES, Schedule, schedules_with
-from simcluster.schedules.specs import RowsSpec
+from simcluster.schedules.specs import InterleavedSpec, OneFOneBSpec, RowsSpec
 from simcluster.schedules.stage_layout import find_separate_prediction
 
 if TYPE_CHECKING:
@@ -106,10 +106,11 @@ def _check_separate_prediction(scenario: ScenarioFields, schedule: Schedule, num
 
 
 def _check_overlapped_pairs(scenario: ScenarioFields, schedule: Schedule) -> Iterator[KeyProblem]:
-    where = ("overlap", "pairs")
-    if not any(schedule.fused):
+    where, choice = ("overlap", "pairs"), scenario.pipeline.schedule
+    asked = isinstance(choice, OneFOneBSpec | InterleavedSpec) and choice.pairs
+    if not any(schedule.fused) and not asked:  # one microbatch has no pair
         what = f"{schedule.name} on pp {scenario.parallel.pp} has no fused pairs [F|B] whose halves could overlap"
-        fix = "dualpipe, dualpipe-v or {name: interleaved, pairs: true} on pp 2 or more"
+        fix = "{name: 1f1b, pairs: forward-backward}, or dualpipe-v or {name: interleaved, pairs: true} on pp 2 or more"
         yield where, f"{what}; use {fix}, or set pairs to false"
     elif scenario.parallel.zero == 3:
         what = "zero 3 gathers a stage's parameters for one action at a time, but pairs run two at once"

@@ -65,7 +65,7 @@ class Schedule:
     A stage runs its row strictly in order, as real runtimes do: the row, not a greedy rule, defines the schedule.
     ``routes`` lists the routes through the model; ``route_of[m]`` is the index of the one that microbatch m takes (a
     bidirectional schedule has two). ``fused[stage]`` lists the positions i whose action runs together with the one at i
-    + 1, as one pair [F|B]; empty where the schedule has no pairs.
+    + 1, as one pair [F|B] or [F|F]; empty where the schedule has no pairs.
     """
 
     name: str

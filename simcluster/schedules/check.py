@@ -139,11 +139,14 @@ def _check_fused_pairs(schedule: Schedule, stage: int) -> None:
     for position in schedule.fused_positions(stage):
         pair = row[position : position + 2] if position >= 0 else ()
         kinds = "".join(action.kind for action in pair)
-        if kinds not in ("FB", "FI") or position < last + 2:
-            rule = "a fused pair is one F followed by one B or I; pairs are listed in order and do not overlap"
+        if kinds not in ("FB", "FI", "FF", "BB", "II") or position < last + 2:
+            rule = (
+                "a fused pair is one F followed by one B or I, or two F, B or I; pairs are listed in order and do not "
+            )
+            rule += "overlap"
             raise _row_error(schedule, stage, min(max(position, 0), len(row)), "this is not a fused pair", rule)
-        if pair[0][1:] == pair[1][1:]:
-            rule = "a backward can only begin after its forward has ended: pair it with another microbatch"
+        if pair[0].microbatch == pair[1].microbatch and (pair[0].chunk == pair[1].chunk or kinds[0] == kinds[1]):
+            rule = "passes of one microbatch wait for each other: pair it with another microbatch"
             raise _row_error(schedule, stage, position, "both passes of this pair are of the same microbatch", rule)
         last = position
 

@@ -20,12 +20,27 @@ from simcluster.schedules import SCHEDULES, make_schedule
 from simcluster.schedules.actions import Route, Schedule, loop_route, parse_row
 from simcluster.schedules.check import require_fixed_chunks
 from simcluster.schedules.interleaved import interleaved
+from simcluster.schedules.paired_passes import Pairs, one_f_one_b_in_pairs
 from simcluster.schedules.registry_entry import ScheduleFunction
 from simcluster.schedules.text import format_rows
 from simcluster.schedules.timing import EqualCosts
 from simcluster.schedules.zb_auto import Goal, Times, zb_auto
 
 Time = Annotated[float, Field(ge=0, le=1e12)]
+
+
+class OneFOneBSpec(Spec):
+    """1F1B with passes fused in pairs, so that communication can overlap (overlap.pairs), also without a pipeline."""
+
+    name: Literal["1f1b"]
+    """Name of the schedule that these parameters are for."""
+    pairs: Pairs
+    """Which passes are fused: the forward of one microbatch with the backward of an earlier one (forward-backward:
+    --overlap-moe-expert-parallel-comm), or the same pass of two microbatches (microbatches: two halves of a batch)."""
+
+    def schedule_function(self, costs: Times | None = None, latency: Any = 0) -> ScheduleFunction:
+        """Return the function that makes the schedule; it does not depend on ``costs`` and ``latency``."""
+        return partial(one_f_one_b_in_pairs, pairs=self.pairs)
 
 
 class InterleavedSpec(Spec):
@@ -144,7 +159,7 @@ def _parse_route(text: str) -> Route:
     return tuple(hops)
 
 
-_WITH_PARAMETERS = ("interleaved", "zb-auto", "rows")
+_WITH_PARAMETERS = ("1f1b", "interleaved", "zb-auto", "rows")
 
 
 def _normalize_spec(value: object) -> object:
@@ -168,7 +183,7 @@ def _normalize_spec(value: object) -> object:
 def _spec_kind(value: object) -> str:
     if isinstance(value, Mapping):
         return str(value["name"])
-    return value.name if isinstance(value, InterleavedSpec | ZbAutoSpec | RowsSpec) else "text"
+    return value.name if isinstance(value, OneFOneBSpec | InterleavedSpec | ZbAutoSpec | RowsSpec) else "text"
 
 
 def _keep_trusted_text(value: object, text: ValidatorFunctionWrapHandler) -> str:
@@ -179,12 +194,13 @@ _A_FILE = {"type": "string", "pattern": r"\.csv$|\.py:", "description": "your sc
 _NAMED = {"type": "object", "required": ["name"], "additionalProperties": False}
 ScheduleChoice = Annotated[
     Annotated[str, WrapValidator(_keep_trusted_text), Tag("text")]
+    | Annotated[OneFOneBSpec, Tag("1f1b")]
     | Annotated[InterleavedSpec, Tag("interleaved")]
     | Annotated[ZbAutoSpec, Tag("zb-auto")]
     | Annotated[RowsSpec, Tag("rows")],
     Discriminator(_spec_kind),
     BeforeValidator(_normalize_spec),
     SchemaAlternatives(lambda: ((*SCHEDULES,), _A_FILE, {**_NAMED, "properties": {"name": {"enum": [*SCHEDULES]}}},
-                                InterleavedSpec, ZbAutoSpec, RowsSpec)),
+                                OneFOneBSpec, InterleavedSpec, ZbAutoSpec, RowsSpec)),
 ]  # fmt: skip
 """A schedule by its name alone, or with parameters."""

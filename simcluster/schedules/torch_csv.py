@@ -31,6 +31,9 @@ def to_csv(schedule: Schedule) -> str:
         for position, action in enumerate(row):
             place = schedule.virtual_stage(action.microbatch, stage, action.chunk)
             cell = f"{place}{action.kind}{action.microbatch}"
+            if second and row[position - 1].kind == action.kind:
+                rule = "torch's CSV has pairs of a forward and a backward only"
+                raise InputError(f"schedule {schedule.name!r}: {cells[-1]} and {cell} are a pair; {rule}")
             if second:
                 cells[-1] = f"({cells[-1]};{cell})OVERLAP_F_B"
             else:
