@@ -41,12 +41,12 @@ def elements_of(kernels: Any) -> float:
 
 
 def optimizer(
-    plan: ParallelPlan, distribute: Any = "layers", model: str | Model = "llama3-8b", **more: Any
+    plan: ParallelPlan, distribute: Any = "layers", model: str | Model = "llama3-8b", zero: int = 1, **more: Any
 ) -> MuonOptimizer:
     """One iteration's seconds are elements, and passes over memory take none."""
     whole = of(model) if isinstance(model, str) else model
     job = UpdateContext(
-        whole, plan, RECIPES["mixed-18"], 0 if distribute == "none" else 1, 1e6, matmul_seconds=elements_of
+        whole, plan, RECIPES["mixed-18"], 0 if distribute == "none" else zero, 1e6, matmul_seconds=elements_of
     )
     return MuonOptimizer(job, distribute, iterations=1, **more)
 
@@ -105,6 +105,22 @@ def test_whole_matrices_are_dealt_out(dp: int, tp: int, layers: int) -> None:
     assert gathered.calls == ((("dp", 2.0 * whole),) if dp > 1 else ())
 
 
+@pytest.mark.parametrize("zero", [1, 2, 3])
+@pytest.mark.parametrize("shard", [0, 4])
+def test_shards_travel_to_the_owner_of_a_matrix_and_back(zero: int, shard: int) -> None:
+    """In 16 bits; an owner works as much as where ranks hold whole matrices.  FSDP2 gives every rank a part of each."""
+    plan, stage = ParallelPlan(dp=8, shard=shard), range(4)
+    ranks, axis = (shard or 8, "shard") if zero == 3 else (8, "dp")
+    whole = elements(optimizer(plan), stage).total
+    work = optimizer(plan, "all_to_all", zero=zero).update_work(stage)
+    assert (work.calls, work.exchanges) == ((), ((axis, 4.0 * whole / ranks),))
+    assert work.seconds == optimizer(ParallelPlan(dp=ranks), "layers").update_work(stage).seconds
+    gathered = optimizer(plan, "gather", zero=zero).update_work(stage)
+    assert (gathered.calls, gathered.exchanges) == (((axis, 2.0 * whole),), ())
+    assert gathered.seconds == whole if zero == 3 else whole / ranks <= gathered.seconds <= whole
+    assert optimizer(plan, "all_to_all", zero=zero).saved_state_bytes(stage) == 4.0 * whole / ranks
+
+
 def test_experts_are_dealt_out_to_those_who_have_them() -> None:
     model = of("mixtral-8x7b")
     plan = ParallelPlan(tp=2, dp=8, ep=4, etp=1)
@@ -125,6 +141,15 @@ def tiny(**changes: Any) -> Scenario:
     [
         {"training.muon": {"distribute": "gather", "tp_mode": "duplicated"}, "overlap.grad_reduce": True},
         {"parallel.zero": 0, "pipeline.schedule": "zb-h1", "training.global_batch": 4},
+        {"parallel.zero": 2},
+        {"parallel.zero": 3, "training.muon.distribute": "gather"},
+        {
+            "parallel.zero": 3,
+            "training.muon.tp_mode": "duplicated",
+            "parallel.dp": 4,
+            "parallel.pp": 1,
+            "fsdp.shard_group": 2,
+        },
     ],
 )
 def test_all_engines_play_it_alike(changes: dict[str, Any]) -> None:
@@ -173,7 +198,7 @@ def test_megatrons_options_choose_it() -> None:
 def test_bounds_of_a_search_are_below_what_layouts_hold() -> None:
     base = tiny(**{"model.sequence_length": 256})
     memory = LayoutMemory(base)
-    vary = {"parallel.zero": (0, 1), "training.recompute": ("none",), "training.micro_batch": (1,)}
+    vary = {"parallel.zero": (0, 1, 2, 3), "training.recompute": ("none",), "training.micro_batch": (1,)}
     legal = make_layout_space(base, 8, {**vary, "pipeline.schedule": ("1f1b",)}).layouts_and_counts[0]
     assert len(legal) > 10
     for layout in legal:
@@ -183,7 +208,7 @@ def test_bounds_of_a_search_are_below_what_layouts_hold() -> None:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"parallel.zero": 2}, "muon updates whole matrices"),
+        ({"parallel.zero": 2, "training.muon.distribute": "layers"}, "no rank has whole matrices.*use all_to_all or"),
         ({"training.precision": "fp16-mixed"}, "muon with fp16 is not supported"),
         ({"training.optimizer": "adam", "training.muon.iterations": 6}, "training.optimizer is adam"),
         ({"training.optimizer": "moun"}, "did you mean 'muon'"),

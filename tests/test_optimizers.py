@@ -96,7 +96,7 @@ def test_an_update_takes_time_and_names_what_it_sends(name: str) -> None:
     update = made(name, plan).update_work([0, 1])
     held = sum(each.elements * each.count for mine in made(name, plan).held_matrices([0, 1]) for each in mine)
     assert update.seconds + held * RECIPES["mixed-18"].update_traffic > 0
-    assert all(size > 0 and len(plan.groups(axis)) for axis, size in update.calls)
+    assert all(size > 0 and len(plan.groups(axis)) for axis, size in (*update.calls, *update.exchanges))
     assert made(name, plan).update_work([0, 1]) == update
 
 

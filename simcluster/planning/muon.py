@@ -8,7 +8,11 @@ Megatron-LM's copy of the master weights. Muon: K. Jordan, 2024; arXiv:2502.1698
 Megatron-Core's layer-wise distributed optimizer (``dist_muon``, core/optimizer/layer_wise_optimizer.py) gives each
 matrix to one of the ranks that hold it, the largest first to the one that has least; the fullest rank decides. In
 Moonlight's (arXiv:2502.16982 section 2.3) a rank has its part of every bucket, as ZeRO cuts them; it gathers the
-matrices that its parts lie in, orthogonalizes them whole and keeps its parts. Pure.
+matrices that its parts lie in, orthogonalizes them whole and keeps its parts.
+
+Where ZeRO 3 shards every matrix over all ranks (FSDP2), "gather" lets each of them orthogonalize all matrices. With
+"all_to_all" (microsoft/dion, ``muon_update_batch_async``) one all-to-all brings the momentum's shards of as many
+matrices as ranks to their owners, each of which orthogonalizes one, and another brings the updates back. Pure.
 """
 
 from __future__ import annotations
@@ -27,6 +31,7 @@ from simcluster.model.layer_kind import WeightMatrix
 from simcluster.model.recipes import Recipe
 from simcluster.planning.optimizer import Optimizer, UpdateContext, UpdateWork
 
+Distribution = Literal["layers", "gather", "all_to_all", "none"]
 _FP32, _BF16 = 4.0, 2.0
 
 
@@ -35,16 +40,11 @@ class MuonOptimizer(Optimizer):
     """Muon optimizer for the matrices of layers (one moment per parameter), with Adam for all other parameters.
 
     ``distribute``: matrices are updated by the ranks that hold them as whole "layers", or gathered from parts
-    ("gather") of buckets, or all by each rank ("none"). ``gathered_tp``: they are gathered over the ranks that split
-    them, too.
+    ("gather"), or sent to an owner and back ("all_to_all"), or all by each rank ("none"). ``gathered_tp``: they are
+    gathered over the ranks that split them, too.
     """
 
     MODELLED_WITH: ClassVar[Mapping[str, AllowedValues]] = {
-        "parallel.zero": AllowedValues(
-            (0, 1),
-            "muon updates whole matrices, but ZeRO {value} shards their gradients; use 0, or 1 (each matrix on one "
-            "rank, or gathered: training.muon.distribute)",
-        ),
         "training.precision": AllowedValues(
             ("bf16-mixed", "fp8-mixed", "mxfp8-mixed", "nvfp4-mixed", "fp32"),
             "muon with fp16 is not supported by Megatron-Core; use bf16-mixed, or training.optimizer: adam",
@@ -53,7 +53,7 @@ class MuonOptimizer(Optimizer):
         "training.outer": AllowedValues((None,)),
     }
 
-    distribute: Literal["layers", "gather", "none"] = "layers"
+    distribute: Distribution = "layers"
     gathered_tp: bool = False
     iterations: int = 5
 
@@ -61,7 +61,8 @@ class MuonOptimizer(Optimizer):
     def from_training_section(cls, job: UpdateContext, training: Any) -> Self:
         muon = training.muon
         gathered_tp = {"blockwise": False, "duplicated": True}[muon.tp_mode]
-        return cls(job, muon.distribute if job.zero else "none", gathered_tp, muon.iterations)
+        default: Distribution = "all_to_all" if job.zero > 1 else "layers" if job.zero else "none"
+        return cls(job, (muon.distribute if job.zero else None) or default, gathered_tp, muon.iterations)
 
     @classmethod
     def describe_state_difference(cls, recipe: Recipe) -> str:
@@ -73,14 +74,17 @@ class MuonOptimizer(Optimizer):
 
     def update_work(self, layers: Sequence[int]) -> UpdateWork:
         """Return the gathers and the time (s) that Muon's update takes beyond Adam's, on the fullest rank."""
-        seconds, calls = 0.0, list[tuple[str, float]]()
+        seconds, calls, exchanges = 0.0, list[tuple[str, float]](), list[tuple[str, float]]()
         orthogonalized = cache(self._orthogonalization_seconds)
         for mine in self.held_matrices(layers):
             ranks, split, axis, over = self._replica_and_split_groups(mine)
             own, whole = self._matrices_of_fullest_rank(mine, ranks), float(_count_elements(mine))
             counted = whole / (1 if self.distribute == "none" else ranks)
-            if self.distribute == "gather" and ranks > 1:
-                calls.append((over, _BF16 * whole))
+            if self.distribute in ("gather", "all_to_all") and ranks > 1:
+                if self.distribute == "gather":
+                    calls.append((over, _BF16 * whole))
+                else:
+                    exchanges.append((over, 2 * _BF16 * whole / ranks))  # there and back
                 seconds += self._elementwise_seconds(counted)
             else:
                 seconds += sum(each.count * self._elementwise_seconds(float(each.elements)) for each in own)
@@ -90,7 +94,8 @@ class MuonOptimizer(Optimizer):
                 own = [each.gather_whole(split) for each in own]
             seconds += sum(each.count * orthogonalized(each.rows, each.columns) for each in own)
             seconds -= self.job.adam_seconds(counted)
-        return UpdateWork(max(0.0, seconds), "orthogonalize", tuple(calls), collective_name="momentum")
+        seconds = max(0.0, seconds)
+        return UpdateWork(seconds, "orthogonalize", tuple(calls), "all_gather", "momentum", tuple(exchanges))
 
     def saved_state_bytes(self, layers: Sequence[int]) -> float:
         """Return the bytes of optimizer state that Muon saves on the fullest rank, minus that rank's excess share."""
@@ -116,21 +121,23 @@ class MuonOptimizer(Optimizer):
 
     def _replica_and_split_groups(self, mine: Sequence[WeightMatrix]) -> tuple[int, int, str, str]:
         """Return the numbers of replicas and of splits of these matrices, then the split axis and the replica axis."""
-        plan = self.job.plan
+        plan, sharded = self.job.plan, self.job.zero == 3
         if mine[0].experts and plan.has_separate_expert_groups:
             axis = "tp" if plan.expert_tp == plan.tp else "etp"
-            return plan.expert_replicas, plan.expert_tp, axis, "edp"
-        return plan.replicas, plan.tp, "tp", "dp"
+            ranks = plan.expert_shard_size if sharded else plan.expert_replicas
+            return ranks, plan.expert_tp, axis, "edp_shard" if sharded else "edp"
+        return plan.shard_size if sharded else plan.replicas, plan.tp, "tp", "shard" if sharded else "dp"
 
     def _matrices_of_fullest_rank(self, held: Sequence[WeightMatrix], ranks: int) -> list[WeightMatrix]:
-        if self.distribute == "none" or ranks == 1:
+        if self.distribute == "none" or ranks == 1 or (self.distribute == "gather" and self.job.zero == 3):
             return list(held)
-        if self.distribute == "layers":
-            given = _assign_whole_matrices(held, ranks)
-        elif self.distribute == "gather":
-            given = _assign_by_buckets(held, ranks, self.job.bucket_elements)
-        else:
-            assert_never(self.distribute)
+        match self.distribute:
+            case "layers" | "all_to_all":
+                given = _assign_whole_matrices(held, ranks)
+            case "gather":
+                given = _assign_by_buckets(held, ranks, self.job.bucket_elements)
+            case _:
+                assert_never(self.distribute)
         fullest = max(given, key=lambda own: sum(each.elements * many for each, many in own.items()))
         return [replace(each, count=many) for each, many in fullest.items()]
 

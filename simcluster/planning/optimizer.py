@@ -104,8 +104,9 @@ class UpdateContext:
 class UpdateWork:
     """Work of an optimizer's update on a stage beyond that of an Adam update of all parameters.
 
-    Collectives of one ``kind``, named ``collective_name``, come first: ``calls`` of (axis, bytes). Then comes
-    computation of ``seconds``, named ``kernel_name``; if that is negative, Adam's update is shorter.
+    Collectives named ``collective_name`` come first, as (axis, bytes): ``calls`` of one ``kind``, and all-to-alls
+    (``exchanges``). Then comes computation of ``seconds``, named ``kernel_name``; if that is negative, Adam's update is
+    shorter.
     """
 
     seconds: float = 0.0
@@ -113,6 +114,7 @@ class UpdateWork:
     calls: tuple[tuple[str, float], ...] = ()
     kind: str = "all_gather"
     collective_name: str = "update"
+    exchanges: tuple[tuple[str, float], ...] = ()
 
 
 @dataclass(frozen=True)

@@ -77,8 +77,9 @@ def add_step_end(
         job.model, job.plan, (layer for part in held for layer in part.layers), last=any(part.lm_head for part in held)
     )
     made = data.optimizer.update_work(layers) if data.optimizer else UpdateWork()
-    if made.calls:
-        add_blocking_collectives(lanes, step, made.kind, made.collective_name, made.calls)
+    for kind, calls in ((made.kind, made.calls), ("all_to_all", made.exchanges)):
+        if calls:
+            add_blocking_collectives(lanes, step, kind, made.collective_name, calls)
     ops = [Op(Compute(seconds + min(made.seconds, 0.0)), "compute", "optimizer", "optimizer")]
     ops += [Op(Compute(made.seconds), "compute", "optimizer", made.kernel_name)] if made.seconds > 0 else []
     update = Segment(tuple(ops))

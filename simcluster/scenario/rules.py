@@ -50,6 +50,9 @@ def find_broken_rules(scenario: ScenarioFields) -> list[KeyProblem]:
         found.append((("training", "recompute"), f"{what}; set attention to fused, or recompute to selective"))
     modelled_with = get_optimizer_class(training.optimizer).MODELLED_WITH
     found += find_unsupported_values(f"training.optimizer: {training.optimizer}", modelled_with, scenario)
+    if training.muon.distribute == "layers" and scenario.parallel.zero > 1:
+        what = f"no rank has whole matrices: zero {scenario.parallel.zero} shards their gradients"
+        found.append((("training", "muon", "distribute"), f"{what}; use all_to_all or gather, or zero 1"))
     if training.outer:
         found += check_outer_step(scenario, training.outer)
     if scenario.model.moe or not isinstance(scenario.overlap.interference, str):

@@ -38,9 +38,10 @@ class MuonSpec(Spec):
 
     iterations: Annotated[int, Field(strict=True, ge=1, le=100)] = 5
     """Number of Newton-Schulz iterations per matrix, with matmuls in 16 bits."""
-    distribute: Literal["layers", "gather"] = "layers"
-    """Which ranks orthogonalize a matrix with zero 1: one rank (layers, as Megatron-Core's dist_muon), or every rank,
-    after a gather, and keeps only its shard (gather, as Moonlight, arXiv:2502.16982)."""
+    distribute: Literal["layers", "gather", "all_to_all"] | None = None
+    """Which ranks orthogonalize a matrix: one rank, which holds it whole (layers, as Megatron-Core's dist_muon) or gets
+    its shards and sends its update back (all_to_all, as Dion's Muon), or every rank, which gathers it and keeps only
+    its shard (gather, as Moonlight, arXiv:2502.16982); default: layers with zero 1, all_to_all with zero 2 and 3."""
     tp_mode: Literal["blockwise", "duplicated"] = "blockwise"
     """How a matrix is orthogonalized with tp: each rank's part separately (blockwise, as Megatron-Core), or the
     whole matrix on every rank (duplicated)."""
