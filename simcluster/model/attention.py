@@ -30,6 +30,7 @@ from simcluster.model.layer_sections import (
     join_sections,
     linear_section,
     local_sizes,
+    memory_kernel,
 )
 from simcluster.model.saved_tensors import SavedTensor, dropout_mask_tensors, matmul_input_tensors
 from simcluster.model.shard_widths import shard_widths
@@ -44,11 +45,11 @@ class Attention(LayerKind):
     MODELLED_WITH: ClassVar[Mapping[str, AllowedValues]] = {}
 
     def matrices(self, model: Model, tp: int = 1, ep: int = 1, etp: int = 1) -> Iterator[WeightMatrix]:
-        """Yield the weight matrices of queries with the gate, keys and values (separately), and output projection."""
+        """Yield the weight matrices of queries with the gate, keys and values (separate or one), output projection."""
         shard, hidden = shard_widths(model, tp), model.hidden_size
         query, kv = shard.heads * model.head_dim, shard.kv_heads * model.head_dim
         yield WeightMatrix(2 * query if model.attention_gate else query, hidden, "rows")
-        yield WeightMatrix(kv, hidden, "rows", count=2)
+        yield WeightMatrix(kv, hidden, "rows", count=1 if model.values_from_keys else 2)
         yield WeightMatrix(hidden, query, "columns")
 
     def matmul_matrices(self, model: Model, tp: int = 1, etp: int = 1) -> list[WeightMatrix]:
@@ -60,10 +61,10 @@ class Attention(LayerKind):
     def count_vector_parameters(self, model: Model, tp: int = 1) -> int:
         """Count a tp rank's bias and attention-sink parameters; the output projection's bias is not split."""
         shard = shard_widths(model, tp)
-        width = (shard.heads * (2 if model.attention_gate else 1) + 2 * shard.kv_heads) * model.head_dim
+        made = (2 if model.attention_gate else 1) * shard.heads + (1 if model.values_from_keys else 2) * shard.kv_heads
         sinks = shard.heads if model.attention_sinks else 0
         rows = {True: model.hidden_size, "attention": model.hidden_size, "qkv": 0, False: 0}[model.bias]
-        return (width if model.bias else 0) + rows + sinks
+        return (made * model.head_dim if model.bias else 0) + rows + sinks
 
     def block(self, model: Model, shape: RankShape) -> Block:
         """Return the attention's kernels on one rank: norm, QKV, rotation, core, projection, residual add.
@@ -75,19 +76,24 @@ class Attention(LayerKind):
         """
         local = local_sizes(model, shape)
         core = core_attention_section(model, shape, local)
-        width = local.query + 2 * local.kv + _gate_width(model, local)
+        width = local.query + (1 if model.values_from_keys else 2) * local.kv + _gate_width(model, local)
         product = linear_section("qkv", shape, local.tokens, local.hidden, width, bias=bool(model.bias))
         projection = linear_section("projection", shape, local.tokens, local.query, local.hidden, bias=False)
         turned = _rotation_section(model, shape, local)
         if model.bias and {"product": False, "own": True}[shape.bias]:
             turned = join_sections((bias_section("qkv", shape, local.tokens, width), turned), "none")
         if model.qk_norm:
-            heads = replace(local, edge_tokens=local.tokens, hidden=local.query + local.kv)
+            normed = local.query + local.kv + (local.value if model.qk_norm == "qkv" else 0)
+            heads = replace(local, edge_tokens=local.tokens, hidden=normed)
             turned = join_sections((norm_section("qk_norm", model, shape, heads, residual=False), turned), "none")
+        if model.values_from_keys:  # gradients of both norms' common input
+            summed = memory_kernel("keys_values_grad", 3 * shape.element_bytes * local.tokens * local.kv)
+            turned = join_sections((Section(input_grad=(summed,)), turned), "none")
         if {"fused": False, "compiled": True, "eager": True}[shape.kernels]:
             turned = join_sections((turned, eager.head_copy_section(shape, local)), "none")
         if shape.kernels == "eager":
-            turned = join_sections((eager.split_grad_section("qkv", model, shape, local, 3, width), turned), "none")
+            parts = eager.split_grad_section("qkv", model, shape, local, 2 if model.values_from_keys else 3, width)
+            turned = join_sections((parts, turned), "none")
         if model.attention_gate:
             core = join_sections((core, _gate_section(shape, local)), "none")
         return layer_block("attention", model, shape, local, (product, turned, core, projection))
@@ -125,11 +131,12 @@ def attention_tensors(
     e, local = shape.element_bytes, local_sizes(model, shape)
     hidden, tokens = e * local.edge_tokens * local.hidden, e * local.tokens
     query, kv, value, output = (tokens * width for width in (local.query, local.kv, local.value, local.output))
-    gate = tokens * _gate_width(model, local)
+    gate, projected = tokens * _gate_width(model, local), 0.0 if model.values_from_keys else value
+    normed = query + kv + (projected if model.qk_norm == "qkv" else 0)
     return [
         SavedTensor("attention", "attention_norm_input", hidden, "input", moved_by="attn_norm"),
         *inputs,
-        *([SavedTensor("attention", "qk_norm_input", query + kv)] if model.qk_norm else []),
+        *([SavedTensor("attention", "qk_norm_input", normed)] if model.qk_norm else []),
         SavedTensor("attention", "query", query, "kept", freed_by=freed_by, moved_by="core_attn"),
         SavedTensor(
             "attention", "key", kv, "other" if model.gated_mlp else "kept", freed_by=freed_by, moved_by="core_attn"
@@ -141,7 +148,7 @@ def attention_tensors(
         *([SavedTensor("attention", "attention_post_norm_input", hidden)] if model.layer_norms == 4 else []),
         *dropout_mask_tensors("attention", "attention_dropout_mask", model, shape),
         SavedTensor("attention", "projection_output_grad", tokens * local.hidden, made="I", read="W", in_fp8="cast"),
-        SavedTensor("attention", "qkv_output_grad", query + kv + value + gate, made="I", read="W", in_fp8="cast"),
+        SavedTensor("attention", "qkv_output_grad", query + kv + projected + gate, made="I", read="W", in_fp8="cast"),
     ]
 
 

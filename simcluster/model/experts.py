@@ -59,7 +59,8 @@ class ExpertMixture(LayerKind):
         moe, hidden = _require_moe(model), model.hidden_size
         shared = mlp_biases(model, moe.shared_width // tp, hidden) if moe.shared_width else 0
         latent = (moe.latent_size + hidden) * model.mlp_bias if moe.latent_size else 0
-        return moe.experts * moe.router_bias + shared + latent
+        norms = 3 * model.norm_parameters + hidden + moe.experts if moe.separate_norms else 0
+        return moe.experts * moe.router_bias + shared + latent + norms
 
     def count_expert_parameters(self, model: Model, ep: int = 1, etp: int = 1) -> int:
         moe = _require_moe(model)
@@ -82,6 +83,8 @@ class ExpertMixture(LayerKind):
         local = local_sizes(model, shape)
         entry = norm_section("mlp_norm", model, shape, local, residual=True)
         add = residual_section("mlp", model, shape, local)
+        if model.layer_norms == 4:
+            add = join_sections((norm_section("mlp_post_norm", model, shape, local, residual=False), add), "none")
         entry = with_recompute(entry, enabled=shape.recomputes_module("layernorm"))
         return Block("mlp", join_sections([entry], shape.recompute), Section(), join_sections([add], shape.recompute))
 
@@ -125,6 +128,7 @@ class ExpertMixture(LayerKind):
             _tensor("experts_product", wide, read="W", in_fp8="cast", routed=True, freed_by=("moe", "moe_act")),
             *([output] if shape.probabilities == "combine" else []),
             *_latent_tensors(moe, shape, there.row_bytes * there.tokens, hidden),
+            *_norm_tensors(model, hidden),
             *dropout_mask_tensors("mixture", "mlp_dropout_mask", model, shape),
             _tensor("experts_down_output_grad", rows, made="I", read="W", in_fp8="cast", routed=True),
             _tensor("experts_up_output_grad", len(inputs) * wide, made="I", read="W", in_fp8="cast", routed=True),
@@ -153,6 +157,16 @@ class ExpertMixture(LayerKind):
         there = routed_rows(model, shape)
         wide = shape.element_bytes * there.rows * there.ffn * (2 if model.gated_mlp else 1)
         return (there.row_bytes * there.rows + wide,) * 2
+
+
+def _norm_tensors(model: Model, hidden: float) -> list[SavedTensor]:
+    """Return the inputs of norms after the experts, and the router's own normalized input."""
+    names = ("experts_post_norm_input", "shared_post_norm_input") if _require_moe(model).separate_norms else ()
+    return [
+        *([_tensor("router_input", hidden, read="W", freed_by=("moe",))] if names else []),
+        *(_tensor(name, hidden, freed_by=("moe",)) for name in names),
+        *([_tensor("mlp_post_norm_input", hidden)] if model.layer_norms == 4 else []),
+    ]
 
 
 def _latent_tensors(moe: Moe, shape: RankShape, narrow: float, hidden: float) -> list[SavedTensor]:

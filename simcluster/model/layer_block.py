@@ -187,8 +187,16 @@ def lm_head_block(model: Model, shape: RankShape) -> Block:
     logits = local.tokens * local.vocab
     product = linear_section("logits", shape, local.tokens, local.hidden, local.vocab, bias=False, wide=True)
     entry = norm_section("final_norm", model, shape, local, residual=False)
-    body = join_sections((product, _loss_section(shape, shape.loss_vocab_shares * logits)), "none")
+    cap = _softcap_section(shape, logits) if model.logit_softcap else Section()
+    body = join_sections((product, cap, _loss_section(shape, shape.loss_vocab_shares * logits)), "none")
     return Block("lm_head", entry=entry, body=body, exit=Section())
+
+
+def _softcap_section(shape: RankShape, logits: float) -> Section:
+    """Return the kernels of cap x tanh(logits / cap) in 16 bits: one for each operation, or one if compiled."""
+    e, joined = shape.element_bytes, {"compiled": True, "fused": False, "eager": False}[shape.kernels]
+    passes, launches = ((2, 3), 1) if joined else ((6, 7), 3)  # tanh's gradient reads its result
+    return forward_backward_section("logit_softcap", *(each * e * logits for each in passes), launches)
 
 
 def _loss_section(shape: RankShape, logits: float) -> Section:
@@ -252,5 +260,7 @@ def lm_head_tensors(model: Model, shape: RankShape) -> list[SavedTensor]:
     loss = [SavedTensor("lm_head", "logits", FP32_BYTES * logits * shape.loss_vocab_shares), gradient]
     if shape.logits == "in-place":
         loss = [replace(gradient, name="logits", made="F")]
+    if model.logit_softcap:
+        loss.insert(0, SavedTensor("lm_head", "logits_tanh", shape.element_bytes * logits))
     inputs = matmul_input_tensors("lm_head", "head_input", model, shape)
     return [SavedTensor("lm_head", "final_norm_input", hidden), *inputs, *loss]

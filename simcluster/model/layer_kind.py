@@ -94,6 +94,7 @@ class LayerKind:
         "model.attention_chunk": AllowedValues((None,)),
         "model.attention_gate": AllowedValues((None,)),
         "model.attention_sinks": AllowedValues((None,)),
+        "model.values_from_keys": AllowedValues((None,)),
         "model.mla": AllowedValues((None,)),
         "parallel.cp": AllowedValues((1,)),
         "training.attention": AllowedValues(("fused",)),

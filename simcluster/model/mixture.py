@@ -29,6 +29,9 @@ class Moe(Spec):
     """Width of all shared experts together; default: shared_experts x expert_ffn_hidden_size."""
     shared_gate: StrictBool = False
     """Whether a learned gate scales the output of the shared experts (Qwen 2)."""
+    separate_norms: StrictBool = False
+    """Whether routed and shared experts have separate norms before and after them, and the router a norm, a scale per
+    channel and one per expert (Gemma 4, whose MLP next to the experts is a shared expert of its width)."""
     first_dense_layers: Natural = 0
     """Number of layers at the start of the model that have a dense MLP instead of experts."""
     every: Count = 1
@@ -71,8 +74,9 @@ class Moe(Spec):
             raise InputError(f"offset ({self.offset}) must be less than 'every' ({self.every}); remove it, or lower it")
         if self.pad_to_capacity and self.capacity_factor is None:
             raise InputError("pad_to_capacity needs a capacity; also set capacity_factor, as in 1.0")
-        if self.shared_gate and not self.shared_width:
-            raise InputError("shared_gate needs shared experts; also set shared_experts")
+        if (self.shared_gate or self.separate_norms) and not self.shared_width:
+            what = "shared_gate" if self.shared_gate else "separate_norms"
+            raise InputError(f"{what} needs shared experts; also set shared_experts")
         return self
 
     @property

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from simcluster.base.errors import InputError
 from simcluster.model.kernel_choices import with_recompute
 from simcluster.model.kernels import Kernel, Section
-from simcluster.model.layer_block import cast_matmul_pair
+from simcluster.model.layer_block import cast_matmul_pair, norm_section
 from simcluster.model.layer_sections import (
     FP32_BYTES,
     LocalSizes,
@@ -80,15 +80,20 @@ def make_mixture_sections(model: Model, shape: RankShape) -> MixtureSections:
     moe, local, there = model.moe, local_sizes(model, shape), routed_rows(model, shape)
     assert moe is not None
     whole = shape.recompute == "full" or shape.recomputes_module("moe")
+    branches = _branch_grad_section(moe, shape, local)
     shared_again = whole or shape.recomputes_module("shared_experts")
 
     def join_pieces(*pieces: Section) -> Section:
         return join_sections(pieces, "full" if whole else "none")
 
+    def norm(name: str) -> Section:
+        return norm_section(name, model, shape, local, residual=False) if moe.separate_norms else Section()
+
     return MixtureSections(
-        router=join_pieces(router_section(moe, shape, local), _branch_grad_section(moe, shape, local)),
+        router=join_pieces(norm("router_norm"), router_section(moe, shape, local), branches),
         shared=with_recompute(join_pieces(*_shared_sections(model, shape, local)), enabled=shared_again),
         dispatch=join_pieces(
+            norm("experts_norm"),
             _latent_section("latent_fc1", model, shape, local.edge_tokens, (local.hidden, there.hidden)),
             _dispatch_section(moe, shape, local, there),
         ),
@@ -103,6 +108,8 @@ def make_mixture_sections(model: Model, shape: RankShape) -> MixtureSections:
         combine=join_pieces(
             _combine_section(shape, there),
             _latent_section("latent_fc2", model, shape, local.edge_tokens, (there.hidden, local.hidden)),
+            norm("experts_post_norm"),
+            norm("shared_post_norm"),
             _shared_add_section(moe, shape, local),
         ),
     )

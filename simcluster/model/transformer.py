@@ -67,9 +67,12 @@ class Model(Spec):
     """The vocabulary is padded to a multiple of this number x tp (Megatron-LM's --make-vocab-size-divisible-by)."""
     position_rows: Count | None = None
     """Number of rows of the learned position table; default: sequence_length."""
-    qk_norm: Literal["head", "full", "unscaled"] | None = None
-    """Normalization of queries and keys: per head with one scale (head), over all heads (full), or per head without
-    parameters (unscaled; Llama 4); default: none."""
+    qk_norm: Literal["head", "full", "unscaled", "qkv"] | None = None
+    """Normalization of queries and keys: per head with one scale (head), over all heads (full), per head without
+    parameters (unscaled; Llama 4), or as head with values normalized, too, without parameters (qkv; Gemma 4); default:
+    none."""
+    values_from_keys: Literal[True] | None = None
+    """Whether one projection makes keys and values, which differ by their norms (Gemma 4's attention_k_eq_v)."""
     layer_norms: Literal[1, 2, 4] | None = None
     """Number of norms per layer: 2 (default); 4, with one more after attention and one after the MLP (Gemma 2); or 1,
     which attention and MLP share (Falcon 7B)."""
@@ -96,6 +99,8 @@ class Model(Spec):
     """Whether every head has a learned attention sink (GPT-OSS); simulated as parameters that take no time."""
     clamped_activation: Literal[True] | None = None
     """Whether both inputs of the experts' activation function are clamped (GPT-OSS: gate at most 7, other -7 to 7)."""
+    logit_softcap: Literal[True] | None = None
+    """Whether a hyperbolic tangent caps the logits (Gemma 2 and 4: final_logit_softcapping)."""
     mtp_layers: Count | None = None
     """Number of multi-token prediction layers on the last stage, each with a projection, a layer like the model's last,
     and a pass of the LM head (DeepSeek-V3, arXiv:2412.19437 section 2.2); not included in layers."""
@@ -138,6 +143,8 @@ class Model(Spec):
         if self.parallel_residual and (self.moe or self.layer_norms == 4):
             what = "moe" if self.moe else "layer_norms 4"
             raise InputError(f"parallel_residual is not supported with {what}; remove one of the two")
+        if self.values_from_keys and self.qk_norm != "qkv":
+            raise InputError("values_from_keys needs norms that tell values from keys; also set qk_norm: qkv")
         self._check_layer_types()
         if self.mla and self.head_dim != self.mla.qk_head_dim:
             raise InputError(
@@ -292,8 +299,8 @@ class Model(Spec):
         found = (self.layer_norms or 2) * (len(kinds) - own) // 2 * self.norm_parameters
         if self.qk_norm in (None, "unscaled") or "attention" not in kinds:
             return found
-        widths = {"head": 2 * self.head_dim, "full": self.query_size + self.kv_size}
-        return found + self.norm_parameters // self.hidden_size * widths[self.qk_norm]
+        width = self.query_size + self.kv_size if self.qk_norm == "full" else 2 * self.head_dim
+        return found + self.norm_parameters // self.hidden_size * width
 
 
 @lru_cache(maxsize=256)

@@ -96,7 +96,7 @@ EVERYWHERE = parse_field_paths(
     model: name layers hidden_size heads vocab_size sequence_length gated_mlp kv_heads head_dim ffn_hidden_size
     model: tied_embeddings norm position bias causal vocab_multiple position_rows qk_norm layer_norms embedding_norm
     model: parallel_residual attention_window full_attention_every attention_chunk attention_sinks attention_gate
-    model: clamped_activation
+    model: clamped_activation values_from_keys logit_softcap
     model.mla: kv_lora_rank q_lora_rank qk_nope_head_dim qk_rope_head_dim v_head_dim
     model.mla.indexer: heads head_dim top_k
     parallel: tp pp dp cp_comm cp_shares sequence_parallel order
@@ -121,6 +121,7 @@ ANY_JOB = parse_field_paths(
     model: mtp_layers mtp_pattern blocks pattern layer_types layer_kinds
     model.moe: experts top_k expert_ffn_hidden_size shared_experts shared_ffn_hidden_size shared_gate latent_size
     model.moe: first_dense_layers every offset router_bias capacity_factor pad_to_capacity aux_loss groups top_groups
+    model.moe: separate_norms
     parallel: cp zero ep etp
     parallel.expert_dispatch: kind sms dtype combine_dtype reach
     training: optimizer

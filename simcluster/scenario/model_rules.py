@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 _ATTENTION_FIELDS = (
     "model.position", "model.qk_norm", "model.attention_window", "model.attention_chunk", "model.attention_gate",
-    "model.attention_sinks", "model.mla", "training.attention",
+    "model.attention_sinks", "model.mla", "model.values_from_keys", "training.attention",
 )  # fmt: skip
 """Fields of attention alone, which layers of other kinds leave to the attention layers of the same model."""
 
@@ -54,6 +54,9 @@ def check_model_rules(scenario: ScenarioFields) -> Iterator[KeyProblem]:
     if model.mtp_layers and scenario.parallel.zero == 3:
         what = "layers of multi-token prediction are not modelled with parameters sharded by ZeRO 3"
         yield ("model", "mtp_layers"), f"{what}; use zero 1 or 2, or remove mtp_layers"
+    if scenario.training.recompute == "operators" and any(each.model.values_from_keys for each, _ in types):
+        what = "operators counts a matmul for values, which model.values_from_keys removes"
+        yield ("training", "recompute"), f"{what}; use none, selective or full"
     attends = any(find_layer_kind(model, kind).SQUARE for _, kinds in types for kind in kinds)
     yield from dict.fromkeys(
         (path, problem)
@@ -112,7 +115,7 @@ def _check_idle_layer_fields(model: Model) -> Iterator[KeyProblem]:
         if model.pattern and own_values and getattr(model, name) not in (None, unless_set.get(name)):
             yield ("model", name), "has no effect, since every type of layer_types sets it; remove it"
     if {kind for _, *kinds in model.count_layer_types() for kind in kinds} <= {"mlp", "mixture"}:
-        for name in ("qk_norm", "attention_window", "attention_chunk", "attention_gate", "attention_sinks", "mla"):
+        for name in (each.removeprefix("model.") for each in _ATTENTION_FIELDS[1:-1]):
             if getattr(model, name) is not None:
                 yield ("model", name), "has no effect, since no layer has attention; remove it"
     for word, own in (model.layer_types or {}).items():

@@ -251,6 +251,7 @@ def pattern(dice: Random, layers: int, *, experts: bool) -> Document:
                 {"attention_window": 64},
                 {"attention_chunk": 96},
                 {"kv_heads": 8},
+                {"qk_norm": "qkv", "values_from_keys": True},
                 {"ffn_hidden_size": 512},
                 {"position": "none"},
             )
