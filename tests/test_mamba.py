@@ -203,6 +203,14 @@ def test_a_launch_script_of_megatron() -> None:
     assert [model.layer_kind_names(layer) for layer in range(4)] == [("mamba2",), ("mlp",), ("mamba2",), ("attention",)]
     assert model.layer_kinds == {"mamba2": {"heads": 256, "state": 256, "groups": 8}}  # 2 x hidden / 64 heads
     assert found.unknown == ()
+    for ahead in ("'*E'", '\\"*E\\"', "*E"):  # arguments.py of Megatron-LM makes M-M*/*E/*E of both
+        more = f" --mtp-num-layers 2 --mtp-hybrid-override-pattern {ahead} --num-experts 8 --moe-router-topk 2"
+        model = scenario_from_arguments(SCRIPT + "M-M*" + more, cluster={"topology": "dgx_h100"}, gpus_per_node=8)
+        one = f"{SCRIPT}M-M*/*E/*E{more.partition(ahead)[2]}"
+        same = scenario_from_arguments(one, cluster={"topology": "dgx_h100"}, gpus_per_node=8)
+        assert model.document == same.document
+        assert (model.document["model"]["mtp_layers"], model.document["model"]["mtp_pattern"]) == (2, "*E")
+        assert model.unknown == ()
     plain = scenario_from_arguments(SCRIPT + "*-*-", cluster={"topology": "dgx_h100"}, gpus_per_node=8)
     assert "layer_kinds" not in plain.document["model"]
     idle = "no layer is Mamba-2 (M in hybrid-override-pattern); so mamba-num-groups, mamba-state-dim has no effect"

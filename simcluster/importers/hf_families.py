@@ -7,6 +7,7 @@ resulting parameter counts are tested against published ones.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,8 @@ Fields = dict[str, Any]
 _WINDOW_WORDS = ("full_attention", "sliding_attention")
 _MIXERS = {"mamba": "M", "linear_attention": "M", "attention": "*", "full_attention": "*"}
 _NEMOTRON_LAYERS = {**_MIXERS, "mlp": "-", "moe": "E"}
+_TOP_K = "num_experts_per_tok num_experts_per_token experts_per_token moe_k moe_top_k moe_topk top_k_experts"
+_MAMBA2_SIZES = "num_heads head_dim n_groups state_size conv_kernel chunk_size"
 _INHERITED_KEYS = ("keys", "implied", "fallback", "refused", "moe", "linear")
 
 
@@ -73,7 +76,7 @@ def set_moe_fields(config: CheckedConfig, fields: Fields, row: Mapping[str, Any]
     """
     layers, experts = fields["layers"], config.required_size(row["experts"])
     width = config.required_size(row["width"]) if "width" in row else fields["ffn_hidden_size"]
-    top_k = config.required_size("num_experts_per_tok num_experts_per_token experts_per_token moe_k moe_top_k moe_topk")
+    top_k = config.required_size(_TOP_K)
     if top_k > experts:
         raise InputError(f"num_experts_per_tok {top_k} is more than the {experts} experts; lower it")
     if layers > MAX_LAYERS:
@@ -210,11 +213,11 @@ def _set_fla_fields(config: CheckedConfig, fields: Fields) -> None:
         set_attention_window(config, fields, window)
 
 
-def _set_mamba_sizes(config: CheckedConfig, fields: Fields, keys: str) -> None:
+def _set_mamba_sizes(config: CheckedConfig, fields: Fields, keys: str, **defaults: int) -> None:
     names = ("heads", "head_dim", "groups", "state", "conv", "chunk")
     sizes = {name: config.optional_size(key) for name, key in zip(names, keys.split(), strict=True)}
     sizes["heads"] = sizes["heads"] or 2 * fields["hidden_size"] // (sizes["head_dim"] or 64)
-    fields["layer_kinds"] = {"mamba2": {name: size for name, size in sizes.items() if size is not None}}
+    fields["layer_kinds"] = {"mamba2": defaults | {name: size for name, size in sizes.items() if size is not None}}
 
 
 def _set_nemotron_layers(config: CheckedConfig, fields: Fields) -> None:
@@ -250,10 +253,11 @@ def _set_granite_layers(config: CheckedConfig, fields: Fields) -> None:
     letters = [_MIXERS[each] for each in check_layer_list("layer_types", types, fields["layers"], tuple(_MIXERS))]
     set_layer_types(fields, letters, {"M": {"mixer": "mamba2"}, "*": {}})
     keys = "mamba_n_heads mamba_d_head mamba_n_groups mamba_d_state mamba_d_conv mamba_chunk_size"
-    _set_mamba_sizes(config, fields, keys)
+    _set_mamba_sizes(config, fields, keys, groups=1, state=256, chunk=256)
     if "M" not in letters:
         del fields["layer_kinds"]
-    fields["position"] = "none" if config.finite_value("position_embedding_type") == "nope" else "rope"
+    rotated = config.kind == "bamba" or config.finite_value("position_embedding_type") == "rope"
+    fields["position"] = "rope" if rotated else "none"
     shared = "shared_intermediate_size"
     if config.whole_number_value("num_local_experts", 0):
         set_moe_fields(config, fields, {"experts": "num_local_experts", "sizes": {"shared_ffn_hidden_size": shared}})
@@ -267,12 +271,15 @@ def _set_minimax_sizes(config: CheckedConfig, fields: Fields) -> None:
 
 
 def _set_gemma4_layers(config: CheckedConfig, fields: Fields) -> None:
-    """Set the layers of Gemma 4: attention in a window, or to all tokens with heads of another size."""
+    """Set the layers of Gemma 4: attention in a window, or to all tokens with other heads; an MLP, or experts, too."""
     shown = range(1, min(fields["layers"], MAX_LAYERS) + 1)
     words = config.finite_value("layer_types") or ["sliding_attention" if n % 6 else "full_attention" for n in shown]
     words = [*check_layer_list("layer_types", words, fields["layers"], _WINDOW_WORDS)[:-1], "full_attention"]
     numbers = {str(number) for number, word in enumerate(words) if word == "full_attention"}
     known = {"num_attention_heads": "heads", "num_key_value_heads": "kv_heads", "head_dim": "head_dim"}
+    joined = config.boolean_value("attention_k_eq_v", False)
+    if config.finite_value("use_bidirectional_attention") == "all":
+        raise InputError("use_bidirectional_attention is 'all': only causal decoders are modelled; use null or vision")
 
     def is_valid(value: Any) -> bool:
         sizes = [*value.values()] if isinstance(value, Mapping) else []
@@ -283,12 +290,17 @@ def _set_gemma4_layers(config: CheckedConfig, fields: Fields) -> None:
     if given := config.checked_value("per_layer_config", is_valid, wrong):
         config = CheckedConfig({**config.data, **next(iter(given.values()))}, config.kind, config.read_keys)
         wide = {name: config.optional_size(key) for key, name in known.items()}
-    else:  # the text decoder of gemma4 has other key heads with attention_k_eq_v only
-        heads = None if config.kind == "gemma4_text" else config.optional_size("num_global_key_value_heads")
+    else:  # other key heads with attention_k_eq_v only
+        heads = config.optional_size("num_global_key_value_heads") if joined else None
         wide = {"head_dim": config.optional_size("global_head_dim") or 512, "kv_heads": heads}
-    window, sequence = config.optional_size("sliding_window") or 512, fields["sequence_length"]
-    short = {"attention_window": window} if sequence and window < sequence else {}
+    window = config.optional_size("sliding_window") or {"gemma4_text": 512}.get(config.kind, 1024)
+    short = {"attention_window": window} if window < (fields["sequence_length"] or 0) else {}
     wide = {name: size for name, size in wide.items() if size and size != fields[name]}
+    wide |= {"values_from_keys": True} if joined else {}
+    if config.boolean_value("enable_moe_block", False):
+        sizes = {"shared_ffn_hidden_size": "intermediate_size"}  # of the MLP next to the experts
+        set_moe_fields(config, fields, {"experts": "num_experts", "width": "moe_intermediate_size", "sizes": sizes})
+        fields["moe"]["separate_norms"] = True
     set_layer_types(fields, ["F" if word == "full_attention" else "S" for word in words], {"S": short, "F": wide})
 
 
@@ -297,6 +309,7 @@ FAMILY_RULES: dict[str, Callable[[CheckedConfig, Fields], None]] = {
     "fla": _set_fla_fields, "qwen_window": _set_qwen_window, "opt": _set_opt_positions, "falcon": _set_falcon_fields,
     "mpt": _set_mpt_fields, "nemotron": _set_nemotron_layers, "granite": _set_granite_layers,
     "minimax": _set_minimax_sizes, "gemma4": _set_gemma4_layers,
+    "mamba2": partial(_set_mamba_sizes, keys=_MAMBA2_SIZES, chunk=256),
 }  # fmt: skip
 """Family-specific rules by the name used in ``hf_families.yaml``."""
 

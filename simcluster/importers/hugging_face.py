@@ -171,10 +171,14 @@ def _model_fields(config: CheckedConfig, family: Mapping[str, Any], sequence_len
         raise InputError(f"the config of model_type {config.kind!r} {lacks}{hint}")
     fields |= family["implied"]
     fields["tied_embeddings"] = config.boolean_value("tie_word_embeddings", fields["tied_embeddings"])
-    for key, (needed, why) in family["refused"].items():
+    for key, (needed, why, *default) in family["refused"].items():
         read = config.boolean_value if isinstance(needed, bool) else config.whole_number_value
-        if read(key, needed) != needed:
+        if read(key, default[0] if default and key not in config.data else needed) != needed:
             raise InputError(why)
+    if "final_logit_softcapping" in config.data:
+        wrong, known = "is not a number of at least 0; write one, or null for no cap", (int, float)
+        cap = config.checked_value("final_logit_softcapping", lambda cap: type(cap) in known and cap >= 0, wrong)
+        fields["logit_softcap"] = True if cap else None
     bias = {"bias": family["bias"]} if "bias" in family else {}
     for field, (key, default, value) in {**family.get("on", {}), **bias}.items():
         fields[field] = value if config.boolean_value(key, default) else False if field == "bias" else None

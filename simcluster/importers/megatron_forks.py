@@ -16,6 +16,7 @@ from simcluster.importers.megatron_options import MegatronOptions
 OptionWords = dict[str, tuple[str, ...]]
 
 _PATTERNS = ("hybrid-layer-pattern", "hybrid-override-pattern")
+_PREDICTED = "mtp-hybrid-override-pattern"
 _LAYERS = re.compile(r"(?:\*[-E])+")
 """Pattern of blocks that are layers of attention and an MLP or experts; each ``/`` starts a multi-token prediction
 layer. In other patterns each letter is a layer."""
@@ -44,10 +45,14 @@ def expand_hybrid_pattern(options: Mapping[str, tuple[str, ...]], source: str) -
     if not name:
         return dict(options), ()
     pattern = "".join(options[name])
+    ahead = _option_text(options, _PREDICTED).strip("'\\\"")
+    if ahead and (depths := _option_number(options, "mtp-num-layers")) > 0 and "/" not in pattern:
+        pattern = "/".join([pattern, *[ahead] * (0 if ahead == "none" else depths)])  # as its arguments.py does
+        options = {key: words for key, words in options.items() if key != _PREDICTED}
     main, *predicted = pattern.split("/")
     if set(main) <= set("M*-E"):  # other patterns are rejected where they are read
-        depths = [("mtp-num-layers", len(predicted))] if predicted else []
-        for key, count in [("num-layers", len(main)), *depths]:
+        counts = {"num-layers": len(main)} | ({"mtp-num-layers": len(predicted)} if predicted else {})
+        for key, count in counts.items():
             given = _option_text(options, key)
             if given.isdecimal() and int(given[:9]) != count:
                 what = f"{given[:9]} differs from the {count} of {name} {pattern[:60]}, which Megatron-LM rejects"
