@@ -29,7 +29,7 @@ class Moe(Spec):
     """Width of all shared experts together; default: shared_experts x expert_ffn_hidden_size."""
     shared_gate: StrictBool = False
     """Whether a learned gate scales the output of the shared experts (Qwen 2)."""
-    separate_norms: StrictBool = False
+    separate_norms: Literal[True] | None = None
     """Whether routed and shared experts have separate norms before and after them, and the router a norm, a scale per
     channel and one per expert (Gemma 4, whose MLP next to the experts is a shared expert of its width)."""
     first_dense_layers: Natural = 0
