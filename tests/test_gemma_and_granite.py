@@ -11,7 +11,12 @@ from conftest import tiny_scenario
 
 from simcluster.base.errors import InputError
 from simcluster.documents.catalogue.models import find_model_preset, load_model_entry
-from simcluster.importers.hugging_face import model_from_config
+from simcluster.importers.hugging_face import (
+    assumptions_of_config,
+    classify_config_keys,
+    count_config_parameters,
+    model_from_config,
+)
 from simcluster.importers.named_models import find_published_model_name
 from simcluster.model.flops import layer_flops
 from simcluster.model.kernels import Kernel
@@ -83,6 +88,26 @@ def test_a_preset_is_what_its_config_says(name: str) -> None:
     read = Model(**model_from_config(config, sequence_length=found.sequence_length))
     kinds = {kind: {"head_dim": 64, "state": 128, "conv": 4, **own} for kind, own in (found.layer_kinds or {}).items()}
     assert read.model_copy(update={"name": name}) == found.model_copy(update={"layer_kinds": kinds or None})
+
+
+def test_towers_of_gemma_4_are_left_out_by_name() -> None:
+    count, text = PRESETS["gemma4-31b"]
+    whole = {"model_type": "gemma4", "text_config": text, "vision_config": {"hidden_size": 1152}, "audio_config": None}
+    assert assumptions_of_config(whole) == ("only the text decoder, without vision_config",)
+    assert count_config_parameters(whole).total == count
+
+
+def test_no_key_of_a_config_is_unknown() -> None:
+    """Keys of the published files that change no step are known as such."""
+    more: dict[str, dict[str, Any]] = {
+        "gemma4_text": {"vocab_size_per_layer_input": 262144, "hidden_activation": "gelu_pytorch_tanh"},
+        "gemma3_text": {"rope_local_base_freq": 10000.0, "attn_logit_softcapping": None, "sliding_window_pattern": 6},
+        "granitemoehybrid": {"mamba_expand": 2, "mamba_conv_bias": True, "normalization_function": "rmsnorm"}
+        | {name: 1.0 for name in ("attention_multiplier", "embedding_multiplier", "logits_scaling")},
+    }
+    for _, config in PRESETS.values():
+        whole = {**config, **more[config["model_type"]]}
+        assert classify_config_keys(whole, sequence_length=4096)[2] == ()
 
 
 def test_names_on_hugging_face_lead_to_presets() -> None:

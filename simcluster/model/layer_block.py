@@ -194,9 +194,9 @@ def lm_head_block(model: Model, shape: RankShape) -> Block:
 
 def _softcap_section(shape: RankShape, logits: float) -> Section:
     """Return the kernels of cap x tanh(logits / cap) in 16 bits: one for each operation, or one if compiled."""
-    e, joined = shape.element_bytes, {"compiled": True, "fused": False, "eager": False}[shape.kernels]
-    passes, launches = ((2, 3), 1) if joined else ((6, 7), 3)  # tanh's gradient reads its result
-    return forward_backward_section("logit_softcap", *(each * e * logits for each in passes), launches)
+    size, joined = shape.element_bytes * logits, {"compiled": True, "fused": False, "eager": False}[shape.kernels]
+    forward, backward, launches = (2, 3, 1) if joined else (6, 7, 3)  # tanh's gradient reads its result
+    return forward_backward_section("logit_softcap", forward * size, backward * size, launches)
 
 
 def _loss_section(shape: RankShape, logits: float) -> Section:

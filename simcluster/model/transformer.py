@@ -299,8 +299,8 @@ class Model(Spec):
         found = (self.layer_norms or 2) * (len(kinds) - own) // 2 * self.norm_parameters
         if self.qk_norm in (None, "unscaled") or "attention" not in kinds:
             return found
-        width = self.query_size + self.kv_size if self.qk_norm == "full" else 2 * self.head_dim
-        return found + self.norm_parameters // self.hidden_size * width
+        widths = {"full": self.query_size + self.kv_size, **dict.fromkeys(("head", "qkv"), 2 * self.head_dim)}
+        return found + self.norm_parameters // self.hidden_size * widths[self.qk_norm]
 
 
 @lru_cache(maxsize=256)
