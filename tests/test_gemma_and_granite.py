@@ -103,7 +103,7 @@ def test_no_key_of_a_config_is_unknown() -> None:
         "gemma4_text": {"vocab_size_per_layer_input": 262144, "hidden_activation": "gelu_pytorch_tanh"},
         "gemma3_text": {"rope_local_base_freq": 10000.0, "attn_logit_softcapping": None, "sliding_window_pattern": 6},
         "granitemoehybrid": {"mamba_expand": 2, "mamba_conv_bias": True, "normalization_function": "rmsnorm"}
-        | {name: 1.0 for name in ("attention_multiplier", "embedding_multiplier", "logits_scaling")},
+        | dict.fromkeys(("attention_multiplier", "embedding_multiplier", "logits_scaling"), 1.0),
     }
     for _, config in PRESETS.values():
         whole = {**config, **more[config["model_type"]]}

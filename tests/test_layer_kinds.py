@@ -51,7 +51,8 @@ DOCUMENTED: dict[str, dict[str, int]] = {
 COMMON = {
     "name", "layers", "hidden_size", "heads", "vocab_size", "sequence_length", "gated_mlp", "kv_heads", "head_dim",
     "ffn_hidden_size", "tied_embeddings", "norm", "vocab_multiple", "position_rows", "embedding_norm", "moe",
-    "clamped_activation", "logit_softcap", "mtp_layers", "mtp_pattern", "mixer", "blocks", "pattern", "layer_types", "layer_kinds",
+    "clamped_activation", "logit_softcap", "mtp_layers", "mtp_pattern", "mixer", "blocks", "pattern", "layer_types",
+    "layer_kinds",
 }  # fmt: skip
 """Fields of a model that are for layers of any kind, or for its ends."""
 
