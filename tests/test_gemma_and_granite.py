@@ -90,6 +90,19 @@ def test_a_preset_is_what_its_config_says(name: str) -> None:
     assert read.model_copy(update={"name": name}) == found.model_copy(update={"layer_kinds": kinds or None})
 
 
+@pytest.mark.parametrize(
+    ("hidden", "heads", "mamba", "attends", "count"),
+    [(2048, 32, 64, range(5, 40, 10), 3_191_396_096), (2560, 40, 80, range(40), 3_402_836_480)],
+    ids=["granite-4.0-h-micro", "granite-4.0-micro"],
+)
+def test_granite_4_without_experts(hidden: int, heads: int, mamba: int, attends: range, count: int) -> None:
+    """GraniteMoeHybridForCausalLM with num_local_experts 0: an MLP of shared_intermediate_size in each layer."""
+    layers = ["attention" if layer in attends else "mamba" for layer in range(40)]
+    none = {"num_local_experts": 0, "num_experts_per_tok": 0, "shared_intermediate_size": 8192, "layer_types": layers}
+    config = {**GRANITE, **sizes(40, hidden, 8192, heads, 8, **none), "mamba_n_heads": mamba}
+    assert count_config_parameters(config).total == count
+
+
 def test_towers_of_gemma_4_are_left_out_by_name() -> None:
     count, text = PRESETS["gemma4-31b"]
     whole = {"model_type": "gemma4", "text_config": text, "vision_config": {"hidden_size": 1152}, "audio_config": None}

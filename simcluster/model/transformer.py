@@ -69,8 +69,7 @@ class Model(Spec):
     """Number of rows of the learned position table; default: sequence_length."""
     qk_norm: Literal["head", "full", "unscaled", "qkv"] | None = None
     """Normalization of queries and keys: per head with one scale (head), over all heads (full), per head without
-    parameters (unscaled; Llama 4), or as head with values normalized, too, without parameters (qkv; Gemma 4); default:
-    none."""
+    parameters (unscaled; Llama 4), or as head, and of values without (qkv; Gemma 4); default: none."""
     values_from_keys: Literal[True] | None = None
     """Whether one projection makes keys and values, which differ by their norms (Gemma 4's attention_k_eq_v)."""
     layer_norms: Literal[1, 2, 4] | None = None
