@@ -35,7 +35,7 @@ GIVEN: list[tuple[str, dict[str, str | bytes], str]] = [
     ("import nemo ds.json --cluster dgx_h100", {"ds.json": "{train_batch_size: 1}"}, "add it, as model.num_layers"),
     ("import torchtitan j.toml --cluster dgx_h100", {"j.toml": "[model]\nname = llama3\n"},
      "j.toml:2: is not TOML: a value is not valid in TOML; write a text in double quotes"),
-    ("failures f.csv --gpus 8 --days 3", {"f.csv": ""}, "and one line per row are expected: write them"),
+    ("failures f.csv --gpus 8 --days 3", {"f.csv": ""}, "has no rows; write a header and one line per row"),
     ("schedule mine.py --stages 2 --microbatches 4", {"mine.py": ""}, "name your function as FILE.py:FUNCTION"),
     ("replay folder", {"folder/readme.txt": ""}, "name the folder that has them"),
     ("share j.yaml", {"j.yaml": "cluster: dgx_h100\njobs: [tiny_dp]\n"}, "must be a mapping, as in {scenario: ...}"),

@@ -235,6 +235,7 @@ def test_what_is_said_is_of_classes_that_there_are() -> None:
 
     for name in MADE:
         made(name)
+    import simcluster.interop.replay.step_times
     import simcluster.longrun.studies.advice  # noqa: F401
 
     named = {name for places in DISPLAY_TABLES.values() for place in places for name in load_place(place)}

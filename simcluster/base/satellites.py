@@ -1,9 +1,8 @@
 """Registry of functions that are imported when they are called: of satellites, and of options of a run.
 
-A satellite is a package that the core does not import: runs of weeks and budgets (``longrun``), files of other tools
-(``importers``), traces (``interop``), measured runs (``evidence``) and interactive pages (``interactive``). The core
-asks for a name of ``PROVIDED``, whose module is then imported. Commands are in ``cli/commands.toml``, figures in
-``show/plot_registry.py``.
+A satellite is a package that the core does not import: long runs (``longrun``), files of other tools (``importers``),
+traces (``interop``), measured runs (``evidence``) and pages (``interactive``). The core asks for names in ``PROVIDED``;
+their modules are then imported. Commands are in ``cli/commands.toml``, figures in ``show/plot_registry.py``.
 """
 
 from __future__ import annotations
@@ -32,6 +31,7 @@ PROVIDED: Mapping[str, str] = {
     # what a command or a study adds
     "costs per step": "longrun.studies.periodic_work:periodic_work_answer",
     "estimator of recorded jobs": "interop.replay.trace_writer:StragglerEstimator",
+    "stragglers in step times": "interop.replay.step_times:find_step_stragglers",
     "straggling in words": "interop.replay.straggler_metrics:explain_slowdown",
     "is a trace": "interop.kineto.profile_loader:is_kernel_trace",
     "difference from a trace": "interop.commands.diff_trace:run",

@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
+from simcluster.base.errors import InputError
+from simcluster.base.satellites import load_satellite_object
 from simcluster.base.units import format_seconds
 from simcluster.cli import common
 from simcluster.cli.common import read_overrides
@@ -24,6 +26,11 @@ _WAITS = 5
 
 def run(args: argparse.Namespace) -> None:
     """Simulate the step without each cause in turn, and print, draw and write the result."""
+    if args.steps is not None:
+        _print_logged_stragglers(args)
+        return
+    if args.scenario is None:
+        raise InputError("no scenario: write simcluster stragglers SCENARIO, or --steps FILE with step times by rank")
     scenario = load(args.scenario, read_overrides(args, args.scenario))
     require_time_for_steps(scenario, count_straggler_steps(scenario), "stragglers")
     result = simulate_scenario(scenario)
@@ -41,6 +48,16 @@ def run(args: argparse.Namespace) -> None:
         (args.heatmap, lambda: load_plot("stragglers")(result, found)),
         (args.matrix, lambda: load_plot("waits")(result)),
     )
+
+
+def _print_logged_stragglers(args: argparse.Namespace) -> None:
+    """Print stragglers in a file of step times by rank; reject what needs a simulated step."""
+    given = [args.scenario] * bool(args.scenario) + ["--set"] * bool(args.set or args.overrides)
+    given += [f"--{name}" for name in ("mitigate", "heatmap", "matrix") if getattr(args, name)]
+    if given:
+        raise InputError(f"--steps reads step times from a file and simulates nothing; remove {given[0]}, or --steps")
+    found = load_satellite_object("stragglers in step times")(args.steps)
+    common.print_answer(args, found.summary, found.to_dict)
 
 
 def _wait_tables(result: Result) -> list[TableBlock]:

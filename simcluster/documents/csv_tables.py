@@ -39,29 +39,32 @@ class CsvRow:
         return ", ".join(texts) or f"row {self.number}"
 
 
-def _describe_read_error(problem: Exception) -> str:
-    return f"byte {problem.start} is not UTF-8" if isinstance(problem, UnicodeDecodeError) else str(problem)
-
-
 def read_csv(path: Path) -> tuple[CsvRow, ...]:
     """Read a CSV file with a header line and return its rows; comment lines (#) may precede the header.
 
     Raises InputError, with the row, for a file that is not such a table.
     """
+    header, rows = read_csv_texts(path)
+    return tuple(
+        CsvRow(number, dict(zip(header, map(_parse_cell, cells), strict=True)), cell_texts_by_column(header, cells))
+        for number, cells in enumerate(rows, start=1)
+    )
+
+
+def read_csv_texts(path: Path) -> tuple[list[str], list[list[str]]]:
+    """Read a CSV file as ``read_csv`` does; return the header, and the cells of each row as texts."""
     if not path.exists():
         raise InputError(f"{path}: no such file{missing_file_hint(path, path.suffix or '.csv')}")
     try:
         with path.open(newline="", encoding="utf-8-sig") as stream:
             lines = list(csv.reader(dropwhile(_is_comment_line, stream), strict=True))
     except (OSError, UnicodeDecodeError, csv.Error) as problem:
+        what = f"byte {problem.start} is not UTF-8" if isinstance(problem, UnicodeDecodeError) else problem
         raise InputError(
-            f"{path}: cannot be read as a CSV file in UTF-8: {_describe_read_error(problem)}; save it as text in "
-            f"UTF-8, with commas between cells"
+            f"{path}: cannot be read as a CSV file in UTF-8: {what}; save it as UTF-8, with commas between cells"
         ) from None
     if len(lines) < 2:
-        raise InputError(
-            f"{path}: has no rows; a header and one line per row are expected: write them, or name another file"
-        )
+        raise InputError(f"{path}: has no rows; write a header and one line per row, or name another file")
     header, *rows = lines
     repeated = [name for name in dict.fromkeys(header) if header.count(name) > 1]
     if repeated:
@@ -77,10 +80,7 @@ def read_csv(path: Path) -> tuple[CsvRow, ...]:
                 f"{path}: row {number} has {len(cells)} cells, but the header has {len(header)} columns; "
                 "write one cell per column in each row, and put text with a comma in quotes"
             )
-    return tuple(
-        CsvRow(number, dict(zip(header, map(_parse_cell, cells), strict=True)), cell_texts_by_column(header, cells))
-        for number, cells in enumerate(rows, start=1)
-    )
+    return header, rows
 
 
 def _is_comment_line(line: str) -> bool:
