@@ -96,7 +96,7 @@ def test_every_shipped_device_is_sound(name: str) -> None:
     for part in (device, device.peak, device.matmul, *device.attention.kernels.values()):
         assert part.source
     assert Device.model_validate(device.model_dump(mode="json", exclude_none=True)) == device
-    assert device.peak_flops("bf16") == device.peak_flops("fp16") > device.peak_flops("tf32")
+    assert device.peak_flops("bf16") == device.peak_flops("fp16") > (device.peak.tf32 or 0.0)
 
 
 def test_a_document_of_the_catalogue_is_fresh() -> None:
@@ -326,6 +326,7 @@ def test_products_measured_on_an_a100_pcie() -> None:
         ("a100-80gb-pcie", 2048, 5120, 6144, 252.9e12),
         ("h100", 2048, 2048, 13312, 794.5e12),
         ("b200", 1792, 16128, 3072, 1745e12),
+        ("mi355x", 12288, 8192, 8192, 1565e12),
     ],
 )
 def test_no_device_beats_the_best_ever_measured_on_it(name: str, m: int, n: int, k: int, best: float) -> None:
@@ -334,6 +335,27 @@ def test_no_device_beats_the_best_ever_measured_on_it(name: str, m: int, n: int,
     assert isinstance(device.matmul, TiledMatmul)
     rate = kernel.flops / kernel_seconds(device, kernel, precision="bf16")
     assert 0.85 * best * device.matmul.sustained < rate < best
+
+
+@pytest.mark.parametrize(("name", "clock"), [("mi355x", 2.4e9), ("mi350x", 2.2e9)])
+def test_peaks_of_cdna4_are_its_clock_times_its_width(name: str, clock: float) -> None:
+    """256 compute units, of which one does 4,096 FLOP in a cycle with 16 bits, 8,192 with 8, 256 with 32."""
+    device = load_device(name)
+    flop = {"bf16": 4096, "fp16": 4096, "fp8": 8192, "mxfp8": 8192, "fp32": 256}
+    assert device.peak.known_rates() == pytest.approx(
+        {each: device.multiprocessors * clock * of for each, of in flop.items()}, rel=1e-3
+    )
+    with pytest.raises(InputError, match="tf32"):
+        device.peak_flops("tf32")
+
+
+def test_rubin_adds_up_to_its_rack() -> None:
+    """NVIDIA's totals for 72: PFLOP/s of nvfp4 (training), fp8, bf16 and tf32, TB of memory, TB/s."""
+    rates = load_device("rubin").peak.known_rates()
+    found = {name: 72 * rates[name] for name in ("nvfp4", "fp8", "bf16", "tf32")}
+    assert found == pytest.approx({"nvfp4": 2520e15, "fp8": 1260e15, "bf16": 288e15, "tf32": 144e15})
+    assert 72 * load_device("rubin").memory == pytest.approx(20.7e12, rel=0.01)
+    assert 72 * load_device("rubin").memory_bandwidth == pytest.approx(1580e12, rel=0.01)
 
 
 # --- passes of a framework --------------------------------------------------------------------------------------------

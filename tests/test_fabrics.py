@@ -6,6 +6,7 @@ import itertools
 from collections import Counter
 from pathlib import Path
 
+import networkx as nx
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -514,6 +515,10 @@ def test_shipped_files_name_a_device_and_draw(path):
         ("gb200_nvl72", 72, 72 * 400e9, 72),
         ("dgx_b300", 8, 6400e9, 8),
         ("gb300_nvl72", 72, 72 * 800e9, 72),
+        ("vera_rubin_nvl72", 72, 72 * 1600e9, 144),
+        ("mi355x_8", 8, 3200e9, 8),
+        ("multi_plane_h800", 8, 3200e9, 8),
+        ("dual_plane_h100", 8, 3200e9, 16),
     ],
 )
 def test_cloud_shapes_have_the_bits_that_are_sold(name, gpus, line_rate, ports):
@@ -522,3 +527,35 @@ def test_cloud_shapes_have_the_bits_that_are_sold(name, gpus, line_rate, ports):
     assert (report.gpus, report.nics) == (gpus, ports)
     out = sum(g.count * g.line_rate for g in report.links if g.ends == "nic - leaf")
     assert out * 8 == pytest.approx(line_rate)
+
+
+@pytest.mark.parametrize(
+    ("name", "planes", "plane_of"),
+    [
+        ("multi_plane_h800", 8, lambda nic: nic % 8),  # NIC i of each node
+        ("dual_plane_h100", 2, lambda nic: nic // 8),  # 8 ports of each, those of plane 0 first
+    ],
+)
+def test_shipped_planes_meet_in_nodes_only(name, planes, plane_of):
+    """NICs and switches alone fall apart into one network for each plane, which has one port of each of its NICs."""
+    cluster = load_cluster(name, [("nodes", 70)])  # more nodes than a leaf or a unit takes
+    graph = cluster.graph
+    fabric = [node for node, data in graph.nodes(data=True) if data["kind"] in ("nic", "switch")]
+    parts = list(nx.weakly_connected_components(graph.subgraph(fabric)))
+    assert len(parts) == planes
+    for part in parts:
+        numbers = [int(node.rpartition("nic")[2]) for node in part if graph.nodes[node]["kind"] == "nic"]
+        assert len({plane_of(number) for number in numbers}) == 1
+        assert len(numbers) == 70 * len(set(numbers))
+    far = len(cluster.gpus) - 8
+    assert not any("nvswitch" in node for node in nodes_of(cluster, 0, far))
+    across = [node for node in nodes_of(cluster, 0, far + 1) if "nvswitch" in node]
+    assert len(across) == (1 if name == "multi_plane_h800" else 0)  # to another plane, by the node's own NVLink
+
+
+def test_vera_rubin_nvl72():
+    """Totals of the rack, as NVIDIA announces them: 260 TB/s of NVLink 6, 65 TB/s of NVLink-C2C (both ways)."""
+    links = {group.ends: group for group in measure_cluster(load_cluster("vera_rubin_nvl72", [])).links}
+    both_ways = {ends: 2 * group.count * group.line_rate for ends, group in links.items()}
+    assert both_ways["gpu - nvswitch"] == pytest.approx(260e12, rel=0.01)
+    assert both_ways["gpu - host"] == pytest.approx(65e12, rel=0.01)

@@ -192,6 +192,9 @@ def test_kinds() -> None:
         assert run_features_of(load("gpt3_175b_64xa100", changes), flops).traits == (what,)
     assert run_features_of(load("fsdp_7b_64xa100"), 1.0).sharding == "FSDP"
     assert run_features_of(load("llama3_405b_1024xh100"), 1.0).generation == "H100"
+    for device, generation in (("gb200", "B200"), ("mi355x", ""), ("rubin", "")):  # mi355x has the peak of a B200
+        changed = load("llama3_405b_1024xh100", {"cluster.device": device})
+        assert run_features_of(changed, 1.0).generation == generation
 
 
 # --- what a person sees -----------------------------------------------------------------------------------------------

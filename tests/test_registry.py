@@ -252,3 +252,14 @@ def test_show_prints_the_scenario_where_a_fault_has_its_name(capsys: pytest.Capt
     printed = capsys.readouterr()
     assert load_text(printed.out) == load("slow_gpu")
     assert "--kind faults" in printed.err
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"), [("devices", "mi350x"), ("devices", "rubin"), ("topologies", "vera_rubin_nvl72")]
+)
+def test_what_nobody_has_measured_says_so(capsys: pytest.CaptureFixture[str], kind: str, name: str) -> None:
+    assert cli.main(["list", kind]) == 0
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith(f"{name} ")]
+    assert "not measured" in line
+    assert cli.main(["show", name]) == 0
+    assert "not measured" in capsys.readouterr().out

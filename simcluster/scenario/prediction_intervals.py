@@ -31,7 +31,7 @@ SHORT = 2e-3
 """Seconds at peak of a layer's forward and backward below which kernels are short, so that host overhead shows."""
 
 _GENERATIONS = (("A100", 250e12, 400e12), ("H100", 800e12, 1200e12), ("B200", 2000e12, 2800e12))  # 16-bit peak, FLOP/s
-_FAR = 2.0  # times beyond what was validated
+_MANY, _FAR = 200, 2.0  # multiprocessors (AMD's GPUs with a B200's peak have 256); times beyond what was validated
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,9 +99,9 @@ class StudyErrors:
 
 def run_features_of(scenario: Scenario, model_flops: float) -> RunFeatures:
     """Return the features of a run that determine how accurate the prediction of its step time is."""
-    peaks = scenario.cluster.device.peak.known_rates()
+    count, peaks = scenario.cluster.device.multiprocessors, scenario.cluster.device.peak.known_rates()
     peak = max(peaks.get("bf16", 0.0), peaks.get("fp16", 0.0)) or max(peaks.values())
-    generation = next((name for name, low, high in _GENERATIONS if low < peak < high), "")
+    generation = next((name for name, low, high in _GENERATIONS if low < peak < high and count < _MANY), "")
     visits = scenario.microbatches * scenario.model.layers / scenario.parallel.pp
     layer = model_flops / scenario.gpus / visits / peak
     sharding = "FSDP" if scenario.parallel.zero == 3 else "Megatron"
