@@ -179,6 +179,14 @@ def test_parquet_is_read_as_csv_is(tmp_path: Path) -> None:
     assert {**told, "name": ""} == {**same, "name": ""}
 
 
+def test_an_empty_parquet_file(tmp_path: Path) -> None:
+    import pandas as pd
+
+    pd.DataFrame({"rank": [], "step": [], "seconds": []}).to_parquet(tmp_path / "a.parquet")
+    with pytest.raises(InputError, match="has 0 ranks, and 0 steps"):
+        find_step_stragglers(tmp_path / "a.parquet")
+
+
 def test_a_step_without_all_ranks_does_not_count(tmp_path: Path) -> None:
     cells = {(rank, step): 1.0 + 0.5 * (rank == 2) for rank in range(4) for step in range(5) if (rank, step) != (1, 3)}
     found = find_step_stragglers(written(tmp_path / "a.csv", cells))
@@ -270,6 +278,7 @@ BAD = {
     "a word": (f"{HEADER}\n{ROWS}5,5,fast\n", "row 17: seconds: 'fast' is not a time above 0"),
     "nothing": (f"{HEADER}\n{ROWS}5,5,\n", "row 17: seconds: '' is not a time above 0"),
     "zero": (f"{HEADER}\n{ROWS}5,5,0\n", "row 17: seconds: '0' is not a time above 0"),
+    "endless": (f"{HEADER}\n{ROWS}5,5,1e200\n", "row 17: seconds: '1e200' is not a time above 0"),
     "infinite": (f"{HEADER}\n{ROWS}5,5,inf\n", "row 17: seconds: 'inf' is not a time above 0"),
     "half a rank": (f"{HEADER}\n{ROWS}0.5,5,1\n", "row 17: rank: '0.5' is not a whole number"),
     "twice": (f"{HEADER}\n{ROWS}2,3,1\n", "rank 2 has two times in step 3"),

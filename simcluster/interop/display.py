@@ -92,7 +92,9 @@ def _slow_places_table(places: Sequence[SlowPlace]) -> list[OutputBlock]:
         for place in named[:_SHOWN]
     ]  # fmt: skip
     more = [f"  and {len(named) - _SHOWN:,} more (--json)"] if len(named) > _SHOWN else []
-    title = [f"slow {kind}s: median time over the typical one; steps with a transient delay; S if it alone were slow"]
+    title = [
+        f"slow {kind}s, if all do equal work: median time over the typical one; steps with a transient delay; S if it alone were slow"
+    ]
     return [TableBlock([kind, "factor", "", "transient", "S"], rows, title=title, notes=more)]
 
 

@@ -41,9 +41,8 @@ MIN_RANKS = MIN_STEPS = 3
 
 _UNITS = {"s": 1.0, "sec": 1.0, "seconds": 1.0, "ms": 1e-3, "us": 1e-6}
 _UNIT = re.compile(r"(.+?)_?\(?(?<=[_(])(s|sec|seconds|ms|us)\)?")
-_SECTIONS = (("forward-compute", "backward-compute"), ("forward", "backward"), ("forward-backward",),
-             ("forward_backward",))  # fmt: skip
-"""Sections of a log that are added, the first that it has; those before ranks wait for each other come first."""
+_SECTIONS = (("forward-compute", "backward-compute"), ("forward", "backward"), ("forward-backward", "forward_backward"))
+"""Sections of a log that are added: the first pair of which it has one; those with waits come last."""
 _STEP = re.compile(r"(?:\biteration\s+(\d+)\s*/|Straggler Report at Step (\d+))")
 _SECTION = re.compile(r"(\w[\w-]*):\s*$")
 _RANK = re.compile(r"\brank\s+(\d+):\s*(\d+\.?\d*)\s*(?:ms)?\s*$", re.IGNORECASE)
@@ -123,22 +122,17 @@ def _parse_columns(name: str, columns: Mapping[str, Sequence[Any]]) -> StepTable
             f"{name}: row {late[0] + 1}: {found['compute'][0]} is longer than {found['seconds'][0]}, of which it is a "
             "part; correct the row, or the units in the names of both columns"
         )
-    timed = times.get("compute", times.get("seconds"))
-    assert timed is not None
+    timed = "compute" if "compute" in times else "seconds"
     part = counts.get("microbatch", np.zeros_like(counts["rank"]))
-    table = _make_table(
-        name, found["compute" if "compute" in found else "seconds"][0], counts["rank"], counts["step"], part, timed,
-        times["seconds"] if len(times) == 2 else None,
-    )  # fmt: skip
+    whole = times["seconds"] if len(times) == 2 else None
+    table = _make_table(name, found[timed][0], counts["rank"], counts["step"], part, times[timed], whole)
     if "node" not in found:
         return table
     nodes: dict[int, str] = {}
     for rank, node in zip(counts["rank"].tolist(), map(str, columns[found["node"][0]]), strict=True):
         if nodes.setdefault(rank, node) != node:
-            raise InputError(
-                f"{name}: rank {rank} is on two nodes, {' and '.join(sorted((nodes[rank], node)))}; keep the rows of "
-                "one placement, as from one restart to the next"
-            )
+            both = " and ".join(sorted((nodes[rank], node)))
+            raise InputError(f"{name}: rank {rank} is on two nodes, {both}; keep the rows between two restarts")
     return replace(table, nodes=tuple(nodes[rank] for rank in table.ranks))
 
 
@@ -165,12 +159,10 @@ def _parse_numbers(name: str, column: str, cells: Sequence[Any], *, whole: bool)
         values: Floats = np.array(cells, dtype=float)
     except (ValueError, TypeError):
         values = np.array([float_or_nan(str(cell)) for cell in cells])
-    good = np.isfinite(values) & (
-        (values >= 0) & (values < 2**53) & (values == np.floor(values)) if whole else values > 0
-    )
-    if not good.all():
+    good = (values >= 0) & (values < 2**53) & (values % 1 == 0) if whole else (values >= 1e-9) & (values <= 1e9)
+    if not good.all():  # not a number is not good
         row = int(np.argmin(good))
-        rule = "a whole number of 0 or more" if whole else "a time above 0"
+        rule = "a whole number of 0 or more" if whole else "a time above 0 (1e-9 to 1e9)"
         works = "one" if whole else f"seconds without a unit, or name the column {column}_ms"
         raise InputError(f"{name}: row {row + 1}: {column}: {cells[row]!r} is not {rule}; write {works}")
     return values
@@ -192,7 +184,7 @@ def _make_table(
     counts, total = np.zeros((len(ranks), len(steps)), dtype=np.int64), np.zeros((len(ranks), len(steps)))
     np.add.at(counts, (row, column), 1)
     np.add.at(total, (row, column), seconds)
-    full = (counts == counts.max(axis=0)).all(axis=0)
+    full = (counts == counts.max(axis=0, initial=0)).all(axis=0)
     notes = [] if full.all() else [f"{(~full).sum()} of {full.size} steps lack times of some ranks and do not count"]
     if len(ranks) < MIN_RANKS or full.sum() < MIN_STEPS:
         raise InputError(
