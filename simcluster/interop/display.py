@@ -74,15 +74,14 @@ def step_straggler_blocks(found: StepStragglers) -> OutputBlocks:
     if found.times_slowest:
         most = ", ".join(f"{rank} ({count} of {found.steps:,})" for rank, count in found.times_slowest[:_SHOWN])
         blocks.append(TextLines([f"slowest ranks by reports: {most}"]))
-    blocks += [table for places in (found.by_rank, found.by_node) for table in _slow_places_table(places)]
-    blocks += [table for each in (found.remove_ranks, found.remove_nodes) for table in _removals_table(found, each)]
+    blocks += [*_slow_places_table("rank", found.by_rank), *_slow_places_table("node", found.by_node)]
+    blocks += [*_removals_table(found, found.remove_ranks), *_removals_table(found, found.remove_nodes)]
     return [*blocks, TextLines(found.notes)]
 
 
-def _slow_places_table(places: Sequence[SlowPlace]) -> list[OutputBlock]:
+def _slow_places_table(kind: str, places: Sequence[SlowPlace]) -> list[OutputBlock]:
     from simcluster.show.output_blocks import TableBlock, TextLines
 
-    kind = "rank" if all(len(place.ranks) == 1 for place in places) else "node"
     named = [place for place in places if place.slow or place.events]
     if not named:
         return [TextLines([f"no {kind} is slow in all its steps or in single ones"])] if places else []
@@ -92,9 +91,8 @@ def _slow_places_table(places: Sequence[SlowPlace]) -> list[OutputBlock]:
         for place in named[:_SHOWN]
     ]  # fmt: skip
     more = [f"  and {len(named) - _SHOWN:,} more (--json)"] if len(named) > _SHOWN else []
-    title = [
-        f"slow {kind}s, if all do equal work: median time over the typical one; steps with a transient delay; S if it alone were slow"
-    ]
+    title = [f"slow {kind}s, if all do equal work; factor: median time over the typical one;"]
+    title += ["transient: steps that took unusually long; S: if it alone were slow"]
     return [TableBlock([kind, "factor", "", "transient", "S"], rows, title=title, notes=more)]
 
 
