@@ -31,7 +31,7 @@ PROVIDED: Mapping[str, str] = {
     # what a command or a study adds
     "costs per step": "longrun.studies.periodic_work:periodic_work_answer",
     "estimator of recorded jobs": "interop.replay.trace_writer:StragglerEstimator",
-    "stragglers in step times": "interop.replay.step_times:find_step_stragglers",
+    "stragglers in step times": "interop.commands.replay:print_step_stragglers",
     "straggling in words": "interop.replay.straggler_metrics:explain_slowdown",
     "is a trace": "interop.kineto.profile_loader:is_kernel_trace",
     "difference from a trace": "interop.commands.diff_trace:run",

@@ -27,7 +27,7 @@ _WAITS = 5
 def run(args: argparse.Namespace) -> None:
     """Simulate the step without each cause in turn, and print, draw and write the result."""
     if args.steps is not None:
-        _print_logged_stragglers(args)
+        load_satellite_object("stragglers in step times")(args)
         return
     if args.scenario is None:
         raise InputError("no scenario: write simcluster stragglers SCENARIO, or --steps FILE with step times by rank")
@@ -48,16 +48,6 @@ def run(args: argparse.Namespace) -> None:
         (args.heatmap, lambda: load_plot("stragglers")(result, found)),
         (args.matrix, lambda: load_plot("waits")(result)),
     )
-
-
-def _print_logged_stragglers(args: argparse.Namespace) -> None:
-    """Print stragglers in a file of step times by rank; reject what needs a simulated step."""
-    given = [args.scenario] * bool(args.scenario) + ["--set"] * bool(args.set or args.overrides)
-    given += [f"--{name}" for name in ("mitigate", "heatmap", "matrix") if getattr(args, name)]
-    if given:
-        raise InputError(f"--steps reads step times from a file and simulates nothing; remove {given[0]}, or --steps")
-    found = load_satellite_object("stragglers in step times")(args.steps)
-    common.print_answer(args, found.summary, found.to_dict)
 
 
 def _wait_tables(result: Result) -> list[TableBlock]:

@@ -25,6 +25,7 @@ from simcluster.interop.kineto.profile_writer import write_profiles
 from simcluster.interop.replay import RecordedJob, StragglerMetrics, load_recorded_job, measure_stragglers
 from simcluster.interop.replay import straggler_metrics as stragglers
 from simcluster.interop.replay.questions import ReplayAnswer, answer_question, find_job_schedule
+from simcluster.interop.replay.step_times import find_step_stragglers
 from simcluster.show.output_blocks import OutputBlock, TableBlock, TextLines
 from simcluster.show.plot_registry import load_plot
 
@@ -135,6 +136,16 @@ def _replay_profiles(args: argparse.Namespace, steps: Sequence[int] | None) -> N
     document = report.make_report_document(job, found, ranks, parts, calls)
     _print_report(args, job, above, below, document, answers, seconds, events)
     _draw_pictures(args, job, lambda: metrics.profile_spans(job).to_frame(), lambda: report.draw_heatmap(job, found))
+
+
+def print_step_stragglers(args: argparse.Namespace) -> None:
+    """Print the stragglers in a file of step times by rank (``simcluster stragglers --steps``)."""
+    given = [args.scenario] * bool(args.scenario) + ["--set"] * bool(args.set or args.overrides)
+    given += [f"--{name}" for name in ("mitigate", "heatmap", "matrix") if getattr(args, name)]
+    if given:
+        raise InputError(f"--steps reads step times from a file and simulates nothing; remove {given[0]}, or --steps")
+    found = find_step_stragglers(args.steps)
+    common.print_answer(args, found.summary, found.to_dict)
 
 
 @contextmanager
