@@ -101,11 +101,16 @@ def test_an_axis_that_names_none_is_refused() -> None:
 # --- methods of context parallelism -----------------------------------------------------------------------------------
 
 
+INNER = {"hybrid": {"cp_inner": 2}}
+"""Fields that methods need, in addition to ``cp_comm``."""
+
+
 def job(method: str, cp: int = 4, **parallel: Any) -> Scenario:
     return tiny_scenario(
         cluster={"topology": "dgx_h100", "nodes": 4, "gpus_per_node": 2}, gpus=8,
         model={"heads": 8, "kv_heads": 8, "hidden_size": 512, "sequence_length": 1024},
-        parallel={"cp": cp, "cp_comm": method, **parallel}, training={"attention": "fused", "global_batch": 8},
+        parallel={"cp": cp, "cp_comm": method, **INNER.get(method, {}), **parallel},
+        training={"attention": "fused", "global_batch": 8},
     )  # fmt: skip
 
 
@@ -135,7 +140,7 @@ def test_traders_divide_the_ranks(method: str, heads: int, kv_heads: int, cp: in
 @every_method
 def test_heads_that_cannot_be_traded_are_refused(method: str) -> None:
     traders = CONTEXT_METHODS[method].head_trading_ranks(2, 2, 4)
-    parallel = {"cp": 4, "tp": 1, "cp_comm": method}
+    parallel = {"cp": 4, "tp": 1, "cp_comm": method, **INNER.get(method, {})}
     more: dict[str, Any] = {"model": {"heads": 2, "kv_heads": 2, "hidden_size": 512, "sequence_length": 1024}}
     more |= {"cluster": {"topology": "flat", "gpus": 4}, "training": {"attention": "fused"}, "parallel": parallel}
     if 2 % traders:
@@ -154,3 +159,57 @@ def test_a_fast_path_knows_a_method_or_refuses_it(method: str) -> None:
 def test_a_method_that_names_none_is_refused() -> None:
     with pytest.raises(InputError, match="did you mean 'ring'"):
         job("rings")
+
+
+# --- hybrid: heads traded in groups of consecutive ranks, keys and values passed between groups -----------------------
+
+
+@pytest.mark.parametrize("cp", [2, 4])
+@pytest.mark.parametrize("changes", [{}, {"cp_shares": "contiguous"}, {"order": ["dp", "cp", "tp", "pp"]}])
+def test_one_inner_rank_is_a_ring_and_all_are_an_all_to_all(cp: int, changes: dict[str, Any]) -> None:
+    for inner, other in ((1, "ring"), (cp, "all_to_all")):
+        found, known = simulate(job("hybrid", cp, cp_inner=inner, **changes)), simulate(job(other, cp, **changes))
+        assert found.step_time == known.step_time
+        assert found.times.breakdown == known.times.breakdown
+
+
+@pytest.mark.parametrize("changes", [{"cp_shares": "contiguous"}, {"order": ["dp", "cp", "tp", "pp"]}, {"zero": 3}])
+def test_every_engine_simulates_hybrid_groups(changes: dict[str, Any]) -> None:
+    base = job("hybrid", **changes)
+    found = simulate(base)
+    assert found.step_time == simulate(base, engine="reference").step_time
+    assert found.step_time == simulate(base, folded=False).step_time
+
+
+def test_what_hybrid_ranks_exchange() -> None:
+    """2 x 2 ranks of 256 tokens in 16 bits, 512 wide: all-to-alls of q, k, v and of the output, a hop of k and v."""
+    whole = 2 * 256 * 512
+    line = simulate(job("hybrid")).timeline
+    own = line[(line["stream"] == "cp") & (line["rank"] == 0) & (line["layer"] == 0) & (line["microbatch"] == 0)]
+    found = [(kind, size / whole) for kind, size in zip(own["kind"], own["bytes"], strict=True)]
+    forward = [("all_to_all", 3), ("send_recv", 2), ("all_to_all", 1)]
+    backward = [("all_to_all", 1), *[("send_recv", 2)] * 3, ("all_to_all", 3)]  # keys, and their gradients twice: home
+    assert found == [*forward, *backward]
+
+
+def test_hybrid_groups_of_ranks() -> None:
+    """Those of Megatron-LM's ``create_hierarchical_groups`` with sizes 2 and 4, with tp between them."""
+    plan = ParallelPlan(tp=2, cp=8, cp_inner=2)
+    assert plan.groups("cp_inner").tolist()[:3] == [[0, 2], [1, 3], [4, 6]]
+    assert plan.groups("cp_outer").tolist() == [[0, 4, 8, 12], [1, 5, 9, 13], [2, 6, 10, 14], [3, 7, 11, 15]]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"cp_inner": None}, "parallel.cp_inner: is not set, and must divide cp 4 and the 8 key-value heads.*; use 4"),
+        ({"cp_inner": 3}, "parallel.cp_inner: 3 must divide cp 4 and the 8 key-value heads .*; use 2 or 4"),
+    ],
+)
+def test_hybrid_groups_that_cannot_be_are_rejected(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        job("hybrid", **changes)
+
+
+def test_the_search_for_layouts_rejects_hybrid_by_name() -> None:
+    assert "parallel.cp_comm" in PLAN.find_obstacle(job("hybrid"))

@@ -261,7 +261,7 @@ LAYER_KINDS["statespace"] = Mamba2()
 '''
 
 COMMUNICATOR = '''
-"""Hierarchical context parallelism (USP, arXiv:2405.07719): pairs of ranks trade heads, and pairs hand keys round."""
+"""Context parallelism of two levels: pairs of ranks trade heads, and keys are gathered over pairs."""
 import numpy as np
 
 from simcluster.model.kernel_choices import CONTEXT_METHODS, ContextParallelMethod
@@ -280,7 +280,7 @@ def rings(plan):
 
 COMMUNICATORS["cp_trade"] = Communicator("cp", pairs)
 COMMUNICATORS["cp_ring"] = Communicator("cp", rings)
-CONTEXT_METHODS["usp"] = ContextParallelMethod("ring", lambda heads, kv_heads, cp: TRADERS, "cp_trade", "cp_ring")
+CONTEXT_METHODS["usp"] = ContextParallelMethod("gather", lambda heads, kv_heads, cp: TRADERS, "cp_trade", "cp_ring")
 '''
 
 FEW: dict[str, Any] = {

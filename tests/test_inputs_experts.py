@@ -412,7 +412,14 @@ def test_what_belongs_to_no_experts_is_said() -> None:
             "--multi-latent-attention --disable-bias-linear --group-query-attention --num-query-groups 4",
             "cannot be combined with group-query-attention",
         ),
-        ("--context-parallel-size 2 --cp-comm-type a2a+p2p", r"--cp-comm-type: 'a2a\+p2p' is not modelled"),
+        (
+            "--context-parallel-size 4 --cp-comm-type a2a+p2p",
+            "--hierarchical-context-parallel-sizes: not set; cp-comm-type a2a.p2p needs an inner and an outer size",
+        ),
+        (
+            "--context-parallel-size 4 --cp-comm-type a2a+p2p --hierarchical-context-parallel-sizes 2 4",
+            "2 4; .* that multiply to context-parallel-size 4, such as 4 1",
+        ),
         (
             "--context-parallel-size 2 --cp-comm-type p2p a2a",
             "'p2p a2a' is not modelled; use one of p2p, all_gather, a2a",

@@ -212,6 +212,14 @@ def test_the_tables_do_not_overlap() -> None:
         ("--context-parallel-size 2 --cp-comm-type a2a", {"cp": 2, "cp_comm": "all_to_all"}),
         ("--context-parallel-size 1 --cp-comm-type a2a", {"cp": 1, "cp_comm": None}),
         (
+            "--context-parallel-size 8 --cp-comm-type a2a+p2p --hierarchical-context-parallel-sizes 2 4",
+            {"cp": 8, "cp_comm": "hybrid", "cp_inner": 2},
+        ),
+        (
+            "--context-parallel-size 2 --hierarchical-context-parallel-sizes 2 1",
+            {"cp": 2, "cp_comm": None, "cp_inner": None},
+        ),
+        (
             "--num-experts 8 --expert-model-parallel-size 4 --tensor-model-parallel-size 2 --sequence-parallel "
             "--expert-tensor-parallel-size 1",
             {"tp": 2, "ep": 4, "etp": 1},

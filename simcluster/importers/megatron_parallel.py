@@ -11,7 +11,7 @@ from simcluster.importers.megatron_training import global_batch_size
 from simcluster.model.recipes import recipe_named
 
 _SHARDING_STRATEGIES = ("no_shard", "optim", "optim_grads", "optim_grads_params")
-_CONTEXT_KINDS = {"p2p": "ring", "all_gather": "all_gather", "a2a": "all_to_all"}
+_CONTEXT_KINDS = {"p2p": None, "all_gather": "all_gather", "a2a": "all_to_all", "a2a+p2p": "hybrid"}  # None: ring
 
 
 def choose_gpu_count(
@@ -52,7 +52,7 @@ def parallel_section(run: MegatronOptions) -> dict[str, Any]:
     if experts is None:
         run.drop_options("num-experts", "the model is dense", ("expert-tensor-parallel-size",))
     uncut = deepspeed and experts and tp > 1 and not run.is_on("enable-expert-tensor-parallelism")
-    cp, comm = run.get("context-parallel-size") or run.get("ds-sequence-parallel-size"), _context_parallel_comm(run)
+    cp = run.get("context-parallel-size") or run.get("ds-sequence-parallel-size")
     zero = max(
         _fsdp_zero_stage(run),
         int(run.get("zero-stage") or 0),
@@ -68,7 +68,7 @@ def parallel_section(run: MegatronOptions) -> dict[str, Any]:
     found = {
         "tp": tp, "pp": run.get("pipeline-model-parallel-size") or 1, "cp": cp,
         "ep": run.get("expert-model-parallel-size"), "etp": 1 if uncut else run.get("expert-tensor-parallel-size"),
-        "expert_dispatch": _token_dispatch_fields(run), "cp_comm": comm if comm != "ring" and (cp or 1) > 1 else None,
+        "expert_dispatch": _token_dispatch_fields(run), **_context_parallel_comm(run, cp or 1),
         "sequence_parallel": run.is_on("sequence-parallel") and tp > 1, "zero": zero,
         "order": ["tp", "cp", "pp", "dp"] if run.is_on("use-tp-pp-dp-mapping") else None,
     }  # fmt: skip
@@ -124,17 +124,26 @@ def shards_parameters(run: MegatronOptions) -> bool:
     return max(_fsdp_zero_stage(run), int(run.get("zero-stage") or 0)) == 3
 
 
-def _context_parallel_comm(run: MegatronOptions) -> str:
-    """Return the communication method of context parallelism; raise InputError if it differs between layers."""
+def _context_parallel_comm(run: MegatronOptions, cp: int) -> dict[str, Any]:
+    """Return the method of context parallelism; raise InputError if it differs between layers."""
     if run.get("ds-sequence-parallel-size"):
-        return "all_to_all"
+        return {"cp_comm": "all_to_all" if cp > 1 else None}
     word, *others = dict.fromkeys((run.get("cp-comm-type") or "p2p").split())
     if others or word not in _CONTEXT_KINDS:
         what = (
             f"{' '.join([word, *others])[:40]!r} is not modelled; use one of {', '.join(_CONTEXT_KINDS)} for all layers"
         )
         raise run.error("cp-comm-type", what)
-    return _CONTEXT_KINDS[word]
+    levels = "hierarchical-context-parallel-sizes"
+    sizes = [int(size) for size in (run.get(levels) or "").split() if size.isdecimal()]
+    if cp == 1 or word != "a2a+p2p":
+        if max(sizes, default=1) > 1:
+            run.assumed.append(f"{levels} has no effect without context-parallel-size and cp-comm-type a2a+p2p")
+        return {"cp_comm": _CONTEXT_KINDS[word] if cp > 1 else None}
+    if len(sizes) != 2 or math.prod(sizes) != cp:
+        what = "cp-comm-type a2a+p2p needs an inner and an outer size that multiply to context-parallel-size"
+        raise run.error(levels, f"{(run.get(levels) or 'not set')[:40]}; {what} {cp}, such as {cp} 1")
+    return {"cp_comm": "hybrid", "cp_inner": sizes[0]}
 
 
 def _token_dispatch_fields(run: MegatronOptions) -> dict[str, Any]:

@@ -5,7 +5,9 @@ It is one flash kernel, or matmuls with a softmax between them over the whole sq
 Context parallelism (cp) splits the tokens of a sequence over ranks; queries must still meet the keys and values of all
 of them. With ``ring`` these pass from rank to rank while the piece that has arrived is computed (arXiv:2310.01889;
 Transformer Engine's p2p); with ``all_gather`` every rank first gets all of them (arXiv:2407.21783, section 3.3.2); with
-``all_to_all`` ranks trade tokens for heads, and each computes whole sequences (arXiv:2309.14509).
+``all_to_all`` ranks trade tokens for heads, and each computes whole sequences (arXiv:2309.14509); with ``hybrid``
+consecutive ranks trade heads, and keys and values pass around a ring of such groups (arXiv:2405.07719; Transformer
+Engine's a2a+p2p).
 
 Under a causal mask shares decide the work. ``zigzag``: a rank has one piece from the front and one from the back, and
 all pieces of all ranks are equal work: half of the diagonal, and half of the queries or of the keys of each other.
@@ -23,6 +25,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import repeat
+from typing import Protocol
 
 from simcluster.model.kernel_choices import CONTEXT_METHODS, ContextParallelMethod
 from simcluster.model.kernels import Kernel, Section
@@ -77,9 +80,23 @@ def fused_core_section(model: Model, shape: RankShape, local: LocalSizes) -> Sec
     return Section(forward=(forward,), recompute=again, input_grad=(before, back, behind))
 
 
-def count_head_trading_ranks(shape: RankShape, heads: int, kv_heads: int) -> int:
+class ContextChoice(Protocol):
+    """Fields that choose the method of context parallelism, of a rank or of a scenario."""
+
+    @property
+    def cp(self) -> int: ...
+    @property
+    def cp_comm(self) -> str: ...
+    @property
+    def cp_inner(self) -> int | None: ...
+
+
+def count_head_trading_ranks(choice: ContextChoice, heads: int, kv_heads: int) -> int:
     """Return how many context-parallel ranks exchange tokens for heads in an all-to-all."""
-    return CONTEXT_METHODS[shape.cp_comm].head_trading_ranks(heads, kv_heads, shape.cp)
+    method = CONTEXT_METHODS[choice.cp_comm]
+    if method.trade_axis == "cp_inner":
+        return min(choice.cp_inner or 1, choice.cp)
+    return method.head_trading_ranks(heads, kv_heads, choice.cp)
 
 
 def backward_helper_kernels(shape: RankShape, local: LocalSizes) -> tuple[Kernel, Kernel]:

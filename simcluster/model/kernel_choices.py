@@ -57,7 +57,8 @@ class ContextParallelMethod:
 
     Groups of ``head_trading_ranks`` ranks trade tokens for heads on ``trade_axis``; between the groups, keys and values
     circulate in a "ring" or are gathered ("gather") on ``key_axis``, as ``keys`` states. ``head_trading_ranks``, a
-    divisor of cp, is a function of heads and key-value heads of a tp rank and of cp.
+    divisor of cp, is a function of heads and key-value heads of a tp rank and of cp; those of the axis "cp_inner" are
+    ``parallel.cp_inner``.
     """
 
     keys: Literal["ring", "gather"]
@@ -70,5 +71,6 @@ CONTEXT_METHODS: dict[str, ContextParallelMethod] = {
     "ring": ContextParallelMethod("ring"),
     "all_gather": ContextParallelMethod("gather"),
     "all_to_all": ContextParallelMethod("ring", lambda heads, kv_heads, cp: cp),
+    "hybrid": ContextParallelMethod("ring", trade_axis="cp_inner", key_axis="cp_outer"),
 }
 """Every method of context parallelism by its value of ``parallel.cp_comm``."""

@@ -51,6 +51,7 @@ class ParallelPlan:
     ranks with one place in all. Raises InputError for a size below 1, or a shard, or expert ranks, that do not divide
     these ranks, and for workers that do not divide dp, or have experts apart or a model held twice.
     ``embedding_stages`` have copies of the token table, whose gradients are summed (): the first and the last.
+    ``cp_inner`` consecutive ranks of a context-parallel group trade heads.
     """
 
     tp: int = 1
@@ -65,6 +66,7 @@ class ParallelPlan:
     etp: int = 0
     workers: int = 1
     embedding_stages: tuple[int, ...] = ()
+    cp_inner: int = 1
     grid: Ranks = field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -216,6 +218,11 @@ def make_group_function(*axes: str) -> Callable[[ParallelPlan], Ranks]:
     return groups
 
 
+def _outer_context_groups(plan: ParallelPlan) -> Ranks:
+    size = plan.cp // plan.cp_inner
+    return np.moveaxis(plan.groups("cp").reshape(-1, size, plan.cp_inner), 1, 2).reshape(-1, size)
+
+
 def _replica_groups(plan: ParallelPlan) -> Ranks:
     if not plan.copies:
         return make_group_function("dp", "cp")(plan)
@@ -253,6 +260,9 @@ def _subgroup_splitter(axis: str, *, replicas: bool = False) -> Callable[[Parall
 COMMUNICATORS: dict[str, Communicator] = {
     "tp": Communicator("tp", make_group_function("tp")),
     "cp": Communicator("cp", make_group_function("cp")),
+    # inside a cp group: ranks that trade heads, and those between which keys and values pass then
+    "cp_inner": Communicator("cp", lambda plan: plan.groups("cp").reshape(-1, plan.cp_inner)),
+    "cp_outer": Communicator("cp", _outer_context_groups),
     "pp": Communicator("pp", make_group_function("pp")),
     "dp": Communicator("dp", _replica_groups),
     # inside a dp group: ranks that share parameters (twice: gradients travel beside them), that have the same shard

@@ -122,7 +122,7 @@ ANY_JOB = parse_field_paths(
     model.moe: experts top_k expert_ffn_hidden_size shared_experts shared_ffn_hidden_size shared_gate latent_size
     model.moe: first_dense_layers every offset router_bias capacity_factor pad_to_capacity aux_loss groups top_groups
     model.moe: separate_norms
-    parallel: cp zero ep etp
+    parallel: cp cp_inner zero ep etp
     parallel.expert_dispatch: kind sms dtype combine_dtype reach
     training: optimizer
     training.muon: iterations distribute tp_mode

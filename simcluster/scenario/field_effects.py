@@ -12,6 +12,7 @@ from functools import reduce
 from typing import TYPE_CHECKING, Any
 
 from simcluster.documents.diagnostics import KeyProblem, RuleError, quote_value
+from simcluster.model.context_parallel import count_head_trading_ranks
 from simcluster.model.kernel_choices import CONTEXT_METHODS
 from simcluster.planning.expert_dispatch import ExpertDispatch
 from simcluster.scenario.schedule_plan import plan_of, schedule_of
@@ -135,14 +136,14 @@ def _has_overlap(scenario: ScenarioFields) -> bool:
 
 def _overlaps_cp_traffic(scenario: ScenarioFields) -> bool:
     parallel, software = scenario.parallel, scenario.software
-    tp, method = parallel.tp, CONTEXT_METHODS[parallel.cp_comm]
+    tp = parallel.tp
     models = [scenario.model.layer_model(layer) for layer, _ in scenario.model.count_layer_types().values()]
-    traders = [method.head_trading_ranks(own.heads // tp, max(own.kv_heads // tp, 1), parallel.cp) for own in models]
+    traders = [count_head_trading_ranks(parallel, own.heads // tp, max(own.kv_heads // tp, 1)) for own in models]
     if all(ranks == parallel.cp for ranks in traders):
         return False  # whole sequences of fewer heads
     if software is not None and software.ring == "torch":
         return software.kernels != "compiled"
-    return method.keys == "ring"
+    return CONTEXT_METHODS[parallel.cp_comm].keys == "ring"
 
 
 _DISPATCH = "parallel.expert_dispatch"
@@ -215,6 +216,10 @@ CONDITIONS: tuple[EffectCondition, ...] = (
     ),
     EffectCondition(_split_words("memory.logits"), lambda s: s.parallel.tp > 1, ("parallel.tp",), values=("gathered",)),
     EffectCondition(_split_words("parallel.cp_comm parallel.cp_shares"), lambda s: s.parallel.cp > 1, ("parallel.cp",)),
+    EffectCondition(
+        ("parallel.cp_inner",), lambda s: s.parallel.cp > 1 and s.parallel.cp_comm == "hybrid",
+        ("parallel.cp", "parallel.cp_comm"),
+    ),
     EffectCondition(
         ("overlap.experts", *_section_fields(_DISPATCH, ExpertDispatch, "kind")),
         lambda s: s.parallel.ep > 1, ("parallel.ep",),

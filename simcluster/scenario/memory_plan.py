@@ -119,6 +119,7 @@ def shape_of(scenario: Scenario) -> RankShape:
         tp=parallel.tp,
         cp=parallel.cp,
         cp_comm=parallel.cp_comm,
+        cp_inner=parallel.cp_inner,
         cp_shares=parallel.cp_shares,
         ring=software.ring,
         rope=software.rope,

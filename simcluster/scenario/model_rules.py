@@ -13,9 +13,10 @@ from simcluster.base.errors import InputError
 from simcluster.documents.diagnostics import KeyProblem, did_you_mean, join_or
 from simcluster.documents.field_annotations import find_unsupported_values
 from simcluster.documents.suggestions import nearest_divisors
+from simcluster.model.context_parallel import count_head_trading_ranks
 from simcluster.model.defaults import TYPE_FIELDS, type_fields
 from simcluster.model.documented_kind import DocumentedKind
-from simcluster.model.kernel_choices import CONTEXT_METHODS, unusable_recompute_modules
+from simcluster.model.kernel_choices import unusable_recompute_modules
 from simcluster.model.kind_documents import BUILTIN_DOCUMENTS, find_kind_document, find_kind_sizes
 from simcluster.model.layers import LAYER_KINDS, RankShape, find_layer_kind, layer_kinds
 from simcluster.model.mixture import Moe
@@ -229,7 +230,13 @@ def _check_cp(scenario: ScenarioFields) -> Iterator[KeyProblem]:
     elif parallel.sequence_parallel and length // cp % tp:
         what = f"model.sequence_length / cp = {length // cp} is not divisible by tp {tp} (sequence parallelism)"
         yield where, f"{what}; use cp {join_or(nearest_divisors(length // math.gcd(length, tp), cp))}"
-    traders = CONTEXT_METHODS[parallel.cp_comm].head_trading_ranks(model.heads // tp, max(model.kv_heads // tp, 1), cp)
+    kv_heads, inner = max(model.kv_heads // tp, 1), parallel.cp_inner
+    if parallel.cp_comm == "hybrid" and (inner is None or math.gcd(cp, kv_heads) % inner):
+        what = f"must divide cp {cp} and the {kv_heads} key-value heads of a tp rank (cp_comm: hybrid)"
+        most = math.gcd(cp, kv_heads)
+        fix = join_or(nearest_divisors(most, inner)) if inner else f"{most}"
+        yield ("parallel", "cp_inner"), f"{inner or 'is not set, and'} {what}; use {fix}"
+    traders = count_head_trading_ranks(parallel, model.heads // tp, kv_heads)
     if model.heads // tp % traders:
         fix = join_or(nearest_divisors(max(model.heads // tp, 1), cp))
         each = f"cp {cp}" if traders == cp else f"{traders} ranks of cp {cp}"

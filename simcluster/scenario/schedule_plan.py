@@ -125,6 +125,7 @@ def plan_of(scenario: ScenarioFields, schedule: Schedule) -> ParallelPlan:
     return ParallelPlan(
         tp=parallel.tp,
         cp=parallel.cp,
+        cp_inner=parallel.cp_inner or 1,
         dp=scenario.dp,
         pp=parallel.pp,
         order=parallel.order,

@@ -70,7 +70,10 @@ class Parallel(Spec):
     """Context parallelism: number of ranks that split every sequence."""
     cp_comm: Annotated[str, NameFromSet(lambda: CONTEXT_METHODS)] = "ring"
     """Communication of context parallelism: keys and values are passed around a ring during attention (ring), gathered
-    before attention (all_gather), or sequence parts are exchanged for attention heads (all_to_all)."""
+    before attention (all_gather), or sequence parts are exchanged for attention heads (all_to_all); heads within groups
+    of cp_inner ranks, and a ring across these groups (hybrid, Megatron-LM's a2a+p2p)."""
+    cp_inner: Count | None = None
+    """Consecutive cp ranks that exchange heads with cp_comm hybrid, such as those of a node; a divisor of cp."""
     cp_shares: ContextShares = "zigzag"
     """Tokens of each cp rank: one piece from each half of the sequence, which balances causal attention (zigzag), or
     one contiguous piece, which gives the last rank the most work (contiguous)."""

@@ -189,6 +189,8 @@ def _scenario_changes(scenario: Scenario, small: SmallLayout, nodes: int) -> lis
          "one node has no smaller groups"),
         (small.tp == 1 and parallel.sequence_parallel, "parallel.sequence_parallel", True, False, "tp is 1"),
         (small.cp == 1 and parallel.cp_comm != "ring", "parallel.cp_comm", parallel.cp_comm, "ring", "cp is 1"),
+        (parallel.cp_inner and small.cp % parallel.cp_inner, "parallel.cp_inner", parallel.cp_inner, small.cp,
+         "as many as cp"),
         (parallel.etp is not None and (small.ep == 1 or _expert_tensor_ranks(scenario, small) != parallel.etp),
          "parallel.etp", parallel.etp, None, "ep is 1" if small.ep == 1 else "a stage has no such groups"),
         (len(kept) < len(scenario.document_faults), "faults", [fault.kind for fault in scenario.document_faults],
