@@ -22,7 +22,7 @@ BELOW: dict[str, tuple[str, ...]] = {
     "moe": ("model.moe", "model.clamped_activation", "parallel.ep", "parallel.etp", "parallel.expert_dispatch",
             "overlap.experts", "training.recompute", "training.recompute_modules"),
     "mla": ("model.mla", "training.recompute_modules"),
-    "cp": ("software", "parallel.cp", "parallel.cp_comm", "parallel.cp_inner", "parallel.cp_shares", "training.recompute",
+    "cp": ("software", "parallel.cp", "parallel.cp_comm", "parallel.cp_inner", "parallel.cp_shares", "parallel.cp_states", "training.recompute",
            "training.recompute_every"),
     "fsdp": ("fsdp", "parallel.zero", "overlap.bucket_size", "overlap.param_gather", "software.shards",
              "software.piece", "software.checkpoint"),

@@ -38,6 +38,10 @@ class HeadExchange:
     after: tuple[float, ...]
 
 
+StateGathers = Mapping[str, float]
+"""Bytes of the all-gathers of context parallelism by the name of the kernel that follows."""
+
+
 class DocumentedKind(LayerKind):
     """Layer kind made from a document, built in or a model's own; ops and tensors carry its name."""
 
@@ -118,12 +122,14 @@ class DocumentedKind(LayerKind):
         first, middle, last = (join_sections(each, shape.recompute) for each in ([entry], body, [end]))
         return Block(self.name, first, middle, last, gathered_width=gathered)
 
-    def head_exchange(self, model: Model, shape: RankShape) -> HeadExchange | None:
-        """Return the all-to-alls of context parallelism; None without it."""
+    def context_exchange(self, model: Model, shape: RankShape) -> StateGathers | HeadExchange | None:
+        """Return the all-gathers of states, or the all-to-alls of heads, of context parallelism; None without it."""
         rule = self.document.cp
         if rule is None or shape.cp == 1:
             return None
         names, whole = self._names(model, shape), [section for section in self.document.body if section.whole]
+        if shape.cp_states:
+            return {f"{self.name}_{each}": shape.cp * evaluate(size, names) for each, size in rule.states.items()}
         kernels = frozenset(f"{self.name}_{each}" for part in whole for each in (*part.forward, *part.backward))
         unit = shape.element_bytes * names["tokens"]
         return HeadExchange(
@@ -153,7 +159,7 @@ class DocumentedKind(LayerKind):
         tokens = tokens or shape.micro_batch * rows
         edge = tokens // (shape.tp if shape.sequence_parallel else 1)
         rank = {"hidden": model.hidden_size, "tokens": tokens, "edge_tokens": edge, "sequence": rows, "tp": shape.tp,
-                "cp": shape.cp, "micro_batch": shape.micro_batch, "e": shape.element_bytes,
+                "cp": shape.cp, "parts": shape.state_parts, "micro_batch": shape.micro_batch, "e": shape.element_bytes,
                 "g": shape.gradient_write_bytes(1.0)}  # fmt: skip
         return self.document.evaluate_names(sizes, rank)
 
@@ -226,3 +232,10 @@ def _matmul_tokens(weight: WeightRule, names: Names) -> int:
     if weight.tokens is not None:
         return int(evaluate(weight.tokens, names))
     return int(names["edge_tokens" if weight.split == "none" else "tokens"])
+
+
+def can_pass_states(model: Model) -> bool:
+    """Return whether layers of a model have a kind that passes states between context-parallel ranks."""
+    kinds = {kind for _, *names in model.count_layer_types() for kind in names}
+    documents = [find_kind_document(kind, model.layer_kinds) for kind in kinds]
+    return any(each.cp and each.cp.states for each in documents if each)

@@ -6,7 +6,7 @@ use the document's sizes and names, and those of ``RANK_NAMES``; they are ``docu
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
 from typing import Annotated, Any, Literal
 
@@ -35,10 +35,11 @@ BUILTIN_DOCUMENTS = (
 )  # fmt: skip
 """Names of the layer kinds that are built in as documents."""
 CODED_KINDS = ("attention", "latent_attention", "sparse_attention", "mlp", "mixture")
-RANK_NAMES = ("hidden", "tokens", "edge_tokens", "sequence", "micro_batch", "tp", "cp", "e", "g")
+RANK_NAMES = ("hidden", "tokens", "edge_tokens", "sequence", "micro_batch", "tp", "cp", "parts", "e", "g")
 """Names in every formula, on one rank: width of the hidden state; tokens of a microbatch between norm and residual add,
 and at these (fewer under sequence parallelism); tokens of one sequence; sequences of a microbatch; tensor-parallel and
-context-parallel ranks; bytes of an activation's element, and to add a weight's gradient to the main one."""
+context-parallel ranks; pieces of a sequence that pass states on, over all cp ranks (1: none do); bytes of an
+activation's element, and to add a weight's gradient to the main one."""
 
 Formula = Annotated[FormulaText, PlainValidator(check_numeric)]
 _ZERO, _ONE = FormulaText("0"), FormulaText("1")
@@ -148,14 +149,16 @@ class PhaseRule(Spec):
 
 
 class ContextRule(Spec):
-    """Context parallelism by all-to-alls around the sections that are whole: widths that each sends per token.
+    """Context parallelism by all-to-alls of heads around the sections that are whole, by all-gathers, or by either.
 
-    ``split``: sizes that cp divides, after tp.
+    ``before``, ``after``: widths that each all-to-all sends per token. ``split``: sizes that cp divides, after tp.
+    ``states``: kernels that an all-gather over cp precedes, and the bytes that each rank contributes.
     """
 
-    before: tuple[Formula, ...]
-    after: tuple[Formula, ...]
-    split: tuple[str, ...]
+    before: tuple[Formula, ...] = ()
+    after: tuple[Formula, ...] = ()
+    split: tuple[str, ...] = ()
+    states: Mapping[str, Formula] = {}
 
 
 class SupportRule(Spec):
@@ -198,27 +201,29 @@ class KindDocument(Spec):
 
     @model_validator(mode="after")
     def _check_names(self) -> KindDocument:
-        used = [section.matmul for section in self.body if section.matmul]
-        for name in used:
-            if name not in self.weights:
-                raise InputError(
-                    f"body: matmul {name!r} is not in weights{did_you_mean(name, self.weights)}; add it there"
-                )
+        used, rule = [section.matmul for section in self.body if section.matmul], self.cp or ContextRule()
+        kernels = {name for section in self.body for name in (*section.forward, *section.backward)}
+        multiples = (*self.multiples, *self.multiples.values())
+        named: tuple[tuple[str, Iterable[str], str, Iterable[str]], ...] = (
+            ("body: matmul", used, "weights", self.weights), ("cp.states:", rule.states, "body", kernels),
+            ("split:", (*self.split, *rule.split), "sizes", self.sizes), ("multiples:", multiples, "sizes", self.sizes),
+        )  # fmt: skip
+        for what, names, where, there in named:
+            for name in (each for each in names if each not in there):
+                raise InputError(f"{what} {name!r} is not in {where}{did_you_mean(name, there)}; add it there")
         if sorted(used) != sorted(self.weights) or not used or self.body[0].matmul is None:
             raise InputError("body must have a matmul by each of weights once, and begin with one")
         for section in self.body:
             if section.input not in (None, "input", *self.saved):
                 raise InputError(f"body: the input {section.input!r} of a matmul is not in saved; add it there")
-        if any(section.whole for section in self.body) != (self.cp is not None):
-            raise InputError("cp needs sections of body that are whole, and they need cp; set both, or neither")
+        trades = {any(section.whole for section in self.body), *map(bool, (rule.before, rule.after, rule.split))}
+        if len(trades) > 1 or (self.cp and not (any(trades) or rule.states)):
+            raise InputError(
+                "cp needs states, or before, after and split with sections that are whole; set all of these"
+            )
         ends = [each for each in (self.entry, self.exit) if each]
         if len(ends) == 1 or any(each.matmul or each.whole for each in ends):
             raise InputError("entry and exit are set together, and have kernels that are not whole; change them")
-        multiples = (*self.multiples, *self.multiples.values())
-        for key, sizes in {"split": (*self.split, *(self.cp.split if self.cp else ())), "multiples": multiples}.items():
-            for size in sizes:
-                if size not in self.sizes:
-                    raise InputError(f"{key}: {size!r} is not in sizes{did_you_mean(size, self.sizes)}; add it there")
         known = set[str]()
         defaults = {name: rule.default or _ONE for name, rule in self.sizes.items()}
         for key, formulas in {"sizes": defaults, "names": self.names}.items():

@@ -66,6 +66,7 @@ class RankShape:
     cp_comm: str = "ring"
     cp_inner: int | None = None
     cp_shares: ContextShares = "zigzag"
+    cp_states: bool = False
     ring: Ring = "transformer-engine"
     rope: Rope = "fused"
     bias: Bias = "product"
@@ -106,6 +107,11 @@ class RankShape:
                 f"element_bytes {self.element_bytes} must be positive and grad_accumulate_bytes "
                 f"{self.grad_accumulate_bytes} not negative; usual values are 2 and 4"
             )
+
+    @property
+    def state_parts(self) -> int:
+        """Number of pieces of a sequence that pass states on, over all cp ranks; 1 without ``cp_states``."""
+        return self.cp * {"zigzag": 2, "contiguous": 1}[self.cp_shares] if self.cp_states and self.cp > 1 else 1
 
     @property
     def expert_tp(self) -> int:

@@ -6,7 +6,8 @@
   gradients travel with them, one piece later, and take one hop more in the end, home;
 * PyTorch's ring (``CpExchange.torch``): the same, or keys and values gathered once before the pieces instead of going
   round; the gradients go round in any case, in fp32.  In a traced graph nothing of it overlaps with a piece;
-* documented kinds (``HeadExchange``): all-to-alls around the kernels that need whole sequences;
+* documented kinds: all-to-alls around the kernels that need whole sequences (``HeadExchange``), or an all-gather before
+  each kernel that needs states, or a convolution's last tokens, of other ranks (``StateGathers``);
 * gather: keys and values of all ranks come before the kernel, and again before its backward; the gradients are summed
   after it.
 """
@@ -16,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from simcluster.model.context_parallel import CpExchange
-from simcluster.model.documented_kind import HeadExchange
+from simcluster.model.documented_kind import HeadExchange, StateGathers
 from simcluster.model.kernels import Kernel
 from simcluster.planning.segment_builder import SegmentBuilder
 
@@ -80,13 +81,34 @@ def _add_torch_ring_attention(
             final("send_recv", "keys_values_grad", context.key_gradients_sent, layer, axis)
 
 
-def add_head_exchanges(
+def add_context_exchanges(
+    ops: SegmentBuilder,
+    exchange: HeadExchange | StateGathers,
+    kernels: Sequence[Kernel],
+    kind: str,
+    name: str,
+    layer: int,
+) -> list[Kernel]:
+    """Add a documented kind's kernels up to the last that context-parallel traffic precedes; return the others.
+
+    Ranks trade tokens for heads before kernels that need whole sequences, and heads for tokens after them; or they
+    gather states before kernels that need those of other ranks.
+    """
+    if isinstance(exchange, HeadExchange):
+        return _add_head_exchanges(ops, exchange, kernels, kind, name, layer)
+    rest: list[Kernel] = []
+    for kernel in kernels:
+        if kernel.name in exchange:
+            ops.add_kernels(rest, kind, name, layer)
+            ops.add_collective("all_gather", f"{name}_states", exchange[kernel.name], layer, "cp")
+            rest = []
+        rest.append(kernel)
+    return rest
+
+
+def _add_head_exchanges(
     ops: SegmentBuilder, exchange: HeadExchange, kernels: Sequence[Kernel], kind: str, name: str, layer: int
 ) -> list[Kernel]:
-    """Add the kernels up to those that need whole sequences; return the others.
-
-    Context-parallel ranks trade tokens for heads before these, and heads for tokens after them.
-    """
     whole = [place for place, kernel in enumerate(kernels) if kernel.name in exchange.kernels]
     if not whole:
         return list(kernels)

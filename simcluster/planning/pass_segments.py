@@ -30,7 +30,7 @@ from simcluster.model.layer_sections import local_sizes
 from simcluster.model.layers import RankShape, layer_kinds
 from simcluster.model.transformer import Model
 from simcluster.planning.block_memory import BlockKey, Phase, block_memory_table
-from simcluster.planning.context_ops import add_cp_attention, add_head_exchanges
+from simcluster.planning.context_ops import add_context_exchanges, add_cp_attention
 from simcluster.planning.expert_dispatch import ExpertDispatch
 from simcluster.planning.mixture_ops import MixtureOpBuilder
 from simcluster.planning.ops import EXPERTS, Segment
@@ -126,7 +126,7 @@ class CachedPassSegmentMaker:
         self.casts = shape.weight_cast_bytes > 0
         self._contexts = {key: kind.cp_exchange(own, shape) for key, (kind, own) in self._kinds.items() if shape.cp > 1}
         self._exchanges = {
-            key: kind.head_exchange(own, shape)
+            key: kind.context_exchange(own, shape)
             for key, (kind, own) in self._kinds.items()
             if isinstance(kind, DocumentedKind)
         }
@@ -259,7 +259,7 @@ class CachedPassSegmentMaker:
             add_cp_attention(ops, context, rest.pop(core), kind, name, layer)
             del rest[:core]
         if exchange := self._exchanges.get(self._residencies.block_key(name, layer)):
-            rest = add_head_exchanges(ops, exchange, rest, kind, name, layer)
+            rest = add_context_exchanges(ops, exchange, rest, kind, name, layer)
         ops.add_kernels(rest, kind, name, layer)
         if last:
             reduction = (self._reduction, name, self.activation_bytes)

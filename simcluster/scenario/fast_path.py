@@ -99,7 +99,7 @@ EVERYWHERE = parse_field_paths(
     model: clamped_activation values_from_keys logit_softcap
     model.mla: kv_lora_rank q_lora_rank qk_nope_head_dim qk_rope_head_dim v_head_dim
     model.mla.indexer: heads head_dim top_k
-    parallel: tp pp dp cp_comm cp_shares sequence_parallel order
+    parallel: tp pp dp cp_comm cp_inner cp_shares cp_states sequence_parallel order
     pipeline: chunks scatter_gather layout
     training: global_batch micro_batch precision recompute recompute_every attention dropout memory_recipe
     training: recompute_modules
@@ -122,7 +122,7 @@ ANY_JOB = parse_field_paths(
     model.moe: experts top_k expert_ffn_hidden_size shared_experts shared_ffn_hidden_size shared_gate latent_size
     model.moe: first_dense_layers every offset router_bias capacity_factor pad_to_capacity aux_loss groups top_groups
     model.moe: separate_norms
-    parallel: cp cp_inner zero ep etp
+    parallel: cp zero ep etp
     parallel.expert_dispatch: kind sms dtype combine_dtype reach
     training: optimizer
     training.muon: iterations distribute tp_mode

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from simcluster.documents.diagnostics import KeyProblem, RuleError, quote_value
 from simcluster.model.context_parallel import count_head_trading_ranks
+from simcluster.model.documented_kind import can_pass_states
 from simcluster.model.kernel_choices import CONTEXT_METHODS
 from simcluster.planning.expert_dispatch import ExpertDispatch
 from simcluster.scenario.schedule_plan import plan_of, schedule_of
@@ -215,11 +216,12 @@ CONDITIONS: tuple[EffectCondition, ...] = (
         lambda s: s.parallel.tp > 1, ("parallel.tp",),
     ),
     EffectCondition(_split_words("memory.logits"), lambda s: s.parallel.tp > 1, ("parallel.tp",), values=("gathered",)),
-    EffectCondition(_split_words("parallel.cp_comm parallel.cp_shares"), lambda s: s.parallel.cp > 1, ("parallel.cp",)),
     EffectCondition(
-        ("parallel.cp_inner",), lambda s: s.parallel.cp > 1 and s.parallel.cp_comm == "hybrid",
-        ("parallel.cp", "parallel.cp_comm"),
+        _split_words("parallel.cp_comm parallel.cp_inner parallel.cp_shares parallel.cp_states"),
+        lambda s: s.parallel.cp > 1, ("parallel.cp",),
     ),
+    EffectCondition(("parallel.cp_inner",), lambda s: s.parallel.cp_comm == "hybrid", ("parallel.cp_comm",)),
+    EffectCondition(("parallel.cp_states",), lambda s: can_pass_states(s.model), (), "no layer passes states"),
     EffectCondition(
         ("overlap.experts", *_section_fields(_DISPATCH, ExpertDispatch, "kind")),
         lambda s: s.parallel.ep > 1, ("parallel.ep",),

@@ -121,6 +121,7 @@ def shape_of(scenario: Scenario) -> RankShape:
         cp_comm=parallel.cp_comm,
         cp_inner=parallel.cp_inner,
         cp_shares=parallel.cp_shares,
+        cp_states=parallel.cp_states,
         ring=software.ring,
         rope=software.rope,
         bias=software.bias,

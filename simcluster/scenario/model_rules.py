@@ -136,8 +136,9 @@ def _check_documented_kinds(scenario: ScenarioFields, names: Iterable[str]) -> I
     """Yield an error for each of a layer's documented kinds whose formulas have no value on the scenario's ranks."""
     parallel = scenario.parallel
     rank = RankShape(
-        scenario.training.micro_batch, tp=parallel.tp, cp=parallel.cp, sequence_parallel=parallel.sequence_parallel
-    )
+        scenario.training.micro_batch, tp=parallel.tp, cp=parallel.cp, sequence_parallel=parallel.sequence_parallel,
+        cp_states=parallel.cp_states, cp_shares=parallel.cp_shares,
+    )  # fmt: skip
     for name in names if not any(_check_tp(scenario)) else ():
         if isinstance(kind := find_layer_kind(scenario.model, name), DocumentedKind):
             try:
@@ -208,7 +209,12 @@ def _check_cp(scenario: ScenarioFields) -> Iterator[KeyProblem]:
         return
     for kind in sorted({kind for _, *kinds in model.count_layer_types() for kind in kinds}):
         document = find_kind_document(kind, model.layer_kinds)
-        for name in document.cp.split if document and document.cp else ():
+        rule = document.cp if document else None
+        if rule and not (rule.states if parallel.cp_states else rule.before):
+            lacks = "pass no states" if parallel.cp_states else "do not exchange tokens for heads"
+            fix = f"set parallel.cp_states to {str(not parallel.cp_states).lower()}, or cp to 1"
+            yield where, f"layers of kind {kind} {lacks}; {fix}"
+        for name in rule.split if rule and not parallel.cp_states else ():
             heads = find_kind_sizes(kind, model.layer_kinds)[name] // tp
             if heads % cp:
                 what = f"the {heads} {name} of layers of kind {kind} on a tp rank are not divisible by cp {cp}"

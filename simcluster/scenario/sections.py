@@ -77,6 +77,9 @@ class Parallel(Spec):
     cp_shares: ContextShares = "zigzag"
     """Tokens of each cp rank: one piece from each half of the sequence, which balances causal attention (zigzag), or
     one contiguous piece, which gives the last rank the most work (contiguous)."""
+    cp_states: StrictBool = False
+    """Pass states between cp ranks in layers that have one, such as Mamba-2 and linear attention (all-gather of states,
+    independent of the sequence's length), instead of exchanging tokens for heads; other layers follow cp_comm."""
     ep: Count = 1
     """Expert parallelism: number of ranks that experts are split over, consecutive within a stage's tp x cp x dp."""
     etp: Count | None = None

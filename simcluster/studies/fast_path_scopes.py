@@ -18,8 +18,7 @@ from simcluster.schedules.stage_layout import find_separate_prediction
 PLAN = FastPath(
     "the search for layouts",
     unrestricted=(EVERYWHERE | ANY_JOB)
-    - {"steps", "replicas", "overlap.pairs", "training.optimizer", "pipeline.layout"}
-    - {"parallel.cp_comm", "parallel.cp_inner"},
+    - {"steps", "replicas", "overlap.pairs", "parallel.cp_comm", "training.optimizer", "pipeline.layout"},
     field_limits={
         "model.mixer": PROVED_KINDS,
         "parallel.cp_comm": FieldLimit("", ("ring", "all_gather", "all_to_all")),
