@@ -13,6 +13,7 @@ import pytest
 from conftest import tiny_scenario
 
 from simcluster.base.errors import InputError
+from simcluster.longrun.launch.small_version import small_version
 from simcluster.model.kernel_choices import CONTEXT_METHODS
 from simcluster.planning.ops import MAIN, Op, Segment, StageProgram, WorkItem
 from simcluster.planning.rank_grid import (
@@ -213,3 +214,15 @@ def test_hybrid_groups_that_cannot_be_are_rejected(changes: dict[str, Any], mess
 
 def test_the_search_for_layouts_rejects_hybrid_by_name() -> None:
     assert "parallel.cp_comm" in PLAN.find_obstacle(job("hybrid"))
+
+
+@pytest.mark.parametrize("inner", [2, 4])
+def test_a_small_version_has_hybrid_groups_that_fit(inner: int) -> None:
+    """One node of four GPUs for eight: two ranks of cp, and as many that trade heads, whether two or four did."""
+    sections = job("hybrid", 4, cp_inner=inner).document()
+    whole = tiny_scenario(
+        cluster={"topology": "dgx_h100", "nodes": 2, "gpus_per_node": 4}, gpus=8,
+        **{name: sections[name] for name in ("model", "parallel", "training")},
+    )  # fmt: skip
+    small = small_version(whole).scenario.parallel
+    assert (small.cp, small.cp_comm, small.cp_inner) == (2, "hybrid", 2)

@@ -182,3 +182,27 @@ def test_initial_states_are_kept(name: str) -> None:
 def test_what_is_rejected(name: str, changes: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError, match=message):
         job(name, **changes)
+
+
+def test_a_convolution_of_one_token_gathers_none() -> None:
+    types = {"L": {"mixer": "kda"}, "F": {}}
+    model = {**HYBRID, "layer_types": types, "layer_kinds": {"kda": {**SIZES["kda"], "conv": 1}}}
+    values, _ = STATES["kda"]
+    more = {"parallel__cp": 2, "parallel__cp_states": True, "parallel__dp": 1, "parallel__sequence_parallel": True}
+    assert gathers(scenario(model, **more)) == [4 * 4.0 * values] * 2
+
+
+def test_a_document_of_a_model_says_what_is_gathered() -> None:
+    """Before the kernel that it names: bytes of both ranks, of a formula with the pieces of a sequence."""
+    sums = {"kind": "memory", "bytes": "e * tokens * hidden"}
+    kind = {
+        "description": "cumulative sums", "source": "own",
+        "cp": {"states": {"add": "4 * micro_batch * parts / cp * hidden"}},
+        "weights": {"in": {"rows": "hidden", "columns": "hidden"}, "out": {"rows": "hidden", "columns": "hidden"}},
+        "body": [{"matmul": "in"}, {"forward": {"sums": sums, "add": sums}}, {"matmul": "out"}],
+    }  # fmt: skip
+    model = {**HYBRID, "layer_types": {"L": {"mixer": "sums"}, "F": {}}, "layer_kinds": {"sums": kind}}
+    more = {"parallel__cp": 2, "parallel__cp_states": True, "parallel__dp": 1, "parallel__sequence_parallel": True}
+    base = scenario(model, **more)
+    assert gathers(base) == [2 * 4.0 * 2 * 512]
+    assert simcluster.simulate(base).step_time == simcluster.simulate(base, engine="reference").step_time

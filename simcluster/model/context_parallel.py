@@ -25,7 +25,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import repeat
-from typing import Protocol
 
 from simcluster.model.kernel_choices import CONTEXT_METHODS, ContextParallelMethod
 from simcluster.model.kernels import Kernel, Section
@@ -62,7 +61,8 @@ def fused_core_section(model: Model, shape: RankShape, local: LocalSizes) -> Sec
     k = (local.head_dim + local.value_dim) // 2  # mean of both matmuls
     flops = 2.0 * batch * m * n * (local.head_dim + local.value_dim) * model.causal_factor
     kv_heads = local.kv // local.head_dim
-    traders = count_head_trading_ranks(shape, local.heads, kv_heads) if shape.cp > 1 else 1  # fewer heads, longer parts
+    chosen = shape.cp_comm, shape.cp, shape.cp_inner
+    traders = count_head_trading_ranks(*chosen, local.heads, kv_heads)  # fewer heads, longer parts
     m, batch = m * traders, batch // traders
     queries = shape.element_bytes * local.tokens * (local.query + local.output)
     keys = shape.element_bytes * shape.micro_batch * local.columns * (local.kv + local.value)
@@ -80,23 +80,11 @@ def fused_core_section(model: Model, shape: RankShape, local: LocalSizes) -> Sec
     return Section(forward=(forward,), recompute=again, input_grad=(before, back, behind))
 
 
-class ContextChoice(Protocol):
-    """Fields that choose the method of context parallelism, of a rank or of a scenario."""
-
-    @property
-    def cp(self) -> int: ...
-    @property
-    def cp_comm(self) -> str: ...
-    @property
-    def cp_inner(self) -> int | None: ...
-
-
-def count_head_trading_ranks(choice: ContextChoice, heads: int, kv_heads: int) -> int:
+def count_head_trading_ranks(comm: str, cp: int, inner: int | None, heads: int, kv_heads: int) -> int:
     """Return how many context-parallel ranks exchange tokens for heads in an all-to-all."""
-    method = CONTEXT_METHODS[choice.cp_comm]
-    if method.trade_axis == "cp_inner":
-        return min(choice.cp_inner or 1, choice.cp)
-    return method.head_trading_ranks(heads, kv_heads, choice.cp)
+    method = CONTEXT_METHODS[comm]
+    hybrid = method.trade_axis == "cp_inner"
+    return min(inner or 1 if hybrid else method.head_trading_ranks(heads, kv_heads, cp), cp)
 
 
 def backward_helper_kernels(shape: RankShape, local: LocalSizes) -> tuple[Kernel, Kernel]:
@@ -265,7 +253,8 @@ def make_cp_exchange(model: Model, shape: RankShape) -> CpExchange:
     each = shape.element_bytes * local.tokens
     queries, outputs, keys = each * local.query, each * local.output, each * (local.kv + local.value)
     torch = {"torch": True, "transformer-engine": False}[shape.ring]
-    method, traders = CONTEXT_METHODS[shape.cp_comm], count_head_trading_ranks(shape, local.heads, heads)
+    method, chosen = CONTEXT_METHODS[shape.cp_comm], (shape.cp_comm, shape.cp, shape.cp_inner)
+    traders = count_head_trading_ranks(*chosen, local.heads, heads)
     traded = keys * max(heads, traders) / heads
     handed = queries + outputs if torch else traded  # with a key and a value for every query head
     return CpExchange(

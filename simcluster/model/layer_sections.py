@@ -39,25 +39,26 @@ class RankShape:
     """Parallelism, recompute, precision and software choices; with the model they decide a rank's kernels.
 
     ``ep`` ranks share the experts of a mixture, each split over ``etp`` (0: as many as tp). ``cp_comm`` is how the
-    ranks that share a sequence bring queries and keys together, ``cp_inner`` of them by trading heads, ``cp_shares``
-    which tokens each has, and ``ring`` whose program works on pieces (``context_parallel``). ``attention``: "fused" is
-    a flash kernel, "unfused" the separate matmuls and softmax before it. ``recompute`` is done in the layers whose
-    number divides by ``recompute_every``, a selective one of the ``modules``; a full one that ``stops_early`` ends when
-    it has all that backward reads, a selective one may leave a fused core alone (``keeps_fused_core``).
-    ``probabilities`` of the router weigh experts' outputs once they are back (``combine``), or the experts'
-    ``activation`` function does. ``activation_input``: inputs of activation functions are kept in 16 bits or in fp8.
-    ``kernels``: who made those that device memory limits (``software.Software``), ``rope``: whether one kernel rotates
-    positions, ``experts``: those of a mixture, ``bias``: whether the matmul of queries, keys and values adds theirs.
-    ``fp8``: matmuls of layers read operands of ``cast_bytes`` per element, cast from 16 bits, and take an expert's rows
-    ``cast_rows`` at a time; casting a weight moves ``weight_cast_bytes`` per element, 0 if weights are kept in the
-    operands' format. ``logits``: the loss keeps a copy in "fp32", of all ranks of tp where they are "gathered", or
-    writes their gradient over them, "in-place". ``temporaries``: count tensors that live inside a layer's backward.
-    ``relayed``: ep ranks get one copy of a token, and make of it a row for each of their experts. ``all_gathered``:
-    each gets all tokens of all ranks. ``sent_cast``: rows and the gradients of experts' outputs arrive in fp8.
-    ``separate_prediction``: layers of multi-token prediction are not with the LM head, but in another slice of the
-    model. ``element_bytes``: size of activations and weights. ``grad_accumulate_bytes``: size of an element of the main
-    gradient that W adds to (read and written); 0 if W only writes a gradient of ``element_bytes``. ``accumulate``: the
-    matmul of W adds ("fused"), or a "separate" kernel adds its output.
+    ranks that share a sequence bring queries and keys together, ``cp_shares`` which tokens each has, and ``ring`` whose
+    program works on pieces (``context_parallel``). ``attention``: "fused" is a flash kernel, "unfused" the separate
+    matmuls and softmax before it. ``recompute`` is done in the layers whose number divides by ``recompute_every``, a
+    selective one of the ``modules``; a full one that ``stops_early`` ends when it has all that backward reads, a
+    selective one may leave a fused core alone (``keeps_fused_core``). ``probabilities`` of the router weigh experts'
+    outputs once they are back (``combine``), or the experts' ``activation`` function does. ``activation_input``: inputs
+    of activation functions are kept in 16 bits or in fp8. ``kernels``: who made those that device memory limits
+    (``software.Software``), ``rope``: whether one kernel rotates positions, ``experts``: those of a mixture, ``bias``:
+    whether the matmul of queries, keys and values adds theirs. ``fp8``: matmuls of layers read operands of
+    ``cast_bytes`` per element, cast from 16 bits, and take an expert's rows ``cast_rows`` at a time; casting a weight
+    moves ``weight_cast_bytes`` per element, 0 if weights are kept in the operands' format. ``logits``: the loss keeps a
+    copy in "fp32", of all ranks of tp where they are "gathered", or writes their gradient over them, "in-place".
+    ``temporaries``: count tensors that live inside a layer's backward. ``relayed``: ep ranks get one copy of a token,
+    and make of it a row for each of their experts. ``all_gathered``: each gets all tokens of all ranks. ``sent_cast``:
+    rows and the gradients of experts' outputs arrive in fp8. ``separate_prediction``: layers of multi-token prediction
+    are not with the LM head, but in another slice of the model. ``element_bytes``: size of activations and weights.
+    ``grad_accumulate_bytes``: size of an element of the main gradient that W adds to (read and written); 0 if W only
+    writes a gradient of ``element_bytes``. ``accumulate``: the matmul of W adds ("fused"), or a "separate" kernel adds
+    its output. ``cp_inner`` ranks trade heads in hybrid context parallelism; with ``cp_states`` layers
+    that have a state pass it on.
     """
 
     micro_batch: int

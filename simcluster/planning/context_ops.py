@@ -82,13 +82,9 @@ def _add_torch_ring_attention(
 
 
 def add_context_exchanges(
-    ops: SegmentBuilder,
-    exchange: HeadExchange | StateGathers,
-    kernels: Sequence[Kernel],
-    kind: str,
-    name: str,
+    ops: SegmentBuilder, exchange: HeadExchange | StateGathers, kernels: Sequence[Kernel], kind: str, name: str,
     layer: int,
-) -> list[Kernel]:
+) -> list[Kernel]:  # fmt: skip
     """Add a documented kind's kernels up to the last that context-parallel traffic precedes; return the others.
 
     Ranks trade tokens for heads before kernels that need whole sequences, and heads for tokens after them; or they
@@ -98,9 +94,9 @@ def add_context_exchanges(
         return _add_head_exchanges(ops, exchange, kernels, kind, name, layer)
     rest: list[Kernel] = []
     for kernel in kernels:
-        if kernel.name in exchange:
+        if size := exchange.get(kernel.name):
             ops.add_kernels(rest, kind, name, layer)
-            ops.add_collective("all_gather", f"{name}_states", exchange[kernel.name], layer, "cp")
+            ops.add_collective("all_gather", f"{name}_states", size, layer, "cp")
             rest = []
         rest.append(kernel)
     return rest

@@ -137,9 +137,9 @@ def _has_overlap(scenario: ScenarioFields) -> bool:
 
 def _overlaps_cp_traffic(scenario: ScenarioFields) -> bool:
     parallel, software = scenario.parallel, scenario.software
-    tp = parallel.tp
+    tp, chosen = parallel.tp, (parallel.cp_comm, parallel.cp, parallel.cp_inner)
     models = [scenario.model.layer_model(layer) for layer, _ in scenario.model.count_layer_types().values()]
-    traders = [count_head_trading_ranks(parallel, own.heads // tp, max(own.kv_heads // tp, 1)) for own in models]
+    traders = [count_head_trading_ranks(*chosen, own.heads // tp, max(own.kv_heads // tp, 1)) for own in models]
     if all(ranks == parallel.cp for ranks in traders):
         return False  # whole sequences of fewer heads
     if software is not None and software.ring == "torch":

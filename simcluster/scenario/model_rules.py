@@ -242,7 +242,7 @@ def _check_cp(scenario: ScenarioFields) -> Iterator[KeyProblem]:
         most = math.gcd(cp, kv_heads)
         fix = join_or(nearest_divisors(most, inner)) if inner else f"{most}"
         yield ("parallel", "cp_inner"), f"{inner or 'is not set, and'} {what}; use {fix}"
-    traders = count_head_trading_ranks(parallel, model.heads // tp, kv_heads)
+    traders = count_head_trading_ranks(parallel.cp_comm, cp, inner, model.heads // tp, kv_heads)
     if model.heads // tp % traders:
         fix = join_or(nearest_divisors(max(model.heads // tp, 1), cp))
         each = f"cp {cp}" if traders == cp else f"{traders} ranks of cp {cp}"

@@ -229,6 +229,8 @@ def job(dice: Random) -> Document:
         etp = dice.choice([None, *(each for each in (1, 2, 4) if (tp * cp * dp) % (each * ep) == 0)])
         own["parallel"] |= {"ep": ep, "sequence_parallel": tp > 1} | ({"etp": etp} if etp else {})
     own["model"] |= pattern(dice, layers, experts=experts) if dice.random() < 0.3 else {}
+    if cp > 1 and dice.random() < 0.5:
+        own["parallel"] |= dice.choice(({"cp_states": True}, {"cp_comm": "hybrid", "cp_inner": dice.choice((2, 4))}))
     return own
 
 
