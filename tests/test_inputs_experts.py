@@ -525,6 +525,16 @@ def test_experts_in_overrides(written: str) -> None:
     assert "experts" not in bridge(text).document["overlap"]
 
 
+def test_hybrid_context_parallelism_in_overrides() -> None:
+    text = (
+        "model.num_layers=4 model.hidden_size=512 model.num_attention_heads=8 model.seq_length=1024 "
+        "model.vocab_size=32000 model.context_parallel_size=4 model.cp_comm_type=a2a+p2p "
+        "model.hierarchical_context_parallel_sizes=[2,2] train.micro_batch_size=1 train.global_batch_size=128"
+    )
+    found = bridge(text).document["parallel"]
+    assert (found["cp"], found["cp_comm"], found["cp_inner"]) == (4, "hybrid", 2)
+
+
 def test_a_list_in_yaml() -> None:
     text = "recipe: llama3_8b\nmodel: {num_moe_experts: 4, moe_layer_freq: [%s]}\ntrain: {global_batch_size: 64, "
     text = text % ", ".join("0" * 4 + "1" * 28) + "micro_batch_size: 1}\n"
