@@ -204,6 +204,7 @@ REVIEWED: Mapping[str, str] = {
     "collectives.all_gather": "the same",
     "collectives.nccl": "the platform of the cluster",
     "collectives.detail": "a ring whose links nothing else uses takes as long in steps",
+    "training.muon.distribute": "left out, it is layers with zero 1",
     "training.recompute_every": "as many layers of a stage divide by it",
     "memory.backward_temporaries": "less than what is held at the peak",
     "memory.workspace": "the same",
