@@ -10,15 +10,8 @@ from simcluster.base.errors import InputError
 from simcluster.documents.field_annotations import AllowedValues
 from simcluster.documents.table_formulas import evaluate
 from simcluster.model.kernels import Block, Kernel, Section
-from simcluster.model.kind_documents import (
-    KernelRule,
-    KindDocument,
-    SectionRule,
-    WeightRule,
-    find_kind_document,
-    find_kind_sizes,
-    list_formulas,
-)
+from simcluster.model.kind_documents import KindDocument, find_kind_document, find_kind_sizes, list_formulas
+from simcluster.model.kind_rules import KernelRule, SectionRule, WeightRule
 from simcluster.model.layer_block import layer_block
 from simcluster.model.layer_kind import AttentionBackward, Flops, LayerKind, WeightMatrix
 from simcluster.model.layer_sections import RankShape, join_sections, linear_section, local_sizes

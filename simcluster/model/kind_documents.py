@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
-from pydantic import AfterValidator, PlainValidator, StrictBool, model_validator
+from pydantic import AfterValidator, StrictBool, model_validator
 
 from simcluster.base.errors import InputError
 from simcluster.base.texts import did_you_mean
@@ -21,13 +21,25 @@ from simcluster.documents.field_annotations import SchemaAlternatives
 from simcluster.documents.table_formulas import (
     FUNCTIONS,
     FormulaText,
-    check_numeric,
     evaluate,
     parse_formula,
     whole_float_to_int,
 )
 from simcluster.documents.yaml_documents import read_document
 from simcluster.model.defaults import check_count, freeze
+from simcluster.model.kind_rules import (
+    ONE,
+    RANK_NAMES,
+    ZERO,
+    ContextRule,
+    Formula,
+    PhaseRule,
+    SavedRule,
+    SectionRule,
+    SizeRule,
+    SupportRule,
+    WeightRule,
+)
 
 BUILTIN_DOCUMENTS = (
     "mamba2", "gated_delta_net", "kda", "lightning", "diffusion_attention", "diffusion_cross_attention",
@@ -35,137 +47,6 @@ BUILTIN_DOCUMENTS = (
 )  # fmt: skip
 """Names of the layer kinds that are built in as documents."""
 CODED_KINDS = ("attention", "latent_attention", "sparse_attention", "mlp", "mixture")
-RANK_NAMES = ("hidden", "tokens", "edge_tokens", "sequence", "micro_batch", "tp", "cp", "parts", "e", "g")
-"""Names in every formula, on one rank: width of the hidden state; tokens of a microbatch between norm and residual add,
-and at these (fewer under sequence parallelism); tokens of one sequence; sequences of a microbatch; tensor-parallel and
-context-parallel ranks; pieces of a sequence that pass states on, over all cp ranks (1: none do); bytes of an
-activation's element, and to add a weight's gradient to the main one."""
-
-Formula = Annotated[FormulaText, PlainValidator(check_numeric)]
-_ZERO, _ONE = FormulaText("0"), FormulaText("1")
-_SHAPE = ("m", "n", "k", "batch")
-_KERNEL_FIELDS = {"memory": ("passes", "rows"), "matmul": _SHAPE, "attention": (*_SHAPE, "seen")}
-"""Fields of a kernel of each kind, in addition to bytes, flops and launches."""
-
-
-class SizeRule(Spec):
-    """A size that a model gives to a layer kind; ``default`` is a formula over earlier sizes, None if required."""
-
-    help: str
-    default: Formula | None = None
-
-
-class WeightRule(Spec):
-    """A weight matrix on one rank, [rows, columns], the way in which tp splits it, and whether it has a bias.
-
-    ``tokens``: number that it multiplies, if not those of the layer, such as a text's.
-    """
-
-    rows: Formula
-    columns: Formula
-    split: Literal["rows", "columns", "none"] = "none"
-    bias: StrictBool = False
-    tokens: Formula | None = None
-
-
-class KernelRule(Spec):
-    """A kernel: bytes alone, a list [m, n, k, batch, bytes] of a matmul, or the fields of ``kernels.Kernel``."""
-
-    kind: Literal["memory", "matmul", "attention"] = "memory"
-    bytes: Formula
-    flops: Formula | None = None
-    m: Formula = _ZERO
-    n: Formula = _ZERO
-    k: Formula = _ZERO
-    batch: Formula = _ONE
-    launches: Formula = _ONE
-    passes: Formula = _ZERO
-    rows: Formula = _ZERO
-    seen: Formula = FormulaText("0.5")
-
-    @model_validator(mode="before")
-    @classmethod
-    def _expand_short_forms(cls, value: object) -> object:
-        if isinstance(value, list | tuple):
-            if len(value) != 5:
-                raise InputError(f"a matmul has 5 numbers, [m, n, k, batch, bytes], not {len(value)}")
-            return {"kind": "matmul", **dict(zip(("m", "n", "k", "batch", "bytes"), value, strict=True))}
-        return value if isinstance(value, Mapping) else {"bytes": value}
-
-    @model_validator(mode="after")
-    def _check_fields(self) -> KernelRule:
-        if idle := self.model_fields_set - {"kind", "bytes", "flops", "launches", *_KERNEL_FIELDS[self.kind]}:
-            raise InputError(f"{min(idle)} has no effect on a kernel of kind {self.kind}; remove it")
-        needed = _SHAPE[:3] if self.kind != "memory" else _KERNEL_FIELDS["memory"] if self.passes != self.rows else ()
-        if missing := {*needed} - self.model_fields_set:
-            raise InputError(f"{min(missing)} is missing in a kernel of kind {self.kind}; set {', '.join(needed)}")
-        return self
-
-
-class SectionRule(Spec):
-    """A part of a layer: a matmul by a weight matrix, or kernels by phase and name.
-
-    The matmul's saved input has its own tensor, or is that of ``input``; ``wide``: it runs in 16 bits where others are
-    in fp8. ``whole``: context-parallel ranks trade tokens for heads around it, so that it runs on whole sequences; such
-    sections follow each other. Kernels of zero bytes and zero FLOP are omitted.
-    """
-
-    matmul: str | None = None
-    input: str | None = None
-    wide: StrictBool = False
-    whole: StrictBool = False
-    forward: Mapping[str, KernelRule] = {}
-    backward: Mapping[str, KernelRule] = {}
-    weight_grad: Mapping[str, KernelRule] = {}
-
-    @model_validator(mode="after")
-    def _check_fields(self) -> SectionRule:
-        if self.matmul and (self.forward or self.backward or self.weight_grad):
-            raise InputError("a section has either a matmul or kernels; remove one of them")
-        if idle := self.model_fields_set & ({"whole"} if self.matmul else {"input", "wide"}):
-            raise InputError(f"{min(idle)} has no effect on a {'matmul' if self.matmul else 'kernel'}; remove it")
-        return self
-
-
-class SavedRule(Spec):
-    """A tensor that the backward reads: its bytes alone, or fields of ``saved_tensors.SavedTensor``."""
-
-    bytes: Formula
-    keep: Literal["input", "core", "kept", "other"] = "other"
-    read: Literal["I", "W"] = "I"
-    in_fp8: Literal["no", "cast", "copied", "input"] = "no"
-
-    @model_validator(mode="before")
-    @classmethod
-    def _expand_short_form(cls, value: object) -> object:
-        return value if isinstance(value, Mapping) else {"bytes": value}
-
-
-class PhaseRule(Spec):
-    """FLOP or bytes of the forward and of the backward."""
-
-    forward: Formula = _ZERO
-    backward: Formula = _ZERO
-
-
-class ContextRule(Spec):
-    """Context parallelism by all-to-alls of heads around the sections that are whole, by all-gathers, or by either.
-
-    ``before``, ``after``: widths that each all-to-all sends per token. ``split``: sizes that cp divides, after tp.
-    ``states``: kernels that an all-gather over cp precedes, and the bytes that each rank contributes.
-    """
-
-    before: tuple[Formula, ...] = ()
-    after: tuple[Formula, ...] = ()
-    split: tuple[str, ...] = ()
-    states: Mapping[str, Formula] = {}
-
-
-class SupportRule(Spec):
-    """Values of a scenario field that the kind is modelled with, and the message for others."""
-
-    values: tuple[Any, ...]
-    reason: str = ""
 
 
 class KindDocument(Spec):
@@ -188,8 +69,8 @@ class KindDocument(Spec):
     supports: Mapping[str, SupportRule] = {}
     names: Mapping[str, Formula] = {}
     weights: Mapping[str, WeightRule]
-    vectors: Formula = _ZERO
-    idle: Formula = _ZERO
+    vectors: Formula = ZERO
+    idle: Formula = ZERO
     entry: SectionRule | None = None
     body: tuple[SectionRule, ...]
     exit: SectionRule | None = None
@@ -225,7 +106,7 @@ class KindDocument(Spec):
         if len(ends) == 1 or any(each.matmul or each.whole for each in ends):
             raise InputError("entry and exit are set together, and have kernels that are not whole; change them")
         known = set[str]()
-        defaults = {name: rule.default or _ONE for name, rule in self.sizes.items()}
+        defaults = {name: rule.default or ONE for name, rule in self.sizes.items()}
         for key, formulas in {"sizes": defaults, "names": self.names}.items():
             for name, formula in formulas.items():
                 _check_formula(f"{key}.{name}", formula, known)
