@@ -13,7 +13,7 @@ from typing import Any
 from simcluster.base.errors import InputError
 from simcluster.documents import yaml_documents
 from simcluster.documents.diagnostics import join_or
-from simcluster.importers import hf_families
+from simcluster.importers import hf_families, hf_fields
 from simcluster.importers.checked_config import CheckedConfig
 from simcluster.importers.layer_lists import MAX_LAYERS
 from simcluster.model.layers import ParameterCount, parameters
@@ -183,13 +183,13 @@ def _model_fields(config: CheckedConfig, family: Mapping[str, Any], sequence_len
     for field, (key, default, value) in {**family.get("on", {}), **bias}.items():
         fields[field] = value if config.boolean_value(key, default) else False if field == "bias" else None
     if (window := family.get("window")) is not None:
-        hf_families.set_attention_window(config, fields, **window)
+        hf_fields.set_attention_window(config, fields, **window)
     for name in family.get("further", "").split():
         hf_families.FAMILY_RULES[name](config, fields)
     if linear := family.get("linear"):
         _set_linear_layers(config, fields, linear)
     if family["moe"]:
-        hf_families.set_moe_fields(config, fields, family["moe"])
+        hf_fields.set_moe_fields(config, fields, family["moe"])
     moe, types = fields.get("moe"), fields.get("layer_types", {"": {"blocks": ()}} if "pattern" in fields else {})
     names_kinds = any(each.keys() & {"mixer", "blocks"} for each in types.values())
     if moe and not moe.keys() & {"first_dense_layers", "every"} and not names_kinds:
@@ -219,7 +219,7 @@ def _set_linear_layers(config: CheckedConfig, fields: dict[str, Any], row: Mappi
         raise InputError(f"{key} must be a list of {layers} values, each {' or '.join(map(str, known))}")
     letters, window = ["LFS"[known.index(word)] for word in words], config.optional_size("sliding_window")
     short = {"attention_window": window} if window and window < (fields["sequence_length"] or 0) else {}
-    hf_families.set_layer_types(fields, letters, {"L": {"mixer": kind}, "F": row.get("full", {}), "S": short})
+    hf_fields.set_layer_types(fields, letters, {"L": {"mixer": kind}, "F": row.get("full", {}), "S": short})
     own = (fields.pop("layer_kinds", None) or {}).get(kind, {})  # a rule of the family set them
     for name, keys in row.get("sizes", {}).items():
         if size := config.optional_size(keys) or row.get("fallback", {}).get(name):

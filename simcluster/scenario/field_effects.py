@@ -12,12 +12,19 @@ from functools import reduce
 from typing import TYPE_CHECKING, Any
 
 from simcluster.documents.diagnostics import KeyProblem, RuleError, quote_value
-from simcluster.model.context_parallel import count_head_trading_ranks
 from simcluster.model.documented_kind import can_pass_states
-from simcluster.model.kernel_choices import CONTEXT_METHODS
 from simcluster.planning.expert_dispatch import ExpertDispatch
-from simcluster.scenario.schedule_plan import plan_of, schedule_of
-from simcluster.scenario.sections import Collectives, Fsdp, HostOffload
+from simcluster.scenario.effect_conditions import (
+    has_custom_axis_order,
+    has_overlap,
+    has_random_draws,
+    has_replicas,
+    has_several_slices,
+    has_traffic,
+    recomputes_attention_core,
+    schedule_has_effect,
+)
+from simcluster.scenario.sections import Collectives, Fsdp
 from simcluster.scenario.training_section import MuonSpec
 
 if TYPE_CHECKING:
@@ -79,72 +86,6 @@ def _split_words(text: str) -> tuple[str, ...]:
 
 
 # --- what conditions ask --------------------------------------------------------------------------------------------
-
-
-def _has_replicas(scenario: ScenarioFields) -> bool:
-    plan = plan_of(scenario, schedule_of(scenario))
-    return plan.replicas > 1 or plan.expert_replicas > 1 or bool(plan.copies)
-
-
-def _has_several_slices(scenario: ScenarioFields) -> bool:
-    return len(schedule_of(scenario).routes[0]) > 1
-
-
-def _schedule_has_effect(scenario: ScenarioFields) -> bool:
-    if scenario.parallel.pp > 1:
-        return True
-    plain = scenario.pipeline.model_copy(update={"schedule": "1f1b"})
-    return schedule_of(scenario).rows != schedule_of(scenario.model_copy(update={"pipeline": plain})).rows
-
-
-def _has_custom_axis_order(scenario: ScenarioFields) -> bool:
-    parallel = scenario.parallel
-    given, usual = (
-        [axis for axis in order if getattr(parallel, axis) > 1]
-        for order in (parallel.order, type(parallel).model_fields["order"].default)
-    )
-    return given != usual
-
-
-def _has_random_draws(scenario: ScenarioFields) -> bool:
-    data = scenario.data
-    drawn = data is not None and (data.documents is not None or (data.loader is not None and data.loader.is_random))
-    return drawn or scenario.run is not None or any(fault.is_random for fault in scenario.faults)
-
-
-def _has_traffic(scenario: ScenarioFields) -> bool:
-    return scenario.gpus > 1 or scenario.memory.offload != HostOffload() or scenario.checkpoint is not None
-
-
-def _recomputes_attention_core(scenario: ScenarioFields) -> bool:
-    training, software = scenario.training, scenario.software
-    only_core = training.recompute == "selective" and training.recompute_modules == ("core_attn",)
-    spared = software is not None and software.selective == "unfused-core" and training.attention == "fused"
-    return not (only_core and spared)
-
-
-def _has_overlap(scenario: ScenarioFields) -> bool:
-    parallel, overlap, outer = scenario.parallel, scenario.overlap, scenario.training.outer
-    in_layers = (
-        (parallel.tp > 1 and (parallel.sequence_parallel or overlap.tensor or overlap.tensor_pieces > 1))
-        or (parallel.cp > 1 and _overlaps_cp_traffic(scenario))
-        or (parallel.ep > 1 and overlap.experts)
-        or (overlap.pairs and max(parallel.tp, parallel.cp, parallel.ep) > 1)
-    )
-    of_parameters = overlap.grad_reduce or overlap.param_gather or parallel.zero == 3
-    return in_layers or parallel.pp > 1 or bool(outer and outer.beside) or (of_parameters and _has_replicas(scenario))
-
-
-def _overlaps_cp_traffic(scenario: ScenarioFields) -> bool:
-    parallel, software = scenario.parallel, scenario.software
-    tp, chosen = parallel.tp, (parallel.cp_comm, parallel.cp, parallel.cp_inner)
-    models = [scenario.model.layer_model(layer) for layer, _ in scenario.model.count_layer_types().values()]
-    traders = [count_head_trading_ranks(*chosen, own.heads // tp, max(own.kv_heads // tp, 1)) for own in models]
-    if all(ranks == parallel.cp for ranks in traders):
-        return False  # whole sequences of fewer heads
-    if software is not None and software.ring == "torch":
-        return software.kernels != "compiled"
-    return CONTEXT_METHODS[parallel.cp_comm].keys == "ring"
 
 
 _DISPATCH = "parallel.expert_dispatch"
@@ -209,8 +150,8 @@ CONDITIONS: tuple[EffectCondition, ...] = (
         _split_words("pipeline.p2p pipeline.scatter_gather overlap.pipeline"),
         lambda s: s.parallel.pp > 1, ("parallel.pp",),
     ),
-    EffectCondition(_split_words("pipeline.schedule"), _schedule_has_effect, ("parallel.pp",)),
-    EffectCondition(_split_words("pipeline.layers_per_stage"), _has_several_slices, ("parallel.pp",)),
+    EffectCondition(_split_words("pipeline.schedule"), schedule_has_effect, ("parallel.pp",)),
+    EffectCondition(_split_words("pipeline.layers_per_stage"), has_several_slices, ("parallel.pp",)),
     EffectCondition(
         _split_words("pipeline.scatter_gather overlap.tensor overlap.tensor_pieces training.muon.tp_mode"),
         lambda s: s.parallel.tp > 1, ("parallel.tp",),
@@ -231,17 +172,17 @@ CONDITIONS: tuple[EffectCondition, ...] = (
         (f"{_DISPATCH}.kind",), lambda s: s.parallel.ep * (s.parallel.etp or s.parallel.tp) > 1, (),
         "no ranks share experts", values=("allgather",),
     ),
-    EffectCondition(_SHARDED, _has_replicas, ("parallel.dp", "parallel.cp")),
-    EffectCondition(_split_words("training.muon.distribute"), _has_replicas, ("parallel.dp", "parallel.cp")),
+    EffectCondition(_SHARDED, has_replicas, ("parallel.dp", "parallel.cp")),
+    EffectCondition(_split_words("training.muon.distribute"), has_replicas, ("parallel.dp", "parallel.cp")),
     EffectCondition(
         (
             *_section_fields("collectives", Collectives), *_split_words("overlap.interference"),
             *(f"cluster.scale.{name}" for name in ("nvlink", "network", "pcie", "between_machines", "latency")),
         ),
-        _has_traffic, ("gpus",),
+        has_traffic, ("gpus",),
     ),
     EffectCondition(_split_words("memory.communication_buffers"), lambda s: s.gpus > 1, ("gpus",), values=("auto",)),
-    EffectCondition(("parallel.order",), _has_custom_axis_order, (), "the axes that it reorders have size 1"),
+    EffectCondition(("parallel.order",), has_custom_axis_order, (), "the axes that it reorders have size 1"),
     # other values of the scenario
     EffectCondition(_split_words("training.muon.distribute"), lambda s: s.parallel.zero, ("parallel.zero",)),
     EffectCondition(
@@ -253,16 +194,16 @@ CONDITIONS: tuple[EffectCondition, ...] = (
     EffectCondition(
         ("overlap.interference",), lambda s: s.collectives.detail != "steps", ("collectives.detail",), values=("none",),
     ),
-    EffectCondition(_split_words("overlap.interference"), _has_overlap, (), "no communication overlaps with compute"),
+    EffectCondition(_split_words("overlap.interference"), has_overlap, (), "no communication overlaps with compute"),
     EffectCondition(
-        _split_words("training.recompute training.recompute_every"), _recomputes_attention_core, (),
+        _split_words("training.recompute training.recompute_every"), recomputes_attention_core, (),
         "the software does not recompute a fused attention",
     ),
     EffectCondition(("model.clamped_activation",), lambda s: s.model.moe, ("model.moe",), "the model is dense"),
     EffectCondition(_split_words("data.unique"), lambda s: s.run, ("run",), "there is no run section"),
     EffectCondition(("data",), lambda s: s.data and (s.data.documents or s.data.unique or s.data.loader), ("data",),
          "data sets no documents, unique or loader"),
-    EffectCondition(_split_words("seed replicas"), _has_random_draws, ("faults", "data"), "nothing is random"),
+    EffectCondition(_split_words("seed replicas"), has_random_draws, ("faults", "data"), "nothing is random"),
 )  # fmt: skip
 """All conditions; the first unmet one of a field gives the reason."""
 _REJECTING = tuple(condition for condition in CONDITIONS if condition.remedy)
