@@ -506,7 +506,7 @@ def test_a_window_does_the_work_of_the_tokens_in_it() -> None:
         ),
         ({"index_topk": 2048}, "has index_topk: sparse attention of this kind is not modelled"),
         ({"model_type": "jamba"}, "layers of Mamba-1 are not modelled, only those of Mamba-2"),
-        ({"model_type": "deepseek_v4"}, "sparse attention of this kind is not modelled"),
+        ({"model_type": "doge"}, "sparse attention of this kind is not modelled"),
         ({"is_encoder_decoder": True}, "is_encoder_decoder is true"),
         ({"model_type": "gemma4"}, "'gemma4', which is not supported; supported: .*gemma3_text"),
         ({"num_hidden_layers": 10**10}, "not a positive whole number"),

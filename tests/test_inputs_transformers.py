@@ -109,7 +109,7 @@ def test_small_gemma_4_counts_as_its_module(joined: bool, experts: bool, count: 
         ("laguna", {}, "a gate for each attention head"),
         ("longcat_flash", {}, "two attention blocks around the experts"),
         ("lfm2_moe", {}, "layers of convolutions"),
-        ("hy_v4", {}, "several residual streams"),
+        ("hy_v4", {}, r"several residual streams \(hyper-connections\) are imported of deepseek_v4 alone"),
     ],
 )
 def test_what_stays_out_of_scope_is_named(kind: str, change: dict[str, Any], words: str) -> None:

@@ -122,6 +122,12 @@ def test_a_document_equals_the_code_of_the_same_kind(changes: dict[str, Any]) ->
             "is missing in a kernel of kind attention",
         ),
         ({"entry": {"forward": {"z": 1}}}, "entry and exit are set together"),
+        ({"body": [{"matmul": "up"}, {"detached": True, "forward": {"z": 1}}, {"matmul": "down"}]}, "detached has no"),
+        (
+            {"weights": {**MLP["weights"], "up": {**MLP["weights"]["up"], "groups": 3}}},
+            "weights.up: '3' groups do not divide 'ffn' rows",
+        ),
+        ({"weights": {**MLP["weights"], "up": {**MLP["weights"]["up"], "groups": 0}}}, "'0' gives 0, not a positive"),
         (
             {"names": {"ffn": "2 * hidden", "inner": "e"}},
             "weights.up has 1024 x 512 of 1024 x 512 on each of 2 tp ranks",

@@ -40,19 +40,22 @@ MOE = Moe(experts=8, top_k=2, expert_ffn_hidden_size=128, shared_experts=1)
 INDEXER = {"heads": 4, "head_dim": 32, "top_k": 128}
 MLA = Mla(kv_lora_rank=64, q_lora_rank=96, qk_nope_head_dim=32, qk_rope_head_dim=16, v_head_dim=32)
 LATENT = {"latent_attention": None, "sparse_attention": INDEXER}
+V4 = {"heads": 8, "head_dim": 32, "rotated": 16, "query_rank": 96, "groups": 4, "group_rank": 64, "window": 64}
 DOCUMENTED: dict[str, dict[str, int]] = {
     "diffusion_attention": {"heads": 8, "head_dim": 32}, "diffusion_cross_attention": {"heads": 8, "context": 64},
     "diffusion_mlp": {"ffn": 512},
     "mamba2": {"heads": 16, "groups": 4}, "kda": {"heads": 8, "head_dim": 32},
     "lightning": {"heads": 8, "head_dim": 64},
     "gated_delta_net": {"value_heads": 8, "key_heads": 4, "key_head_dim": 32, "value_head_dim": 64},
+    "shared_window_attention": {**V4}, "heavily_compressed_attention": {**V4, "ratio": 32},
+    "compressed_sparse_attention": {**V4, "index_heads": 4, "index_head_dim": 32, "top_k": 64},
 }  # fmt: skip
 """Sizes of the kinds that are built in as documents."""
 COMMON = {
     "name", "layers", "hidden_size", "heads", "vocab_size", "sequence_length", "gated_mlp", "kv_heads", "head_dim",
     "ffn_hidden_size", "tied_embeddings", "norm", "vocab_multiple", "position_rows", "embedding_norm", "moe",
-    "clamped_activation", "logit_softcap", "mtp_layers", "mtp_pattern", "mixer", "blocks", "pattern", "layer_types",
-    "layer_kinds",
+    "clamped_activation", "logit_softcap", "residual_streams", "hash_routing", "mtp_layers", "mtp_pattern", "mixer",
+    "blocks", "pattern", "layer_types", "layer_kinds",
 }  # fmt: skip
 """Fields of a model that are for layers of any kind, or for its ends."""
 
@@ -81,10 +84,17 @@ def model_with(word: str, **more: Any) -> Model:
 
 def job(word: str, model_length: int = 512, **sections: Any) -> Scenario:
     model = model_with(word, sequence_length=model_length).model_dump(exclude_none=True)
-    parallel = {"tp": 2, "sequence_parallel": True, **sections.pop("parallel", {})}
+    whole = "parallel.tp" in kind_named(word).modelled_with  # no tp
+    parallel = {"tp": 1 if whole else 2, "sequence_parallel": not whole, **sections.pop("parallel", {})}
     cluster = {"topology": "flat", "gpus": 8}
-    training = {"global_batch": 4, "dropout": False, "attention": "fused", **sections.pop("training", {})}
+    training = {"global_batch": 8, "dropout": False, "attention": "fused", **sections.pop("training", {})}
     return tiny_scenario(cluster=cluster, gpus=8, model=model, parallel=parallel, training=training, **sections)
+
+
+def usable(word: str, shape: RankShape) -> RankShape:
+    """The shape, without tp for a kind that has none."""
+    whole = "parallel.tp" in kind_named(word).modelled_with
+    return replace(shape, tp=1, sequence_parallel=False) if whole else shape
 
 
 def of(word: str, model: Model) -> LayerKind:
@@ -147,12 +157,13 @@ def test_kernels_of_all_ranks_do_its_flops(word: str, shape: RankShape) -> None:
 
     All tp ranks have the whole indexer, with all tokens, and it gives its inputs no gradient.
     """
-    model = model_with(word)
+    model, shape = model_with(word), usable(word, shape)
     kind, counted = of(word, model), layer_flops(model, shape.micro_batch, attention_backward="flash")
     mixes = kind.mixes or word in LATENT
     expected = counted.qkv + counted.core + counted.projection if mixes else counted.mlp
     narrow = sum(each.elements for each in kind.matrices(model) if each.split == "none" and not kind.ROUTED)
-    index = 96 * 4 * 32 + 256 * (32 + 4) if word == "sparse_attention" else 0
+    keys = {"sparse_attention": 32, "compressed_sparse_attention": 4 * 32}.get(word)
+    index = 96 * 4 * 32 + 256 * (keys + 4) if keys else 0
     unread = 2.0 * shape.micro_batch * model.sequence_length * index
     again = 1 if shape.sequence_parallel else shape.tp  # what every rank does without sequence parallelism
     more = 2.0 * shape.micro_batch * model.sequence_length * (narrow - index) * (again - 1)
@@ -173,7 +184,7 @@ def test_kernels_of_all_ranks_do_its_flops(word: str, shape: RankShape) -> None:
 @given(shape=shapes)
 @settings(max_examples=25, deadline=None)
 def test_kernels_have_names_of_their_own_and_recompute_is_a_forward(word: str, shape: RankShape) -> None:
-    model = model_with(word)
+    model, shape = model_with(word), usable(word, shape)
     kind = of(word, model)
     for phase in ("forward", "input_grad", "weight_grad"):
         found = Counter(kernel.name for section in kind.sections(model, shape) for kernel in getattr(section, phase))
@@ -189,7 +200,7 @@ def test_kernels_have_names_of_their_own_and_recompute_is_a_forward(word: str, s
 @settings(max_examples=25, deadline=None)
 def test_it_keeps_what_backward_reads(word: str, shape: RankShape) -> None:
     """Of every matmul by weights its input until W and, where the backward is split, the gradient of its output."""
-    model = model_with(word)
+    model, shape = model_with(word), usable(word, shape)
     kind = of(word, model)
     kept = kind.saved_tensors(model, shape)
     assert len({each.name for each in kept}) == len(kept)

@@ -138,6 +138,8 @@ def test_every_preset_is_a_valid_model_of_its_name() -> None:
         "deepseek-v2",
         "deepseek-v3",
         "deepseek-v3.2",
+        "deepseek-v4-flash",
+        "deepseek-v4-pro",
         "glm-5",
         "llama4-scout",
         "llama4-maverick",

@@ -22,6 +22,7 @@ from simcluster.importers.hf_fields import (
     set_moe_fields,
 )
 from simcluster.importers.layer_lists import MAX_LAYERS, check_layer_list, describe_layer_types
+from simcluster.model.kind_documents import load_kind_document
 
 """Fields of ``Model``; None for a field that the config does not give."""
 _MIXERS = {"mamba": "M", "linear_attention": "M", "attention": "*", "full_attention": "*"}
@@ -210,11 +211,35 @@ def _set_gemma4_layers(config: CheckedConfig, fields: Fields) -> None:
     set_layer_types(fields, ["F" if word == "full_attention" else "S" for word in words], {"S": short, "F": wide})
 
 
+def _set_deepseek_v4(config: CheckedConfig, fields: Fields) -> None:
+    """Set the layers of DeepSeek-V4: their attention and its sizes, hash routing, experts, residual streams."""
+    row, layers, key = FAMILIES[config.kind], min(fields["layers"], MAX_LAYERS), "layer_types"
+    types, hashes = row["types"], config.whole_number_value("num_hash_layers", 3)
+    values, known = config.finite_value(key), row["words"]
+    if values is None:
+        key, known = "compress_ratios", [0, 4, 128]
+        values = config.finite_value(key) or [4 if n > 2 and n % 2 else 128 for n in range(layers)]
+        values = values[:layers] if isinstance(values, list) else values  # those of multi-token prediction follow
+    letters = ["SCH"[known.index(each)] for each in check_layer_list(key, values, layers, known)]
+    routes = config.finite_value("mlp_layer_types") or ["hash_moe"] * min(hashes, layers) + ["moe"] * (layers - hashes)
+    check_layer_list("mlp_layer_types", routes, layers, ("hash_moe", "moe"))
+    both = zip(letters, routes, strict=True)
+    set_layer_types(fields, [each.lower() if way == "hash_moe" else each for each, way in both], types)
+    rates = config.checked_value("compress_rates", lambda value: isinstance(value, Mapping), "is not a mapping", {})
+    config = CheckedConfig({**config.data, **rates, "mlp_layer_types": None}, config.kind, config.read_keys)
+    fields["layer_kinds"] = {types[letter]["mixer"]: {} for letter in letters}
+    for kind, sizes in fields["layer_kinds"].items():
+        keys = {name: row["sizes"].get(name, kind) for name in load_kind_document(kind).sizes}
+        sizes |= {name: size for name, key in keys.items() if (size := config.optional_size(key))}
+    set_moe_fields(config, fields, row["experts"])
+    fields |= {"residual_streams": config.optional_size("hc_mult") or 4, "ffn_hidden_size": None}
+
+
 FAMILY_RULES: dict[str, Callable[[CheckedConfig, Fields], None]] = {
     "latent": _set_latent_attention, "indexer": _set_indexer, "llama": _set_llama_bias, "llama4": _set_llama4_layers,
     "fla": _set_fla_fields, "qwen_window": _set_qwen_window, "opt": _set_opt_positions, "falcon": _set_falcon_fields,
     "mpt": _set_mpt_fields, "nemotron": _set_nemotron_layers, "granite": _set_granite_layers,
-    "minimax": _set_minimax_sizes, "gemma4": _set_gemma4_layers,
+    "minimax": _set_minimax_sizes, "gemma4": _set_gemma4_layers, "deepseek_v4": _set_deepseek_v4,
     "mamba2": partial(_set_mamba_sizes, keys=_MAMBA2_SIZES, chunk=256),
 }  # fmt: skip
 """Family-specific rules by the name used in ``hf_families.yaml``."""
@@ -225,8 +250,9 @@ def token_prediction_assumption(config: CheckedConfig) -> tuple[str, ...]:
     number = config.whole_number_value("num_nextn_predict_layers", 0) or config.whole_number_value("num_mtp_modules", 0)
     layers = f"{number} layer{'s' * (number > 1)}"
     pattern = config.checked_value("mtp_hybrid_override_pattern", lambda value: isinstance(value, str), "is not a text")
-    added = f"mtp_layers: {number}" + (f" and mtp_pattern: '{pattern[:20]}'" if pattern else "")
-    said = f"time and parameters exclude the {layers} of multi-token prediction ({added} in the model adds them)"
+    more = f"{number} and mtp_pattern: '{pattern[:20]}'" if pattern else number
+    added = f" (mtp_layers: {more} in the model adds them)" * (config.kind != "deepseek_v4")
+    said = f"time and parameters exclude the {layers} of multi-token prediction{added}"
     return (said,) if number else ()
 
 

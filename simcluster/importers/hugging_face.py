@@ -138,8 +138,8 @@ def _read_model_config(
         raise InputError(f"the config {stated}; supported: {', '.join(hf_families.FAMILIES)}; {instead}")
     config, family = CheckedConfig(data, kind), hf_families.FAMILIES[kind]
     sparse = next((key for key in _SPARSE_KEYS if data.get(key)), "")
-    if sparse and "indexer" not in family.get("further", ""):
-        raise InputError(f"the config has {sparse}: {_REASONS['deepseek_v4']}")
+    if sparse and not {"indexer", "deepseek_v4"} & {*family.get("further", "").split()}:
+        raise InputError(f"the config has {sparse}: {_REASONS['minimax_m3']}")
     fields = _model_fields(config, family, sequence_length)
     lacks = family.get("without", {}).items()
     assumed = [*without, *(said for key, (on, said) in lacks if config.boolean_value(key, on))]

@@ -82,7 +82,7 @@ def _count_or_none(value: object) -> int | None:
 
 TYPE_FIELDS = (
     "mixer", "blocks", "heads", "kv_heads", "head_dim", "ffn_hidden_size", "position", "qk_norm", "attention_window",
-    "attention_chunk", "attention_gate", "attention_sinks", "mla", "values_from_keys",
+    "attention_chunk", "attention_gate", "attention_sinks", "mla", "values_from_keys", "hash_routing",
 )  # fmt: skip
 """Fields of ``model`` that a layer type may set."""
 

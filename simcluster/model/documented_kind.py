@@ -14,7 +14,7 @@ from simcluster.model.kind_documents import KindDocument, find_kind_document, fi
 from simcluster.model.kind_rules import KernelRule, SectionRule, WeightRule
 from simcluster.model.layer_block import layer_block
 from simcluster.model.layer_kind import AttentionBackward, Flops, LayerKind, WeightMatrix
-from simcluster.model.layer_sections import RankShape, join_sections, linear_section, local_sizes
+from simcluster.model.layer_sections import RankShape, batch_matmuls, join_sections, linear_section, local_sizes
 from simcluster.model.saved_tensors import SavedTensor, dropout_mask_tensors, matmul_input_tensors
 from simcluster.model.transformer import Model
 
@@ -59,6 +59,8 @@ class DocumentedKind(LayerKind):
         own = {path: AllowedValues(rule.values, rule.reason) for path, rule in self.document.supports.items()}
         if inner or self.document.body[-1].matmul is None:
             own["training.precision"] = AllowedValues(("fp32", "fp16-mixed", "bf16-mixed"))
+        if self.document.entry is not None:
+            own["model.residual_streams"] = AllowedValues((None, 1))
         if any(rule.kind == "attention" for section in self.document.body for rule in section.forward.values()):
             own["data"] = AllowedValues((None,))
         known = {
@@ -72,9 +74,13 @@ class DocumentedKind(LayerKind):
         for _, text in list_formulas(self.document.model_copy(update={"sizes": {}})):
             evaluate(text, names)
         for name, rule in self.document.weights.items():
-            for side in (rule.rows, rule.columns):
+            for side in (rule.rows, rule.columns, rule.groups):
                 if (found := evaluate(side, names)) < 1 or found != int(found):
                     raise InputError(f"weights.{name}: {side!r} gives {found}, not a positive whole number; change it")
+            if evaluate(rule.rows, names) % evaluate(rule.groups, names):
+                raise InputError(
+                    f"weights.{name}: {rule.groups!r} groups do not divide {rule.rows!r} rows; change them"
+                )
         pairs = list(zip(self.document.weights, self.matrices(model), self.matrices(model, shape.tp), strict=True))
         for name, whole, own in pairs:
             if whole.elements != own.elements * (1 if own.split == "none" else shape.tp):
@@ -160,9 +166,11 @@ class DocumentedKind(LayerKind):
         """Return the kernels of one part of the document."""
         if section.matmul is not None:
             rule = self.document.weights[section.matmul]
-            rows, columns = (int(evaluate(each, names)) for each in (rule.rows, rule.columns))
+            rows, columns, groups = (int(evaluate(each, names)) for each in (rule.rows, rule.columns, rule.groups))
             name, tokens = f"{self.name}_{section.matmul}", _matmul_tokens(rule, names)
-            return linear_section(name, shape, tokens, columns, rows, bias=rule.bias, wide=section.wide)
+            made = linear_section(name, shape, tokens, columns, rows // groups, bias=rule.bias, wide=section.wide)
+            made = batch_matmuls(made, groups) if groups > 1 else made
+            return replace(made, input_grad=()) if section.detached else made
         phases = (section.forward, (), section.backward, section.weight_grad)
         return Section(*(tuple(self._kernels(rules, names)) if rules else () for rules in phases))
 
@@ -207,6 +215,7 @@ class DocumentedKind(LayerKind):
         """Return the saved input of a matmul, or the gradient of its output."""
         weight = self.document.weights[str(section.matmul)]
         width = evaluate(weight.rows if output_grad else weight.columns, names)
+        width *= 1 if output_grad else evaluate(weight.groups, names)
         size = shape.element_bytes * _matmul_tokens(weight, names) * width
         tensor = SavedTensor(self.name, f"{self.name}_{section.matmul}_input", size, read="W")
         if output_grad:

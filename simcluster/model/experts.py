@@ -8,6 +8,7 @@ from functools import partial
 from typing import ClassVar
 
 from simcluster.documents.field_annotations import AllowedValues
+from simcluster.model.hyper_connections import connect_streams
 from simcluster.model.kernel_choices import RecomputeModule, with_recompute
 from simcluster.model.kernels import Block, Section
 from simcluster.model.layer_block import norm_section
@@ -60,7 +61,7 @@ class ExpertMixture(LayerKind):
         shared = mlp_biases(model, moe.shared_width // tp, hidden) if moe.shared_width else 0
         latent = (moe.latent_size + hidden) * model.mlp_bias if moe.latent_size else 0
         norms = 3 * model.norm_parameters + hidden + moe.experts if moe.separate_norms else 0
-        return moe.experts * moe.router_bias + shared + latent + norms
+        return moe.experts * (moe.router_bias and not model.hash_routing) + shared + latent + norms
 
     def count_expert_parameters(self, model: Model, ep: int = 1, etp: int = 1) -> int:
         moe = _require_moe(model)
@@ -81,12 +82,13 @@ class ExpertMixture(LayerKind):
     def block(self, model: Model, shape: RankShape) -> Block:
         """Return a block of norm and residual add only; ``sections`` adds the kernels of router and experts."""
         local = local_sizes(model, shape)
-        entry = norm_section("mlp_norm", model, shape, local, residual=True)
+        entry = norm_section("mlp_norm", model, shape, local, residual=model.num_streams == 1)
         add = residual_section("mlp", model, shape, local)
         if model.layer_norms == 4:
             add = join_sections((norm_section("mlp_post_norm", model, shape, local, residual=False), add), "none")
         entry = with_recompute(entry, enabled=shape.recomputes_module("layernorm"))
-        return Block("mlp", join_sections([entry], shape.recompute), Section(), join_sections([add], shape.recompute))
+        ends = (join_sections([each], shape.recompute) for each in (entry, add))
+        return connect_streams(Block("mlp", next(ends), Section(), next(ends)), model, shape, local)
 
     def sections(self, model: Model, shape: RankShape) -> tuple[Section, ...]:
         edges = self.block(model, shape)

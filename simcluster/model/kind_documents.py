@@ -43,7 +43,8 @@ from simcluster.model.kind_rules import (
 
 BUILTIN_DOCUMENTS = (
     "mamba2", "gated_delta_net", "kda", "lightning", "diffusion_attention", "diffusion_cross_attention",
-    "diffusion_mlp", "diffusion_conditioning",
+    "diffusion_mlp", "diffusion_conditioning", "shared_window_attention", "compressed_sparse_attention",
+    "heavily_compressed_attention",
 )  # fmt: skip
 """Names of the layer kinds that are built in as documents."""
 CODED_KINDS = ("attention", "latent_attention", "sparse_attention", "mlp", "mixture")

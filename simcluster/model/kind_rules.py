@@ -34,7 +34,8 @@ class SizeRule(Spec):
 class WeightRule(Spec):
     """A weight matrix on one rank, [rows, columns], the way in which tp splits it, and whether it has a bias.
 
-    ``tokens``: number that it multiplies, if not those of the layer, such as a text's.
+    ``tokens``: number that it multiplies, if not those of the layer, such as a text's. ``groups``: number of blocks on
+    the diagonal: equal parts of the rows, each of which multiplies another part of the input, ``columns`` wide.
     """
 
     rows: Formula
@@ -42,6 +43,7 @@ class WeightRule(Spec):
     split: Literal["rows", "columns", "none"] = "none"
     bias: StrictBool = False
     tokens: Formula | None = None
+    groups: Formula = ONE
 
 
 class KernelRule(Spec):
@@ -82,13 +84,15 @@ class SectionRule(Spec):
     """A part of a layer: a matmul by a weight matrix, or kernels by phase and name.
 
     The matmul's saved input has its own tensor, or is that of ``input``; ``wide``: it runs in 16 bits where others are
-    in fp8. ``whole``: context-parallel ranks trade tokens for heads around it, so that it runs on whole sequences; such
-    sections follow each other. Kernels of zero bytes and zero FLOP are omitted.
+    in fp8; ``detached``: its input gets no gradient. ``whole``: context-parallel ranks trade tokens for heads around
+    it, so that it runs on whole sequences; such sections follow each other. Kernels of zero bytes and zero FLOP are
+    omitted.
     """
 
     matmul: str | None = None
     input: str | None = None
     wide: StrictBool = False
+    detached: StrictBool = False
     whole: StrictBool = False
     forward: Mapping[str, KernelRule] = {}
     backward: Mapping[str, KernelRule] = {}
@@ -98,7 +102,7 @@ class SectionRule(Spec):
     def _check_fields(self) -> SectionRule:
         if self.matmul and (self.forward or self.backward or self.weight_grad):
             raise InputError("a section has either a matmul or kernels; remove one of them")
-        if idle := self.model_fields_set & ({"whole"} if self.matmul else {"input", "wide"}):
+        if idle := self.model_fields_set & ({"whole"} if self.matmul else {"input", "wide", "detached"}):
             raise InputError(f"{min(idle)} has no effect on a {'matmul' if self.matmul else 'kernel'}; remove it")
         return self
 

@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import assert_never
 
 from simcluster.model import eager_sections as eager
+from simcluster.model.hyper_connections import connect_streams, copy_section, stream_tensors, streams_section
 from simcluster.model.kernels import Block, Kernel, Section
 from simcluster.model.layer_sections import (
     FP32_BYTES,
@@ -38,7 +39,7 @@ def layer_block(name: str, model: Model, shape: RankShape, local: LocalSizes, bo
     Full recompute repeats every section; one that ``stops_early`` repeats neither the last matmul of the MLP nor the
     kernels after it: backward reads neither.
     """
-    entry = norm_section(f"{name}_norm", model, shape, local, residual=True)
+    entry = norm_section(f"{name}_norm", model, shape, local, residual=model.num_streams == 1)
     if model.layer_norms == 1 and name == "mlp":  # it reads what the attention's norm gave
         entry = Section(input_grad=entry.input_grad[-1:])
     add = residual_section(name, model, shape, local)
@@ -57,7 +58,8 @@ def layer_block(name: str, model: Model, shape: RankShape, local: LocalSizes, bo
         return Block(name, entry=entry, body=replace(joined, recompute=again), exit=add)
     mode = "full" if name == "mlp" and shape.recomputes_module("mlp") else shape.recompute
     whole = Block(name, join_sections([entry], mode), join_sections(body, mode), join_sections([add], shape.recompute))
-    if shape.recompute == "full" and shape.stops_early and name == "mlp":
+    whole = connect_streams(whole, model, shape, local)
+    if shape.recompute == "full" and shape.stops_early and name == "mlp" and model.num_streams == 1:
         shorter = replace(whole.body, recompute=whole.body.recompute[:-1])
         return replace(whole, body=shorter, exit=replace(whole.exit, recompute=()))
     return whole
@@ -153,6 +155,7 @@ def embedding_block(model: Model, shape: RankShape) -> Block:
         pieces.append(norm_section("embedding_norm", model, shape, local, residual=False))
     if shape.dropout:
         pieces.append(dropout_section("embedding_dropout", shape, local.edge_tokens * local.hidden))
+    pieces.append(copy_section(model, shape, local))
     return Block("embedding", entry=Section(), body=lookup, exit=join_sections(pieces, "none"))
 
 
@@ -187,6 +190,8 @@ def lm_head_block(model: Model, shape: RankShape) -> Block:
     logits = local.tokens * local.vocab
     product = linear_section("logits", shape, local.tokens, local.hidden, local.vocab, bias=False, wide=True)
     entry = norm_section("final_norm", model, shape, local, residual=False)
+    if model.num_streams > 1:
+        entry = join_sections((streams_section("head", model, shape, local, mixed=False), entry), "none")
     cap = _softcap_section(shape, logits) if model.logit_softcap else Section()
     body = join_sections((product, cap, _loss_section(shape, shape.loss_vocab_shares * logits)), "none")
     return Block("lm_head", entry=entry, body=body, exit=Section())
@@ -263,4 +268,5 @@ def lm_head_tensors(model: Model, shape: RankShape) -> list[SavedTensor]:
     if model.logit_softcap:
         loss.insert(0, SavedTensor("lm_head", "logits_tanh", shape.element_bytes * logits))
     inputs = matmul_input_tensors("lm_head", "head_input", model, shape)
-    return [SavedTensor("lm_head", "final_norm_input", hidden), *inputs, *loss]
+    streams = stream_tensors("lm_head", model, shape, mixed=False)
+    return [*streams, SavedTensor("lm_head", "final_norm_input", hidden), *inputs, *loss]

@@ -12,6 +12,7 @@ from typing import ClassVar, Literal
 
 from simcluster.documents.field_annotations import AllowedValues
 from simcluster.model.context_parallel import CpExchange
+from simcluster.model.hyper_connections import stream_tensors
 from simcluster.model.kernel_choices import RecomputeModule
 from simcluster.model.kernels import Block, Section
 from simcluster.model.layer_sections import RankShape
@@ -172,8 +173,9 @@ class LayerKind:
         raise NotImplementedError
 
     def saved_tensors(self, model: Model, shape: RankShape) -> list[SavedTensor]:
-        """Return the tensors that the backward reads, with sizes in the precision in which they are saved."""
-        return with_saved_precision(self.backward_tensors(model, shape), shape)
+        """Return the tensors that the backward reads, and residual streams, with sizes as they are saved."""
+        tensors = [*stream_tensors(self.name, model, shape), *self.backward_tensors(model, shape)]
+        return with_saved_precision(tensors, shape)
 
     def forward_working_bytes(self, model: Model, shape: RankShape) -> tuple[float, float]:
         """Return the bytes of temporary forward tensors: (total, part proportional to this rank's routed rows)."""

@@ -274,6 +274,13 @@ def linear_section(
     return Section((replace(forward, keeps_16_bits=wide),), (), (replace(input_grad, keeps_16_bits=wide),), weight_grad)
 
 
+def batch_matmuls(section: Section, count: int) -> Section:
+    """Return a section with ``count`` equal matmuls in a batch instead of each, and as many times the bytes."""
+    return section.map_kernels(
+        lambda one: replace(one, flops=count * one.flops, bytes=count * one.bytes, batch=count if one.m else 1)
+    )
+
+
 def bias_section(name: str, shape: RankShape, tokens: int, width: int) -> Section:
     """Return a separate kernel that adds a bias to a matmul's output."""
     return Section(forward=(memory_kernel(f"{name}_bias", 2 * shape.element_bytes * tokens * width),))

@@ -62,8 +62,9 @@ def layer_matrices(model: Model, layer: int, *, tp: int, ep: int, etp: int) -> t
     Embedding, LM head, norms and biases are not among them (Megatron-Core, core/optimizer/layer_wise_optimizer.py,
     ``is_managed_by_layer_wise_optimizer``).
     """
-    own = model.layer_model(layer)
-    return tuple([matrix for kind in layer_kinds(model, layer) for matrix in kind.matrices(own, tp, ep, etp)])
+    own, streams = model.layer_model(layer), model.num_streams
+    mix = [WeightMatrix(own.count_stream_weights(mixed=True), streams * own.hidden_size, "none")] * (streams > 1)
+    return tuple([each for kind in layer_kinds(model, layer) for each in (*kind.matrices(own, tp, ep, etp), *mix)])
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +95,7 @@ def parameters(model: Model) -> ParameterCount:
     """
     table = model.vocab_size * model.hidden_size
     tables = table, position_parameters(model), 0 if model.tied_embeddings else table
-    norms = model.norm_parameters, model.norm_parameters if model.embedding_norm else 0
+    norms = model.final_norm_parameters, model.norm_parameters if model.embedding_norm else 0
     total = active = sum(tables) + sum(norms) + len(model.prediction_layers) * mtp_layer_parameters(model)
     for layer, count in model.count_layer_types().values():
         own, kinds = model.layer_model(layer), layer_kinds(model, layer)
@@ -170,7 +171,7 @@ def stage_parameters_per_tp_rank(model: Model, tp: int, *, layers: int, first: b
     if first:
         total += embedding_parameters_per_tp_rank(model, tp)
     if last:
-        total += model.norm_parameters
+        total += model.final_norm_parameters
         if not (first and model.tied_embeddings):
             total += lm_head_parameters_per_tp_rank(model, tp)
     return total

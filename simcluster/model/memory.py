@@ -28,6 +28,8 @@ def layer_backward_tensors(model: Model, shape: RankShape, layer: int) -> list[S
     """
     own = model.layer_model(layer)
     found = [tensor for kind in layer_kinds(model, layer) for tensor in kind.saved_tensors(own, shape)]
+    if own.num_streams > 1:  # they are the layer's input
+        found = [replace(tensor, keep="other") if tensor.keep == "input" else tensor for tensor in found]
     if not any(tensor.keep == "input" for tensor in found):
         found[0] = replace(found[0], keep="input")
     return found
@@ -77,7 +79,7 @@ def backward_working_bytes(
 ) -> tuple[float, float]:  # fmt: skip
     """Return the peak bytes of a block's temporary gradients: (total, part proportional to routed rows).
 
-    They are the output gradient (gathered, and its sequence shard if any), and what a layer kind adds
+    They are the output gradient (gathered, its sequence shard if any, of all residual streams), and what a kind adds
     (``LayerKind.backward_working_bytes``). The head's: the gradient of its input before and after the reduction. Zero
     unless ``shape.temporaries``, for the embedding, whose table's gradient is added in place, and for multi-token
     prediction's matmul, which is small compared with its layer.
@@ -87,7 +89,8 @@ def backward_working_bytes(
     own, routed = kind.backward_working_bytes(model, shape) if kind else (0.0, 0.0)
     local = local_sizes(model, shape)
     tokens, edge = shape.element_bytes * local.tokens, shape.element_bytes * local.edge_tokens
-    return local.hidden * (tokens + (edge if edge < tokens else 0.0)) + own, routed
+    streams = edge * model.num_streams if model.num_streams > 1 else 0.0
+    return local.hidden * (tokens + (edge if edge < tokens else 0.0) + streams) + own, routed
 
 
 def _saved_forward_tensors(model: Model, shape: RankShape, layer: int) -> list[SavedTensor]:

@@ -90,7 +90,7 @@ def make_mixture_sections(model: Model, shape: RankShape) -> MixtureSections:
         return norm_section(name, model, shape, local, residual=False) if moe.separate_norms else Section()
 
     return MixtureSections(
-        router=join_pieces(norm("router_norm"), router_section(moe, shape, local), branches),
+        router=join_pieces(norm("router_norm"), router_section(model, shape, local), branches),
         shared=with_recompute(join_pieces(*_shared_sections(model, shape, local)), enabled=shared_again),
         dispatch=join_pieces(
             norm("experts_norm"),

@@ -79,6 +79,10 @@ class ModelFields(Spec):
     """Sizes of layer kinds that have some, by kind, as in mamba2: {heads: 128}; or a kind's whole document."""
     attention_gate: Literal[True] | None = None
     """Whether a sigmoid gate, as wide as the queries and made with them, multiplies attention's output (Qwen3-Next)."""
+    residual_streams: Count | None = None
+    """Number of residual streams (hyper-connections, arXiv:2512.24880; hc_mult of DeepSeek-V4); default: 1."""
+    hash_routing: Literal[True] | None = None
+    """Whether a table chooses the experts of each token, instead of their scores (DeepSeek-V4's first layers)."""
     attention_sinks: Literal[True] | None = None
     """Whether every head has a learned attention sink (GPT-OSS); simulated as parameters that take no time."""
     clamped_activation: Literal[True] | None = None

@@ -21,25 +21,36 @@ from simcluster.model.layer_sections import (
     memory_kernel,
 )
 from simcluster.model.mixture import Moe
+from simcluster.model.transformer import Model
 
 _RADIX_PASSES = 16  # PyTorch's radix selection takes 2 bits of 32 at a time (aten/native/cuda/SortingRadixSelect.cuh)
 _MAP_BYTES = 1.0  # who visits whom is a byte for each token and expert
 _INTEGER_BYTES = 4.0
 
 
-def router_section(moe: Moe, shape: RankShape, local: LocalSizes) -> Section:
-    """Return the router's kernels: logits of all experts, top-k choice, capacity limit, load-balancing loss."""
+def router_section(model: Model, shape: RankShape, local: LocalSizes) -> Section:
+    """Return the router's kernels: logits of all experts, top-k choice, capacity limit, load-balancing loss.
+
+    With hash routing a look-up replaces the choice, and neither bias nor loss balances the experts (transformers
+    5.24.0, modeling_deepseek_v4.py, ``DeepseekV4HashRouter``); the memory of its table is neglected.
+    """
+    moe, hashed = model.moe, model.hash_routing is True
+    assert moe is not None
     # not a module of Transformer Engine: never in fp8
-    out = linear_section("router", shape, local.edge_tokens, local.hidden, moe.experts, bias=moe.router_bias, wide=True)
+    bias = moe.router_bias and not hashed
+    out = linear_section("router", shape, local.edge_tokens, local.hidden, moe.experts, bias=bias, wide=True)
     if {"activations": False, "fp32": True}[shape.experts.router_dtype]:
         out = _fp32_logits_section(out, shape, local.edge_tokens, local.hidden)
     scores = local.edge_tokens * moe.experts
-    fused = {"steps": False, "fused": True}[shape.experts.router]
+    fused = {"steps": False, "fused": True}[shape.experts.router] and not hashed
     choice, loss = _fused_sections(shape, scores) if fused else _separate_sections(shape, local.edge_tokens, scores)
+    if hashed:  # rows of a table of 8-byte numbers, copied
+        table = memory_kernel("router_choice", 8.0 * local.edge_tokens * (1 + 2 * moe.top_k))
+        choice = replace(choice, forward=(choice.forward[0], table, *choice.forward[2:]))
     pieces = [out, choice]
     if moe.capacity_factor is not None:
         pieces.append(_capacity_section(moe, shape, scores))
-    if moe.aux_loss:
+    if moe.aux_loss and not hashed:
         pieces.append(loss)
     return join_sections(pieces, "none")
 

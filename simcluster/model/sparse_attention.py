@@ -27,6 +27,7 @@ from simcluster.model.layer_sections import (
     FP32_BYTES,
     LocalSizes,
     RankShape,
+    batch_matmuls,
     forward_backward_section,
     join_sections,
     linear_section,
@@ -104,12 +105,8 @@ class SparseAttention(LatentAttention):
     def body(self, model: Model, shape: RankShape, local: LocalSizes) -> tuple[Section, ...]:
         """Return the sections of a rank's heads: queries, indexer, attention to the chosen keys, projection."""
         sizes, (mla, _), tokens, heads = _sizes(model, shape), _specs(model), local.tokens, local.heads
-
-        def in_all_heads(one: Kernel) -> Kernel:
-            return replace(one, flops=heads * one.flops, bytes=heads * one.bytes, batch=heads if one.m else 1)
-
         keys, values = (
-            linear_section(name, shape, tokens, *widths, bias=False, wide=True).map_kernels(in_all_heads)
+            batch_matmuls(linear_section(name, shape, tokens, *widths, bias=False, wide=True), heads)
             for name, *widths in (
                 ("latent_key", mla.qk_nope_head_dim, mla.kv_lora_rank),
                 ("latent_value", mla.kv_lora_rank, mla.v_head_dim),

@@ -125,6 +125,25 @@ class Model(ModelFields):
         return self.hidden_size * {"layernorm": 2, "rmsnorm": 1}[self.norm]
 
     @property
+    def num_streams(self) -> int:
+        """Number of residual streams."""
+        return self.residual_streams or 1
+
+    @property
+    def final_norm_parameters(self) -> int:
+        """Number of parameters of the final norm, and of what sums several residual streams before it."""
+        return self.norm_parameters + self._count_stream_parameters(mixed=False)
+
+    def count_stream_weights(self, *, mixed: bool) -> int:
+        """Return how many numbers weigh a token's residual streams: in a sum, or also in their mix (``mixed``)."""
+        return self.num_streams * (2 + self.num_streams if mixed else 1)
+
+    def _count_stream_parameters(self, *, mixed: bool) -> int:
+        """Count the parameters that make these numbers: a matrix, and for each number a shift; one scale per kind."""
+        made = self.count_stream_weights(mixed=mixed) * (self.num_streams * self.hidden_size + 1)
+        return made + (3 if mixed else 1) if self.num_streams > 1 else 0
+
+    @property
     def prediction_layers(self) -> range:
         """Layer numbers of the multi-token prediction layers, which follow the last layer."""
         return range(self.layers, self.layers + (self.mtp_layers or 0))
@@ -204,10 +223,11 @@ class Model(ModelFields):
 
     @property
     def layer_norm_parameters(self) -> int:
-        """Number of parameters in a layer's norms, which tensor parallelism does not split."""
+        """Number of parameters in a layer's norms and of residual streams, which tensor parallelism does not split."""
         kinds = self.layer_kind_names(0)
         own = sum(has_own_norm(kind, self.layer_kinds) for kind in kinds)  # they count their norms
         found = (self.layer_norms or 2) * (len(kinds) - own) // 2 * self.norm_parameters
+        found += len(kinds) * self._count_stream_parameters(mixed=True)
         if self.qk_norm in (None, "unscaled") or "attention" not in kinds:
             return found
         widths = {"full": self.query_size + self.kv_size, **dict.fromkeys(("head", "qkv"), 2 * self.head_dim)}

@@ -74,7 +74,7 @@ def find_fsdp_units(job: Job, stage: int) -> FsdpUnits:
     tied = model.tied_embeddings and any(whole.embedding for whole in wholes) and any(whole.lm_head for whole in wholes)
     held: list[OwnedParameters] = []
     if tied:
-        held.append(OwnedParameters(embedding_parameters_per_tp_rank(model, tp) + model.norm_parameters))
+        held.append(OwnedParameters(embedding_parameters_per_tp_rank(model, tp) + model.final_norm_parameters))
     chunks = []
     for whole in wholes:
         works = [PassLayers((), embedding=True)] if whole.embedding else []
@@ -90,7 +90,7 @@ def find_fsdp_units(job: Job, stage: int) -> FsdpUnits:
             if work.embedding:
                 own += OwnedParameters(embedding_parameters_per_tp_rank(model, tp))
             if work.lm_head:
-                own += OwnedParameters(lm_head_parameters_per_tp_rank(model, tp) + model.norm_parameters)
+                own += OwnedParameters(lm_head_parameters_per_tp_rank(model, tp) + model.final_norm_parameters)
             held.append(own)
         chunks.append(tuple(stretches))
     shared = job.plan.expert_replicas > 1

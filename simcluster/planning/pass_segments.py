@@ -115,6 +115,7 @@ class CachedPassSegmentMaker:
         self._reduction = "reduce_scatter" if self._split else "all_reduce"
         tokens = shape.micro_batch * model.sequence_length // shape.cp
         self.activation_bytes = shape.element_bytes * tokens * model.hidden_size
+        self.boundary_bytes = self.activation_bytes * model.num_streams
         self._token_bytes = _LOSS_BYTES * tokens
         self._kinds = {
             (layer_type, kind.name): (kind, model.layer_model(layer))
@@ -166,7 +167,7 @@ class CachedPassSegmentMaker:
         if kind == "F" and part.starts_action:
             ops.add_microbatch_start()
         if part.gathers_input and kind != "W":
-            ops.add_collective("all_gather", "boundary", self.activation_bytes)
+            ops.add_collective("all_gather", "boundary", self.boundary_bytes)
         for phase, name, layer in self._residencies.block_phases(
             kind, part.layers, embedding=part.embedding, lm_head=part.lm_head
         ):
@@ -213,7 +214,7 @@ class CachedPassSegmentMaker:
         ops.add_kernels(block.entry.forward_kernels(kind), kind, f"{block.name}_norm", layer)
         gathers = self._split and not self._skips_exchange(block, "embedding", "input")
         sums = self._tp > 1 and not self._skips_exchange(block, "lm_head", "output")
-        if kind == "recompute" and self._shape.stops_early and block.name == "mlp":
+        if kind == "recompute" and self._shape.stops_early and block.name == "mlp" and self._model.num_streams == 1:
             sums = False  # nobody reads it again
         detached = self.activation_bytes * block.detached_width / self._model.hidden_size
         size = self._gathered_bytes(block) + detached if gathers else 0.0

@@ -278,7 +278,7 @@ def _split_chunk_into_buckets(job: Job, whole: PassLayers, embeds: bool) -> list
     own = {name: parameters_of_layers(model, job.plan, [layer]) for name, layer in types.items()}
     head = whole.lm_head
     if head:
-        held += OwnedParameters(model.norm_parameters)
+        held += OwnedParameters(model.final_norm_parameters)
         if not (model.tied_embeddings and embeds):  # one copy serves both ends
             held += OwnedParameters(lm_head_parameters_per_tp_rank(model, tp))
     held += prediction_parameters(model, job.plan, whole.layers, first=embeds, last=head)

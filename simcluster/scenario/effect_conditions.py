@@ -59,7 +59,8 @@ def recomputes_attention_core(scenario: ScenarioFields) -> bool:
     training, software = scenario.training, scenario.software
     only_core = training.recompute == "selective" and training.recompute_modules == ("core_attn",)
     spared = software is not None and software.selective == "unfused-core" and training.attention == "fused"
-    return not (only_core and spared)
+    kinds = {kind for _, *kinds in scenario.model.count_layer_types() for kind in kinds}
+    return not (only_core and (spared or not kinds & {"attention", "latent_attention", "sparse_attention"}))
 
 
 def has_overlap(scenario: ScenarioFields) -> bool:

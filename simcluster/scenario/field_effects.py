@@ -197,9 +197,11 @@ CONDITIONS: tuple[EffectCondition, ...] = (
     EffectCondition(_split_words("overlap.interference"), has_overlap, (), "no communication overlaps with compute"),
     EffectCondition(
         _split_words("training.recompute training.recompute_every"), recomputes_attention_core, (),
-        "the software does not recompute a fused attention",
+        "there is no attention, or the software does not recompute a fused one",
     ),
-    EffectCondition(("model.clamped_activation",), lambda s: s.model.moe, ("model.moe",), "the model is dense"),
+    EffectCondition(
+        ("model.clamped_activation", "model.hash_routing"), lambda s: s.model.moe, ("model.moe",), "the model is dense",
+    ),
     EffectCondition(_split_words("data.unique"), lambda s: s.run, ("run",), "there is no run section"),
     EffectCondition(("data",), lambda s: s.data and (s.data.documents or s.data.unique or s.data.loader), ("data",),
          "data sets no documents, unique or loader"),

@@ -93,7 +93,7 @@ def job_of(scenario: Scenario, device: Device, passes: CachedPassSegmentMaker | 
 def stage_send_bytes_of(scenario: Scenario, passes: CachedPassSegmentMaker) -> float:
     """Return the bytes per microbatch that each rank sends to the next pipeline stage."""
     split = scenario.parallel.sequence_parallel or scenario.pipeline.scatter_gather
-    return passes.activation_bytes / (scenario.parallel.tp if split else 1)
+    return passes.boundary_bytes / (scenario.parallel.tp if split else 1)
 
 
 def plan_footprints(scenario: Scenario) -> tuple[Footprint, ...]:

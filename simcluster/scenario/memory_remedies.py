@@ -255,7 +255,7 @@ def queued_activation_bytes(scenario: Scenario) -> float:
     schedule = schedule_of(scenario)
     parallel, model = scenario.parallel, scenario.model
     tokens = scenario.training.micro_batch * model.sequence_length / parallel.cp
-    boundary = ELEMENT_BYTES[scenario.training.precision] * tokens * model.hidden_size
+    boundary = ELEMENT_BYTES[scenario.training.precision] * tokens * model.hidden_size * model.num_streams
     if parallel.tp > 1 and (parallel.sequence_parallel or scenario.pipeline.scatter_gather):
         boundary /= parallel.tp
     return boundary * scenario.memory.fragmentation * _count_queued_tensors(schedule)

@@ -16,6 +16,7 @@ from simcluster.documents.suggestions import nearest_divisors
 from simcluster.model.context_parallel import count_head_trading_ranks
 from simcluster.model.defaults import TYPE_FIELDS, type_fields
 from simcluster.model.documented_kind import DocumentedKind
+from simcluster.model.hyper_connections import STREAMS_MODELLED_WITH
 from simcluster.model.kernel_choices import unusable_recompute_modules
 from simcluster.model.kind_documents import BUILTIN_DOCUMENTS, find_kind_document, find_kind_sizes
 from simcluster.model.layers import LAYER_KINDS, RankShape, find_layer_kind, layer_kinds
@@ -68,6 +69,8 @@ def check_model_rules(scenario: ScenarioFields) -> Iterator[KeyProblem]:
         )
         if find_layer_kind(model, kind).SQUARE or not (attends and ".".join(path) in _ATTENTION_FIELDS)
     )
+    if model.num_streams > 1:
+        yield from find_unsupported_values("model.residual_streams", STREAMS_MODELLED_WITH, scenario)
     if any("sparse_attention" in kinds for _, kinds in types):
         yield from _check_documents(scenario, "model.mla.indexer")
     if any((each.model.attention_chunk or model.sequence_length) < model.sequence_length for each, _ in types):
@@ -122,8 +125,9 @@ def _check_idle_layer_fields(model: Model) -> Iterator[KeyProblem]:
     for word, own in (model.layer_types or {}).items():
         kinds = {kind for each, *kinds in model.count_layer_types() if each == word for kind in kinds}
         attends = any(find_layer_kind(model, kind).SQUARE for kind in kinds)
+        needs = {"ffn_hidden_size": "mlp" in kinds, "hash_routing": "mixture" in kinds}
         for name in own if kinds else ():
-            if name not in ("mixer", "blocks") and not ("mlp" in kinds if name == "ffn_hidden_size" else attends):
+            if name not in ("mixer", "blocks") and not needs.get(name, attends):
                 what = f"has no effect, since layers of type {word} have {' and '.join(sorted(kinds))}; remove it"
                 yield ("model", "layer_types", word, name), what
     for name in ("first_dense_layers", "every", "offset") if model.moe and (by_pattern or model.blocks) else ():

@@ -190,6 +190,7 @@ REVIEWED: Mapping[str, str] = {
     "cluster": "what a cluster is; links and parts that no transfer is held up by change nothing",
     "model.ffn_hidden_size": "a fact about the model; where every layer has experts none has this width",
     "model.layer_norms": "2 is what a model without the field has",
+    "model.residual_streams": "1 is what a model without the field has",
     "model.vocab_multiple": "the vocabulary may be a multiple of it already",
     "model.moe.shared_experts": "shared_ffn_hidden_size says their width together",
     "model.moe.groups": "a limit on the nodes that a token visits, on none where it has them all",
