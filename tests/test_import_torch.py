@@ -27,6 +27,7 @@ INPUTS = Path(__file__).parent / "inputs" / "torch"
 EXAMPLES = Path(__file__).parent.parent / "examples"
 CONFIG: dict[str, Any] = json.loads((INPUTS / "llama3_8b_config.json").read_text())
 TRACED: dict[str, Any] = dict(read_document(INPUTS / "llama3_8b.yaml").data["model"])
+FUSED: dict[str, Any] = dict(read_document(INPUTS / "fused_llama.yaml").data["model"])
 
 HYBRID = """
 import torch
@@ -115,6 +116,76 @@ def build_branching():
 
 def build_failing():
     return nn.Linear(2, 3, beas=True)
+
+def build_hidden():
+    found = Stack()
+    layers = list(found.layers)
+    del found.layers
+    found.layers = layers
+    return found
+
+def build_shared():
+    Block.forward = lambda self, x: x + self.down(self.up(x))
+    found = Stack()
+    found.layers[1].up = found.layers[0].up
+    return found, (torch.empty(2, 32, 64),)
+
+def build_unlisted():
+    return nn.Embedding(8, 64)
+
+def build_checkpointed():
+    from torch.utils.checkpoint import checkpoint
+    Block.forward = lambda self, x: x + checkpoint(lambda y: self.down(self.up(y)), x, use_reentrant=False)
+    return Stack(), (torch.empty(2, 32, 64),)
+
+def build_recurrent():
+    def forward(self, x):
+        states = [torch.zeros_like(x[:, 0])]
+        for token in x.unbind(1):
+            states.append(torch.tanh(self.down(self.up(token)) + states[-1]))
+        return torch.stack(states[1:], 1)
+    Block.forward = forward
+    return Stack(), (torch.empty(2, 32, 64),)
+"""
+
+ENCODER = """
+import torch
+from torch import nn
+
+class Layer(nn.TransformerEncoderLayer):
+    def __init__(self, **more):
+        super().__init__(256, 4, 512, batch_first=True)
+        self.more = more
+    def forward(self, x):
+        return super().forward(x, torch.zeros(x.shape[1], x.shape[1], dtype=x.dtype), **self.more)
+
+class Weighted(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.norm, self.inner = nn.LayerNorm(256), nn.MultiheadAttention(256, 4, batch_first=True)
+    def forward(self, x):
+        y = self.norm(x)
+        return x + self.inner(y, y, y)[0]
+
+class Stack(nn.Module):
+    def __init__(self, *layers):
+        super().__init__()
+        self.embed, self.head = nn.Embedding(1000, 256), nn.Linear(256, 1000, bias=False)
+        self.layers = nn.ModuleList(layers)
+    def forward(self, ids):
+        x = self.embed(ids)
+        for layer in self.layers:
+            x = layer(x)
+        return self.head(x)
+
+def causal():
+    return Stack(*(Layer(is_causal=True) for _ in range(2)))
+
+def masked():
+    return Stack(*(Layer() for _ in range(2)))
+
+def weighted():
+    return Stack(*(Weighted() for _ in range(2)))
 """
 
 
@@ -153,6 +224,21 @@ def test_a_trace_of_llama_3_8b_equals_the_hand_written_kinds(changes: dict[str, 
     assert traced.memory.total == pytest.approx(hand.memory.total, rel=0.05)
     assert traced.mfu * traced.step_time == pytest.approx(hand.mfu * hand.step_time, rel=1e-9)
     assert parameters(traced.scenario.model).total == parameters(hand.scenario.model).total == 8_030_261_248
+
+
+@pytest.mark.parametrize("tp", [2, 4, 8])
+def test_fused_matmuls_take_the_time_of_the_hand_written_kinds(tp: int) -> None:
+    """So the longer step of the separate ones is that of their matmuls and of the sums of their input gradients."""
+    by_hand = model_from_config(CONFIG, sequence_length=8192)
+    hand, fused, separate = (simulate(each, parallel__tp=tp, parallel__dp=8 // tp) for each in (by_hand, FUSED, TRACED))
+    assert fused.step_time == pytest.approx(hand.step_time, rel=0.01)
+    assert parameters(fused.scenario.model).total == parameters(hand.scenario.model).total
+    assert fused.mfu * fused.step_time == pytest.approx(hand.mfu * hand.step_time, rel=1e-9)
+    assert hand.step_time < separate.step_time < 1.06 * hand.step_time
+    totals = [
+        [each for each in found.traffic if (each.axis, each.kind) == ("tp", "")] for found in (hand, fused, separate)
+    ]
+    assert len({(total.calls, total.sent) for (total,) in totals}) == 1  # one serves all matmuls of one input
 
 
 @pytest.mark.parametrize(
@@ -233,6 +319,7 @@ def test_llama_3_8b_is_traced_as_checked_in(tmp_path: Path) -> None:
 def test_the_example_is_traced_as_checked_in(tmp_path: Path) -> None:
     traced = trace(f"{EXAMPLES / 'new_model.py'}:build", tmp_path, 8192)
     assert without_source(traced) == without_source(dict(read_document(EXAMPLES / "new_model.yaml").data["model"]))
+    assert without_source(trace(f"{INPUTS / 'fused_llama.py'}:build", tmp_path, 8192)) == without_source(FUSED)
 
 
 @pytest.mark.programs
@@ -320,6 +407,14 @@ def test_an_unknown_operation_is_named_and_may_be_priced(tmp_path: Path, capsys:
         ("missing", "has no function missing"),
         ("build_branching", "reads the value of a tensor, which a trace without data does not have"),
         ("build_failing", r"calling build_failing failed \(.*line \d+\): TypeError"),
+        ("build_hidden", "layers holds modules that PyTorch does not see"),
+        ("build_shared", "layers.1 uses layers.0.up.weight; only layers with parameters of their own"),
+        ("build_unlisted", "the module, which has no ModuleList of equal layers, has no floating-point input"),
+        ("build_checkpointed", r"computes its forward again \(torch.utils.checkpoint\)"),
+        (
+            "build_recurrent",
+            r"layers.0 runs \d+ operations at 64 tokens and \d,\d+ operations at 128 tokens, as a loop",
+        ),
     ],
 )
 def test_a_wrong_module_gets_one_message(
@@ -341,11 +436,78 @@ def test_without_embedding_and_head_the_last_linear_layer_is_the_head(tmp_path: 
 
 @pytest.mark.programs
 @pytest.mark.filterwarnings("ignore")
-def test_a_mask_and_a_dense_convolution_are_rejected(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "masked.py").write_text(HYBRID.replace("is_causal=True", "attn_mask=torch.ones(s, s)"))
-    assert "give is_causal=True instead of attn_mask" in fail(capsys, f"{tmp_path / 'masked.py'}:build")
+def test_a_dense_convolution_in_a_layer_is_rejected(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "dense.py").write_text(HYBRID.replace("groups=512", "groups=1"))
     assert 'COSTS = {"aten::convolution": lambda' in fail(capsys, f"{tmp_path / 'dense.py'}:build")
+
+
+@pytest.mark.programs
+@pytest.mark.filterwarnings("ignore")
+def test_a_loop_is_given_up_after_a_number_of_operations(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from simcluster.importers.torch_modules import recorder
+
+    monkeypatch.setattr(recorder, "_MOST", 5)
+    (tmp_path / "hybrid.py").write_text(HYBRID)
+    assert "blocks.0 runs more than 5 operations" in fail(capsys, f"{tmp_path / 'hybrid.py'}:build")
+
+
+@pytest.mark.programs
+@pytest.mark.filterwarnings("ignore")
+def test_attention_by_other_means_is_noted(tmp_path: Path) -> None:
+    """Masks in torch.nn.TransformerEncoderLayer, and attention that PyTorch computes by separate kernels."""
+    (tmp_path / "encoder.py").write_text(ENCODER)
+    kinds, notes = dict[str, Any](), dict[str, str]()
+    for function in ("causal", "masked", "weighted"):
+        kinds[function] = trace(f"{tmp_path / 'encoder.py'}:{function}", tmp_path)["layer_kinds"]["traced_a1"]
+        told = (tmp_path / "out.yaml").read_text().split("model:")[0]
+        notes[function] = " ".join(line for line in told.splitlines() if "Assumed: attention" in line)
+    assert notes["causal"] == ""
+    assert "attention of layers.0 has a mask tensor: simulated as one kernel over all pairs" in notes["masked"]
+    assert "attention of layers.0 is traced as unfused matmul, softmax, matmul" in notes["weighted"]
+    found = {name: find_attention(kind) for name, kind in kinds.items()}
+    assert (found["causal"]["seen"], found["masked"]["seen"], found["weighted"]) == ("0.5", "1.0", {})
+    assert (found["causal"]["flops"], found["masked"]["flops"]) == (
+        "512 * tokens * sequence", "1024 * tokens * sequence",
+    )  # fmt: skip
+    assert "sequence * sequence" in found["masked"]["bytes"]
+    assert "sequence * sequence" not in found["causal"]["bytes"]
+
+
+def find_attention(kind: dict[str, Any]) -> dict[str, Any]:
+    """Return the forward kernel of attention of a layer kind."""
+    kernels = [each.get("forward", {}).get("attention", {}) for each in kind["body"]]
+    return next(filter(None, kernels), {})
+
+
+@pytest.mark.programs
+@pytest.mark.filterwarnings("ignore")
+def test_reference_code_of_transformers_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config = {"model_type": "mamba2", "hidden_size": 256, "num_hidden_layers": 2, "num_heads": 8, "head_dim": 64,
+              "n_groups": 2, "state_size": 32, "vocab_size": 1000}  # fmt: skip
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    trace(tmp_path / "config.json", tmp_path, 2048)
+    assert "kind mamba2 models (simcluster show mamba2)" in (tmp_path / "out.yaml").read_text()
+    config = {"model_type": "qwen3_next", "hidden_size": 256, "num_hidden_layers": 2, "num_experts": 4,
+              "num_experts_per_tok": 2, "vocab_size": 1000, "layer_types": ["linear_attention"] * 2}  # fmt: skip
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    message = fail(capsys, tmp_path / "config.json")
+    assert "as a loop over tokens does" in message
+    assert "kind gated_delta_net models (simcluster show gated_delta_net)" in message
+
+
+@pytest.mark.programs
+@pytest.mark.filterwarnings("ignore")
+def test_a_plan_of_a_class_that_cannot_be_used_is_noted(tmp_path: Path) -> None:
+    """Multi-head latent attention: the gradients of the shared rotary key are partial sums."""
+    config = {"model_type": "glm4_moe_lite", "hidden_size": 256, "num_hidden_layers": 2, "num_attention_heads": 4,
+              "num_key_value_heads": 4, "vocab_size": 1000, "n_routed_experts": 8, "intermediate_size": 512,
+              "moe_intermediate_size": 128}  # fmt: skip
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    kinds = trace(tmp_path / "config.json", tmp_path)["layer_kinds"]
+    assert {kind["supports"]["parallel.tp"]["values"][-1] for kind in kinds.values()} == {1}
+    assert "# Assumed: tp 1, without the plan of the class: model.layers.0" in (tmp_path / "out.yaml").read_text()
 
 
 @pytest.mark.programs

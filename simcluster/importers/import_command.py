@@ -109,8 +109,7 @@ def run(args: argparse.Namespace) -> None:
         common.write_text_atomic(args.output, yaml)
     lists = {name: list(getattr(found, name)) for name in _LISTS}
     counts = {"mapped": "mapped", "no_effect": "without effect", "assumed": "assumed", "unknown": "unknown"}
-    said = (f"{len(lists[name])} {what}" for name, what in counts.items() if lists[name] or what != "unknown")
-    told = ", ".join(said)
+    told = ", ".join(f"{len(lists[name])} {what}" for name, what in counts.items() if lists[name] or what != "unknown")
     common.print_answer(
         args,
         lambda: f"{common.report_written_file(args, args.output)}: {told}" if args.output else yaml.removesuffix("\n"),
@@ -127,6 +126,8 @@ def _check_options(args: argparse.Namespace) -> None:
         taken.discard("sequence-length")
     if args.kind in ("hugging-face", "torch") and not args.cluster:
         taken.discard("gpus")
+        if args.set or args.overrides:
+            raise InputError("--set changes a scenario, but only a model is written; add --cluster to get a scenario")
     for name in _OPTIONS:
         if name not in taken and getattr(args, name.replace("-", "_")) not in (None, []):
             raise InputError(f"--{name} does not apply to {args.kind}; remove it")
@@ -247,8 +248,7 @@ def _build_cluster_section(name: str, output: str | None) -> dict[str, Any]:
     """Return the scenario's cluster section, which names a built-in cluster or a file by relative path."""
     if not Path(name).exists():
         return {"topology": name}
-    folder = Path(output).parent if output else Path()
-    path = os.path.relpath(name, folder)
+    path = os.path.relpath(name, Path(output or "x").parent)
     return {"topology": path if "/" in path else f"./{path}"}
 
 
@@ -334,11 +334,11 @@ def _complete_model(args: argparse.Namespace, found: ImportResult) -> ImportResu
     """Return an imported model, or with --cluster a scenario that trains it on that cluster."""
     if not args.cluster:
         return found
-    gpus = args.gpus or _count_cluster_gpus(args.cluster)
+    gpus, keys = args.gpus or _count_cluster_gpus(args.cluster), [path for path, _ in read_overrides(args)]
     cluster = _add_node_count(args.cluster, _build_cluster_section(args.cluster, args.output), gpus)
     folder = Path(args.output).parent if args.output else Path()
-    document, chosen = build_model_scenario(found.document["model"], cluster, gpus, folder)
-    return replace(found, document=_apply_set_options(args, document), assumed=(*found.assumed, *chosen))
+    document, notes = build_model_scenario(found.document["model"], cluster, gpus, folder, found.assumed, keys)
+    return replace(found, document=_apply_set_options(args, document), assumed=notes)
 
 
 def _import_astra_topology(args: argparse.Namespace, text: str) -> ImportResult:

@@ -15,7 +15,6 @@ from functools import partial
 from typing import Any, Literal
 
 import torch
-from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
@@ -28,6 +27,7 @@ _SEPARATE = (
     "convolution", "convolution_backward", "native_layer_norm_backward", "_fused_rms_norm_backward",
 )  # fmt: skip
 """Operations that a compiler does not fuse with others."""
+_MOST = 10_000  # operations of one layer
 _FREE = ("empty", "empty_like", "new_empty", "empty_strided", "new_empty_strided", "detach", "alias", "lift_fresh")
 
 
@@ -103,9 +103,19 @@ def reads_of(run: list[Operation]) -> list[TensorUse]:
     return [replace(uses[0], shape=(sum(use.elements for use in uses),)) for uses in parts]
 
 
-def _first_float(values: object) -> Any:
+def loop_error(layer: str, what: str) -> InputError:
+    """Return the error of a layer whose number of operations grows with the sequence."""
+    remedy = "make it one torch.library.custom_op and give its cost in COSTS, or use a built-in layer kind"
+    return InputError(f"{layer or 'the module'} {what}, as a loop over tokens does; {remedy} (simcluster show mamba2)")
+
+
+def _first_float(values: object, path: str) -> Any:
     """Return the first floating-point tensor in nested values, such as a layer's hidden states."""
-    return next(each for each in tree_leaves(values) if isinstance(each, torch.Tensor) and each.is_floating_point())
+    for each in tree_leaves(values):
+        if isinstance(each, torch.Tensor) and each.is_floating_point():
+            return each
+    what = f"{path or 'the module, which has no ModuleList of equal layers,'} has no floating-point input and output"
+    raise InputError(f"{what}; put the layers that repeat in a torch.nn.ModuleList")
 
 
 def _use_of(tensor: torch.Tensor) -> TensorUse:
@@ -133,17 +143,22 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]  # PyTorch may be absen
         self.saved, self.gradients, self.ends = set[int](), set[int](), dict[str, tuple[TensorUse, TensorUse]]()
         self.backward, self._costs, self._layers = False, costs, layers
         self._begins: list[tuple[int, str]] = [(-1, "")]  # first autograd node of each layer, and after it
+        self._before = 0  # operations before this layer
         self._alive: list[Any] = []  # storages keep their identity while they live
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name, layer = func.overloadpacket.__name__, self._begins[-1][1]
-        if name in ("_local_scalar_dense", "is_nonzero") and layer:
-            what = f"the forward of {layer} reads the value of a tensor, which a trace without data does not have"
+        if name in ("_local_scalar_dense", "is_nonzero"):
+            what = "reads the value of a tensor, which a trace without data does not have"
+            what = f"the forward of {layer or 'the module'} {what}"
             raise InputError(f"{what}; rewrite that part, or give the layer a path without it")
         found = func(*args, **(kwargs or {}))
         self._alive.append(found)
         inputs, outputs = _uses((args, kwargs or {})), _uses(found)
         node = torch._C._current_autograd_node() if self.backward else None
+        if node is not None and torch.is_grad_enabled():
+            what = "the module computes its forward again (torch.utils.checkpoint)"
+            raise InputError(f"{what}; switch that off for the trace, and set training.recompute in the scenario")
         if node is not None and "AccumulateGrad" in node.name():
             self.gradients.update(each.storage for each in (*inputs, *outputs))
             return found
@@ -157,12 +172,18 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]  # PyTorch may be absen
         one = Operation(name.strip("_"), self.backward, order, layer, inputs, outputs)
         self._classify(one, func, name, args, found)
         self.operations.append(one)
+        if len(self.operations) - self._before > _MOST and (layer or "" in self._layers) and not self.backward:
+            raise loop_error(layer, f"runs more than {_MOST:,} operations")
         for storage in dict.fromkeys(each.storage for each in one.inputs):
             self.readers[storage].append(one)
+            owner = self.parameters.get(storage, f"{one.layer}.")
+            if one.layer and not owner.startswith(f"{one.layer}."):
+                raise InputError(f"{one.layer} uses {owner}; only layers with parameters of their own are modelled")
         return found
 
     def _classify(self, one: Operation, func: Any, name: str, args: Any, found: Any) -> None:
         full, dense = f"{func.namespace}::{name}", name.startswith("convolution") and args[-1 - one.backward] == 1
+        dense = dense and one.layer in self._layers  # others, such as a patch embedding, are not simulated
         if func.namespace == "simcluster":
             query, key, value = one.inputs[:3]
             batch, wide = math.prod(query.shape[:-2]), (key.shape[-1] + value.shape[-1]) // 2
@@ -200,14 +221,16 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]  # PyTorch may be absen
                 stack.callback(layer.register_forward_pre_hook(enter).remove)
                 stack.callback(layer.register_forward_hook(leave, with_kwargs=True).remove)
             stack.enter_context(torch.autograd.graph.saved_tensors_hooks(self._keep, lambda tensor: tensor))
-            stack.enter_context(_WholeAttention())
+            library = stack.enter_context(torch.library._scoped_library("aten", "IMPL"))
+            library.impl("scaled_dot_product_attention", _keep_whole, "AutogradMeta")  # else it is decomposed
             yield stack.enter_context(self)
 
     def _enter(self, path: str, *_: Any) -> None:
         self._begins.append((torch.autograd._get_sequence_nr(), path))
+        self._before = len(self.operations)
 
     def _leave(self, path: str, module: Any, args: Any, kwargs: Any, found: Any) -> None:
-        self.ends[path] = _use_of(_first_float((args, kwargs))), _use_of(_first_float(found))
+        self.ends[path] = _use_of(_first_float((args, kwargs), path)), _use_of(_first_float(found, path))
         self._begins.append((torch.autograd._get_sequence_nr(), ""))
 
     def _keep(self, tensor: torch.Tensor) -> torch.Tensor:
@@ -216,24 +239,25 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]  # PyTorch may be absen
         return tensor
 
 
-def _attend(query: Any, key: Any, value: Any, causal: bool, window: int) -> Any:
+def _attend(query: Any, key: Any, value: Any, mask: Any, causal: bool, window: int) -> Any:
     """Return the output of attention and the logarithms of the softmax's sums, without data."""
     out = query.new_empty(*query.shape[:-3], query.shape[-2], query.shape[-3], value.shape[-1]).transpose(-3, -2)
     return out, query.new_empty(query.shape[:-1], dtype=torch.float32)
 
 
 def _save(ctx: Any, inputs: Any, output: Any) -> None:
-    ctx.save_for_backward(*inputs[:3], *output)
+    ctx.save_for_backward(*inputs[:3], *output, inputs[3])
     ctx.set_materialize_grads(False)
-    ctx.settings = inputs[3:]
+    ctx.settings = inputs[4:]
 
 
 def _differentiate(ctx: Any, gradient: Any, _: Any) -> Any:
-    return *_GRADIENT(*ctx.saved_tensors, gradient, *ctx.settings), None, None
+    *tensors, mask = ctx.saved_tensors
+    return *_GRADIENT(*tensors, gradient, mask, *ctx.settings), None, None, None
 
 
 def _define(name: str, function: Any, tensors: str, results: str) -> Any:
-    schema = f"({tensors}, bool causal, int window) -> ({results})"
+    schema = f"({tensors}, Tensor? mask, bool causal, int window) -> ({results})"
     found = torch.library.custom_op(f"simcluster::{name}", function, mutates_args=(), schema=schema)
     found.register_fake(function)
     return found
@@ -241,7 +265,7 @@ def _define(name: str, function: Any, tensors: str, results: str) -> Any:
 
 _QKV = "Tensor query, Tensor key, Tensor value"
 ATTENTION = _define("attention", _attend, _QKV, "Tensor, Tensor")
-"""Attention as one operation forward and one backward: (query, key, value, causal, window) -> (output, sums)."""
+"""Attention as one operation forward and one backward: (query, key, value, mask, causal, window) -> (output, sums)."""
 _GRADIENT = _define(
     "attention_grad", lambda *tensors: tuple(torch.empty_like(each) for each in tensors[:3]),
     f"{_QKV}, Tensor out, Tensor sums, Tensor grad", "Tensor, Tensor, Tensor",
@@ -249,14 +273,8 @@ _GRADIENT = _define(
 ATTENTION.register_autograd(_differentiate, setup_context=_save)
 
 
-class _WholeAttention(TorchFunctionMode):  # type: ignore[misc]
-    """Function mode that keeps scaled_dot_product_attention whole, which PyTorch would decompose on meta tensors."""
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func is not torch.nn.functional.scaled_dot_product_attention:
-            return func(*args, **(kwargs or {}))
-        names = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
-        given = {**dict(zip(names, args, strict=False)), **(kwargs or {})}
-        if given.get("attn_mask") is not None:
-            raise InputError("attention with a mask tensor is not modelled; give is_causal=True instead of attn_mask")
-        return ATTENTION(*(given[name] for name in names[:3]), bool(given.get("is_causal")), 0)[0]
+def _keep_whole(
+    query: Any, key: Any, value: Any, attn_mask: Any = None, dropout_p: float = 0.0, is_causal: bool = False, **_: Any
+) -> Any:
+    """Record scaled_dot_product_attention as one operation; with a mask, as one over all pairs of tokens."""
+    return ATTENTION(query, key, value, attn_mask, is_causal, 0)[0]

@@ -5,11 +5,13 @@ Code runs only because the user named it: FILE.py:FUNCTION, or transformers' cla
 
 from __future__ import annotations
 
+import inspect
 import traceback
 import types
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from fnmatch import fnmatchcase
 from fractions import Fraction
 from pathlib import Path
@@ -22,7 +24,7 @@ from torch.utils._pytree import tree_flatten, tree_leaves, tree_map_only, tree_u
 from simcluster.base.errors import InputError
 from simcluster.importers.hugging_face import parse_config_json
 from simcluster.importers.import_result import ImportResult
-from simcluster.importers.torch_modules.recorder import ATTENTION, Costs, Recorder
+from simcluster.importers.torch_modules.recorder import ATTENTION, Costs, Recorder, loop_error
 from simcluster.importers.torch_modules.traced_kinds import Amount, build_kinds
 from simcluster.model.layers import parameters
 from simcluster.model.transformer import Model
@@ -33,6 +35,11 @@ _PARTS = (4, 2, 1)  # of the sequence length that are traced
 _NOISE = 1e-9  # share of a number that rounding may add
 _SOURCE = "simcluster import torch ({}, PyTorch {}): forward and backward on meta tensors, fused as by torch.compile"
 _OTHER_WIDTH = "the module was traced with another width; trace it again with this one"
+_REFERENCES = {
+    "mamba2_chunk_scan": "mamba2", "chunk_kimi_delta_attention": "kda",
+    "torch_chunk_gated_delta_rule": "gated_delta_net",
+}  # fmt: skip
+"""Functions of transformers' reference code, which run where a fused kernel cannot, and the built-in kinds of those."""
 Layers = Mapping[str, torch.nn.Module]
 
 
@@ -49,11 +56,22 @@ class _Source(NamedTuple):
 def import_module(file: str, function: str, text: str, sequence_length: int | None) -> ImportResult:
     """Return the model of the module that FILE.py:FUNCTION returns, or that transformers makes of a config.json."""
     if file.endswith(".json"):
-        return _import_source(_build_from_config(parse_config_json(text, file)), sequence_length)
+        return _import_config(_build_from_config(parse_config_json(text, file)), sequence_length)
     if function:
         return _import_source(_build_from_function(file, function, text), sequence_length)
     what = "torch takes FILE.py:FUNCTION or a config.json; name a function that returns a torch.nn.Module"
     raise InputError(f"{file}: {what}, as in {file}:build")
+
+
+def _import_config(source: _Source, sequence_length: int | None) -> ImportResult:
+    """Return the model of a module of transformers, without its tensor-parallel plan if the trace cannot follow it."""
+    try:
+        return _import_source(source, sequence_length)
+    except InputError as problem:
+        if not source.plan:
+            raise InputError("; ".join((str(problem), *_note_references(source.module)))) from None
+        found = _import_config(source._replace(plan={}), sequence_length)
+        return replace(found, assumed=(*found.assumed, f"tp 1, without the plan of the class: {problem}"))
 
 
 def _build_from_function(path: str, function: str, text: str) -> _Source:
@@ -89,9 +107,9 @@ def _build_from_config(config: Mapping[str, Any]) -> _Source:
     except ImportError:
         raise InputError("a config.json needs transformers; pip install 'simcluster[torch]'") from None
 
-    def attention(module: Any, query: Any, key: Any, value: Any, *args: Any, **more: Any) -> Any:
-        causal = bool(more.get("is_causal", getattr(module, "is_causal", True)))
-        out = ATTENTION(query, key, value, causal, more.get("sliding_window") or 0)[0]
+    def attention(module: Any, query: Any, key: Any, value: Any, mask: Any = None, **more: Any) -> Any:
+        causal = bool(more.get("is_causal", getattr(module, "is_causal", True))) and mask is None
+        out = ATTENTION(query, key, value, mask, causal, 0 if mask is not None else more.get("sliding_window") or 0)[0]
         return out.transpose(1, 2).contiguous(), None
 
     ALL_ATTENTION_FUNCTIONS.register("simcluster", attention)
@@ -151,12 +169,41 @@ def _import_source(source: _Source, sequence_length: int | None) -> ImportResult
     total = sum(each.numel() for each in source.module.parameters())
     if more := parameters(Model.model_validate(fields)).total - total:
         notes.append(f"the document counts {more:+,} parameters, compared with the module")
+    notes += _note_references(source.module)
+    notes += _note_attention(recording, length // _PARTS[0])
     mapped = tuple(f"{kind} ({document['description']})" for kind, document in documents.items())
     return ImportResult({"model": fields}, mapped, assumed=tuple(notes), facts=(f"{total:,} parameters",))
 
 
+def _note_references(module: torch.nn.Module) -> list[str]:
+    """Return notes on modules that run transformers' reference code, since fused kernels need data."""
+    types = {type(each) for each in module.modules() if type(each).__module__.startswith("transformers.models.")}
+    text = "".join(map(inspect.getsource, types))
+    names = [name for name in _REFERENCES if f" {name}(" in text]
+    what = "of transformers is reference code, slower than a fused kernel, which the built-in layer kind"
+    return [f"{name} {what} {_REFERENCES[name]} models (simcluster show {_REFERENCES[name]})" for name in names]
+
+
+def _note_attention(recording: Recorder, length: int) -> Iterator[str]:
+    """Yield notes on attention with a mask, and on attention as a softmax of a square matrix of scores."""
+    inside = [each for each in recording.operations if each.layer in recording.ends and not each.backward]
+    if masked := [each.layer for each in inside if each.kind == "attention" and len(each.inputs) > 3]:
+        instead = "simulated as one kernel over all pairs of tokens; is_causal=True gives causal attention"
+        yield f"attention of {masked[0] or 'the module'} has a mask tensor: {instead}"
+    scores = [each for each in inside if each.name.endswith("softmax") and each.outputs[0].shape[-2:] == (length,) * 2]
+    if scores:
+        instead = "scaled_dot_product_attention gives a fused kernel"
+        yield f"attention of {scores[0].layer or 'the module'} is traced as unfused matmul, softmax, matmul: {instead}"
+
+
 def _find_layers(module: torch.nn.Module) -> Layers:
     """Return the repeated blocks by path: children of the list of modules with the most parameters."""
+    known = set(module.modules())
+    for path, each in module.named_modules():
+        for name, value in vars(each).items():
+            if {leaf for leaf in tree_leaves(value) if isinstance(leaf, torch.nn.Module)} - known:
+                what = "holds modules that PyTorch does not see, nor their parameters; make it a torch.nn.ModuleList"
+                raise InputError(f"{path}.{name}".lstrip(".") + f" {what}")
     kinds = torch.nn.ModuleList | torch.nn.Sequential
     lists = {path: each for path, each in module.named_modules() if isinstance(each, kinds)}
     lists = {path: each for path, each in lists.items() if len({type(child) for child in each}) < len(each)}
@@ -195,7 +242,12 @@ def _describe_layers(
     """
     points = [(each, length // part) for each in (batch, batch + 1) for part in _PARTS]
     shapes = {key: tuple(each.shape) for key, each in source.module.named_parameters()}
-    recorders = [_record(source, layers, *point) for point in points]
+    recorders = [_record(source, layers, *point) for point in points[:2]]
+    counts = [Counter(each.layer for each in one.operations) for one in recorders]
+    for path in [path for path in layers if counts[0][path] < counts[1][path]][:1]:
+        numbers = [f"{counts[at][path]:,} operations at {points[at][1]} tokens" for at in range(2)]
+        raise loop_error(path, f"runs {' and '.join(numbers)}")
+    recorders += [_record(source, layers, *point) for point in points[2:]]
     words, blocks, documents = list[str](), dict[str, list[str]](), dict[str, Any]()
     for path, layer in layers.items():
         own = {key: shape for key, shape in shapes.items() if key.startswith(f"{path}.") or not path}
@@ -233,7 +285,8 @@ def _record(source: _Source, layers: Layers, batch: int, length: int) -> Recorde
 
     args, kwargs = tree_map_only(torch.Tensor, resize, source.example)
     source.module.train()
-    explained = _explain_failures(type(source.module).__name__, "the trace without data")
+    what = f"the trace without data, of {batch} x {length} tokens (the first two sizes of the example input),"
+    explained = _explain_failures(type(source.module).__name__, what)
     with explained, recorder.watch(), torch.device("meta"):
         found = source.module(*args, **kwargs)
         results = [each for each in tree_leaves(found) if isinstance(each, torch.Tensor) and each.requires_grad]

@@ -97,7 +97,8 @@ def _find_reductions(layer: _Layer) -> tuple[list[float], bool]:
     """Return the places of the residual adds, before which tp ranks reduce, and whether tp is not modelled."""
     weights = [each for each in layer.forward if each.weight]
     if not weights or not weights[0].linear:
-        raise InputError(f"{layer.path} does not begin with a matmul of its tokens by a weight; use other layers")
+        what = f"{layer.path or 'the module'} does not begin"
+        raise InputError(f"{what} with a matmul of its tokens by a weight; use other layers, or write a layer kind")
     rows = [each.place for each in weights if layer.styles[each.weight] == "rowwise"]
     last, ends = weights[-1].place, list[float]()
     for place, following in zip(rows, (*rows[1:], math.inf), strict=False):
@@ -106,8 +107,7 @@ def _find_reductions(layer: _Layer) -> tuple[list[float], bool]:
             ends.append(residual.place)
     if len(ends) in (1, 2) and ends[-1] > last:
         return ends, False
-    residual = _find_residual_add(layer, 0.0, last)
-    return [residual.place if residual else last + _RUN], True
+    return [residual.place if (residual := _find_residual_add(layer, 0.0, last)) else last + _RUN], True
 
 
 def _find_residual_add(layer: _Layer, begin: float, end: float) -> Operation | None:
@@ -260,8 +260,8 @@ class _LayerPart:
             raise InputError(f"{layer.path} has a reduction over tp without a linear layer before it; give no plan")
         self.first, known = self.linear[0].place, layer.recorder.parameters
         self.parameters = {known[use.storage] for each in self.forward for use in each.inputs if use.storage in known}
-        short = {each: each.weight.removeprefix(f"{layer.path}.").removesuffix(".weight") for each in layer.linear}
-        self.names = {each: name.replace(".", "_") for each, name in short.items()}
+        names = ((each, each.weight.removeprefix(f"{layer.path}.").removesuffix(".weight")) for each in layer.linear)
+        self.names = {each: name.replace(".", "_") for each, name in names}
 
     def has(self, place: float) -> bool:
         """Return whether a place is in the part."""

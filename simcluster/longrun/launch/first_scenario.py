@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import textwrap
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -184,18 +184,28 @@ def first_scenario(
 
 
 def build_model_scenario(
-    model: Mapping[str, Any], cluster: Mapping[str, Any], gpus: int, folder: Path
+    model: Mapping[str, Any], cluster: Mapping[str, Any], gpus: int, folder: Path, notes: Iterable[str],
+    overridden: Collection[str],
 ) -> tuple[dict[str, Any], tuple[str, ...]]:  # fmt: skip
-    """Return a scenario document for an imported model and notes on its layout; InputError if no layout fits."""
+    """Return a scenario document for an imported model, and notes with those on its layout; InputError if none fits.
+
+    ``overridden``: keys that --set changes afterwards, about which no note speaks.
+    """
+
+    def changes(key: str) -> bool:
+        return any(f"{key}.".startswith(f"{path}.") for path in overridden)
+
     document = {"cluster": dict(cluster), "gpus": gpus, "model": dict(model)}
     whole, layout, base = _choose_and_add_layout(document, folder=folder)
     held, capacity = layout.peak_bytes / 1e9, base.cluster.device.memory / 1e9
-    batch = whole["training"]["global_batch"]
-    return whole, (
-        f"a layout that fits with {HEADROOM:.0%} of memory left free ({held:.1f} of {capacity:.1f} GB): a start, not "
-        "the best (simcluster plan finds that)",
-        f"a batch of {batch:,} sequences, about {batch * base.model.sequence_length / 2**20:.1f}Mi tokens",
-    )
+    batch, length = whole["training"]["global_batch"], base.model.sequence_length
+    fits = f"a layout that fits with {HEADROOM:.0%} of memory left free ({held:.1f} of {capacity:.1f} GB)"
+    fits = f"a layout that was chosen before --set changed {', '.join(overridden)}" if overridden else fits
+    tokens = "" if changes("model.sequence_length") else f", about {batch * length / 2**20:.1f}Mi tokens"
+    batches = [] if changes("training.global_batch") else [f"a batch of {batch:,} sequences{tokens}"]
+    stale = "(--sequence-length changes it)" if not tokens else "\n"
+    kept = (each for each in notes if not each.endswith(stale))
+    return whole, (*kept, f"{fits}: a start, not the best (simcluster plan finds that)", *batches)
 
 
 def _cluster_document(name: str, gpus: int | None) -> tuple[dict[str, Any], int]:
