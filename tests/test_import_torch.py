@@ -408,7 +408,7 @@ def test_an_unknown_operation_is_named_and_may_be_priced(tmp_path: Path, capsys:
         ("build_branching", "reads the value of a tensor, which a trace without data does not have"),
         ("build_failing", r"calling build_failing failed \(.*line \d+\): TypeError"),
         ("build_hidden", "layers holds modules that PyTorch does not see"),
-        ("build_shared", "layers.1 uses layers.0.up.weight; only layers with parameters of their own"),
+        ("build_shared", "layers.1 uses layers.0.up.weight; layers that share parameters"),
         ("build_unlisted", "the module, which has no ModuleList of equal layers, has no floating-point input"),
         ("build_checkpointed", r"computes its forward again \(torch.utils.checkpoint\)"),
         (
@@ -495,6 +495,14 @@ def test_reference_code_of_transformers_is_named(tmp_path: Path, capsys: pytest.
     message = fail(capsys, tmp_path / "config.json")
     assert "as a loop over tokens does" in message
     assert "kind gated_delta_net models (simcluster show gated_delta_net)" in message
+
+
+@pytest.mark.programs
+@pytest.mark.filterwarnings("ignore")
+def test_a_sequence_longer_than_the_positions_is_rejected(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config = {"model_type": "gpt2", "n_embd": 64, "n_layer": 2, "n_head": 2, "vocab_size": 500, "n_positions": 128}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    assert "--sequence-length 256 is more than the 128 positions" in fail(capsys, tmp_path / "config.json")
 
 
 @pytest.mark.programs

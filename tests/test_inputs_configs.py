@@ -745,6 +745,18 @@ def test_a_config_json_becomes_a_whole_scenario_that_fits(tmp_path: Path, capsys
     scenario = load(out)
     assert (scenario.gpus, scenario.model.sequence_length, scenario.training.global_batch) == (64, 8192, 512)
     assert "# Assumed: a layout that fits with 10% of memory left free" in out.read_text()
+    assert "# Assumed: a batch of 512 sequences, about 4.0Mi tokens" in out.read_text()
+    assert (
+        main([*command, "--gpus", "64", "--set", "model.sequence_length=4096", "--set", "training.micro_batch=2"]) == 0
+    )
+    assert "(--sequence-length changes it)" not in out.read_text()
+    assert "before --set changed model.sequence_length, training.micro_batch" in out.read_text()
+    assert "# Assumed: a batch of 512 sequences\n" in out.read_text()
+    assert main([*command, "--gpus", "64", "--set", "training.global_batch=128"]) == 0
+    assert "(--sequence-length changes it)" in out.read_text()
+    assert "a batch of" not in out.read_text()
+    assert main(["import", "hugging-face", str(path), "--set", "model.layers=2"]) == 2
+    assert "add --cluster to get a scenario" in capsys.readouterr().err
     deepspeed = tmp_path / "ds.json"
     deepspeed.write_text(
         '{"train_micro_batch_size_per_gpu": 1, "zero_optimization": {"stage": 3}, "bf16": {"enabled": true}}'

@@ -178,7 +178,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]  # PyTorch may be absen
             self.readers[storage].append(one)
             owner = self.parameters.get(storage, f"{one.layer}.")
             if one.layer and not owner.startswith(f"{one.layer}."):
-                raise InputError(f"{one.layer} uses {owner}; only layers with parameters of their own are modelled")
+                raise InputError(f"{one.layer} uses {owner}; layers that share parameters are not modelled")
         return found
 
     def _classify(self, one: Operation, func: Any, name: str, args: Any, found: Any) -> None:

@@ -107,6 +107,8 @@ def _build_from_config(config: Mapping[str, Any]) -> _Source:
     except ImportError:
         raise InputError("a config.json needs transformers; pip install 'simcluster[torch]'") from None
 
+    transformers.logging.set_verbosity_error()  # it advises to install kernels, which do not run without data
+
     def attention(module: Any, query: Any, key: Any, value: Any, mask: Any = None, **more: Any) -> Any:
         causal = bool(more.get("is_causal", getattr(module, "is_causal", True))) and mask is None
         out = ATTENTION(query, key, value, mask, causal, 0 if mask is not None else more.get("sliding_window") or 0)[0]
@@ -163,6 +165,8 @@ def _import_source(source: _Source, sequence_length: int | None) -> ImportResult
         query, key = (use.shape for use in attention.inputs[:2])
         fields |= {"heads": query[-3], "kv_heads": key[-3], "head_dim": query[-1]}
     fields |= {"sequence_length": length, "bias": False, **_describe_ends(source.module, layers, notes)}
+    if (rows := fields.get("position_rows", length)) < length:
+        raise InputError(f"--sequence-length {length} is more than the {rows} positions of the module; lower it")
     types = {word: {"blocks": each} for word, each in blocks.items()}
     fields |= types[words[0]] if len(types) == 1 else {"pattern": "".join(words), "layer_types": types}
     fields["layer_kinds"] = documents
@@ -187,13 +191,15 @@ def _note_references(module: torch.nn.Module) -> list[str]:
 def _note_attention(recording: Recorder, length: int) -> Iterator[str]:
     """Yield notes on attention with a mask, and on attention as a softmax of a square matrix of scores."""
     inside = [each for each in recording.operations if each.layer in recording.ends and not each.backward]
-    if masked := [each.layer for each in inside if each.kind == "attention" and len(each.inputs) > 3]:
-        instead = "simulated as one kernel over all pairs of tokens; is_causal=True gives causal attention"
-        yield f"attention of {masked[0] or 'the module'} has a mask tensor: {instead}"
-    scores = [each for each in inside if each.name.endswith("softmax") and each.outputs[0].shape[-2:] == (length,) * 2]
-    if scores:
-        instead = "scaled_dot_product_attention gives a fused kernel"
-        yield f"attention of {scores[0].layer or 'the module'} is traced as unfused matmul, softmax, matmul: {instead}"
+    masked = "has a mask tensor: simulated as one kernel over all pairs of tokens (is_causal=True: causal attention)"
+    unfused = "is traced as unfused matmul, softmax, matmul (scaled_dot_product_attention gives a fused kernel)"
+    found = {
+        masked: [each for each in inside if each.kind == "attention" and len(each.inputs) > 3],
+        unfused: [
+            each for each in inside if each.name.endswith("softmax") and each.outputs[0].shape[-2:] == (length,) * 2
+        ],
+    }
+    yield from (f"attention of {each[0].layer or 'the module'} {what}" for what, each in found.items() if each)
 
 
 def _find_layers(module: torch.nn.Module) -> Layers:
