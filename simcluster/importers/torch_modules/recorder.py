@@ -67,7 +67,7 @@ class Operation:
     inputs: tuple[TensorUse, ...]
     outputs: tuple[TensorUse, ...]
     kind: Literal["fused", "separate", "matmul", "attention"] = "fused"
-    sizes: tuple[int, int, int, int] = (0, 0, 0, 0)
+    sizes: tuple[float, float, float, float] = (0, 0, 0, 0)
     weight: str = ""
     causal: bool = False
     window: int = 0
@@ -207,7 +207,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]  # PyTorch may be absen
         (m, k), n, batch = left.shape[-2:], right.shape[-1], left.shape[0] if left.dim() == 3 else 1
         if grouped:  # rows of all experts, or the gradient of their weights
             batch = (found if found.dim() == 3 else right).shape[0]
-            m, k = (m, k // batch) if found.dim() == 3 else (m // batch, k)
+            m, k = (m, k / batch) if found.dim() == 3 else (m / batch, k)  # fractions on average
         one.kind, one.sizes = "matmul", (m, n, k, batch)
         one.inputs = (*uses, *(use for use in one.inputs if use not in uses))
         one.weight = next((known[use.storage] for use in uses if use.storage in known), "")

@@ -306,7 +306,7 @@ def _find_degrees(part: _LayerPart) -> list[int]:
     divided = [1] if part.layer.whole else [0]
     for each in part.forward:
         if each.weight and (style := part.layer.styles[each.weight]):
-            divided.append(each.sizes[1 if style == "colwise" else 2])
+            divided.append(int(each.sizes[1 if style == "colwise" else 2]))
         if each.kind == "attention" and part.layer.divisor(each.inputs[0]):
             divided += [use.shape[-3] for use in each.inputs[:2]]
     return [tp for tp in range(1, 65) if math.gcd(*divided) % tp == 0]
