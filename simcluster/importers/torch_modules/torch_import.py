@@ -173,8 +173,7 @@ def _import_source(source: _Source, sequence_length: int | None) -> ImportResult
     total = sum(each.numel() for each in source.module.parameters())
     if more := parameters(Model.model_validate(fields)).total - total:
         notes.append(f"the document counts {more:+,} parameters, compared with the module")
-    notes += _note_references(source.module)
-    notes += _note_attention(recording, length // _PARTS[0])
+    notes += [*_note_references(source.module), *_note_attention(recording, length // _PARTS[0])]
     mapped = tuple(f"{kind} ({document['description']})" for kind, document in documents.items())
     return ImportResult({"model": fields}, mapped, assumed=tuple(notes), facts=(f"{total:,} parameters",))
 
@@ -188,18 +187,16 @@ def _note_references(module: torch.nn.Module) -> list[str]:
     return [f"{name} {what} {_REFERENCES[name]} models (simcluster show {_REFERENCES[name]})" for name in names]
 
 
-def _note_attention(recording: Recorder, length: int) -> Iterator[str]:
-    """Yield notes on attention with a mask, and on attention as a softmax of a square matrix of scores."""
-    inside = [each for each in recording.operations if each.layer in recording.ends and not each.backward]
+def _note_attention(recording: Recorder, length: int) -> list[str]:
+    """Return notes on attention with a mask, and on attention as a softmax of a square matrix of scores."""
     masked = "has a mask tensor: simulated as one kernel over all pairs of tokens (is_causal=True: causal attention)"
     unfused = "is traced as unfused matmul, softmax, matmul (scaled_dot_product_attention gives a fused kernel)"
-    found = {
-        masked: [each for each in inside if each.kind == "attention" and len(each.inputs) > 3],
-        unfused: [
-            each for each in inside if each.name.endswith("softmax") and each.outputs[0].shape[-2:] == (length,) * 2
-        ],
-    }
-    yield from (f"attention of {each[0].layer or 'the module'} {what}" for what, each in found.items() if each)
+    found = dict[str, str]()
+    for each in (each for each in recording.operations if each.layer in recording.ends and not each.backward):
+        scores = each.name.endswith("softmax") and each.outputs[0].shape[-2:] == (length, length)
+        if scores or (each.kind == "attention" and len(each.inputs) > 3):
+            found.setdefault(unfused if scores else masked, each.layer or "the module")
+    return [f"attention of {layer} {what}" for what, layer in found.items()]
 
 
 def _find_layers(module: torch.nn.Module) -> Layers:

@@ -203,8 +203,7 @@ def build_model_scenario(
     fits = f"a layout that was chosen before --set changed {', '.join(overridden)}" if overridden else fits
     tokens = "" if changes("model.sequence_length") else f", about {batch * length / 2**20:.1f}Mi tokens"
     batches = [] if changes("training.global_batch") else [f"a batch of {batch:,} sequences{tokens}"]
-    stale = "(--sequence-length changes it)" if not tokens else "\n"
-    kept = (each for each in notes if not each.endswith(stale))
+    kept = (each for each in notes if tokens or not each.endswith("(--sequence-length changes it)"))
     return whole, (*kept, f"{fits}: a start, not the best (simcluster plan finds that)", *batches)
 
 
