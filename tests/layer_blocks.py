@@ -1,8 +1,8 @@
 """Blocks of a model's first layer."""
 
 from simcluster.model.kernels import Block
-from simcluster.model.layer_sections import RankShape
 from simcluster.model.layers import LAYER_KINDS, layer_kinds
+from simcluster.model.rank_shape import RankShape
 from simcluster.model.transformer import Model
 
 

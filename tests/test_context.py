@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from simcluster import InputError, simulate
 from simcluster.model.context_parallel import fused_core_section, make_cp_exchange
 from simcluster.model.kernels import Kernel
-from simcluster.model.layer_sections import local_sizes
 from simcluster.model.layers import RankShape
+from simcluster.model.rank_shape import local_sizes
 from simcluster.model.transformer import Model
 from simcluster.planning.ops import Segment
 from simcluster.planning.pass_segments import CachedPassSegmentMaker, PassLayers

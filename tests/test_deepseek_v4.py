@@ -15,9 +15,9 @@ from simcluster.importers.hugging_face import model_from_config
 from simcluster.model.flops import layer_flops, model_flops_per_sequence
 from simcluster.model.hyper_connections import connect_streams, streams_section
 from simcluster.model.kernels import Block, Kernel, Section
-from simcluster.model.layer_sections import local_sizes
 from simcluster.model.layers import LAYER_KINDS, RankShape, layer_kinds, layer_matrices, parameters
 from simcluster.model.memory import activation_bytes, layer_backward_tensors
+from simcluster.model.rank_shape import local_sizes
 from simcluster.model.transformer import Model
 from simcluster.planning.pass_segments import CachedPassSegmentMaker, PassLayers
 from simcluster.planning.work_kinds import Collective

@@ -186,7 +186,8 @@ from simcluster.model.saved_tensors import SavedTensor, dropout_mask_tensors, ma
 from simcluster.model.kernels import Section
 from simcluster.model.layer_block import layer_block
 from simcluster.model.layer_kind import Flops, LayerKind, WeightMatrix
-from simcluster.model.layer_sections import forward_backward_section, linear_section, local_sizes, matmul_kernel
+from simcluster.model.layer_sections import forward_backward_section, linear_section, matmul_kernel
+from simcluster.model.rank_shape import local_sizes
 from simcluster.model.layers import LAYER_KINDS
 from simcluster.model.shard_widths import shard_widths
 

@@ -21,9 +21,9 @@ from simcluster.importers.named_models import find_published_model_name
 from simcluster.model.flops import layer_flops
 from simcluster.model.kernels import Kernel
 from simcluster.model.layer_block import lm_head_block, lm_head_tensors
-from simcluster.model.layer_sections import RankShape
 from simcluster.model.layers import layer_kinds, layer_matrices, parameters
 from simcluster.model.memory import layer_backward_tensors
+from simcluster.model.rank_shape import RankShape
 from simcluster.model.transformer import Model
 from simcluster.scenario.scenario import Scenario
 from simcluster.step.simulate import simulate

@@ -13,7 +13,7 @@ from simcluster.devices.device import kernel_seconds
 from simcluster.devices.software import list_software_names, load_software
 from simcluster.model.context_parallel import fused_core_section
 from simcluster.model.flops import layer_flops
-from simcluster.model.layer_sections import local_sizes
+from simcluster.model.rank_shape import local_sizes
 from simcluster.results.result import Result
 from simcluster.scenario.job_conversion import plan_footprints
 from simcluster.scenario.memory_plan import shape_of

@@ -22,16 +22,14 @@ from simcluster.model.layer_kind import AttentionBackward, Flops, LayerKind, Wei
 from simcluster.model.layer_sections import (
     FP32_BYTES,
     MASK_BYTES,
-    LocalSizes,
-    RankShape,
     bias_section,
     forward_backward_section,
     fused_rotation,
     join_sections,
     linear_section,
-    local_sizes,
     memory_kernel,
 )
+from simcluster.model.rank_shape import LocalSizes, RankShape, local_sizes
 from simcluster.model.saved_tensors import SavedTensor, dropout_mask_tensors, matmul_input_tensors
 from simcluster.model.shard_widths import shard_widths
 from simcluster.model.transformer import Model

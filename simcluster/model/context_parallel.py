@@ -31,16 +31,14 @@ from simcluster.model.kernels import Kernel, Section
 from simcluster.model.layer_sections import (
     FP32_BYTES,
     MASK_BYTES,
-    LocalSizes,
-    RankShape,
     dropout_section,
     forward_backward_section,
     join_sections,
-    local_sizes,
     matmul_kernel,
     memory_kernel,
     step_kernels,
 )
+from simcluster.model.rank_shape import LocalSizes, RankShape, local_sizes
 from simcluster.model.transformer import Model
 
 _FLASH_BACKWARD = 2.5  # five matmuls against two: scores are computed again (arXiv:2307.08691)

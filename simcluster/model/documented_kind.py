@@ -14,7 +14,8 @@ from simcluster.model.kind_documents import KindDocument, find_kind_document, fi
 from simcluster.model.kind_rules import KernelRule, SectionRule, WeightRule
 from simcluster.model.layer_block import layer_block
 from simcluster.model.layer_kind import AttentionBackward, Flops, LayerKind, WeightMatrix
-from simcluster.model.layer_sections import RankShape, batch_matmuls, join_sections, linear_section, local_sizes
+from simcluster.model.layer_sections import batch_matmuls, join_sections, linear_section
+from simcluster.model.rank_shape import RankShape, local_sizes
 from simcluster.model.saved_tensors import SavedTensor, dropout_mask_tensors, matmul_input_tensors
 from simcluster.model.transformer import Model
 

@@ -16,12 +16,11 @@ from dataclasses import replace
 from simcluster.model.kernels import Kernel, Section
 from simcluster.model.layer_sections import (
     FP32_BYTES,
-    LocalSizes,
-    RankShape,
     forward_backward_section,
     memory_kernel,
     step_kernels,
 )
+from simcluster.model.rank_shape import LocalSizes, RankShape
 from simcluster.model.transformer import Model
 
 _BLOCK_PASSES = 3  # of log_softmax over a long row: maximum, sum, result

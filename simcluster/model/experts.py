@@ -13,10 +13,11 @@ from simcluster.model.kernel_choices import RecomputeModule, with_recompute
 from simcluster.model.kernels import Block, Section
 from simcluster.model.layer_block import norm_section
 from simcluster.model.layer_kind import Flops, LayerKind, WeightMatrix
-from simcluster.model.layer_sections import FP32_BYTES, RankShape, join_sections, local_sizes, residual_section
+from simcluster.model.layer_sections import FP32_BYTES, join_sections, residual_section
 from simcluster.model.mixture import Moe
 from simcluster.model.mixture_sections import clamps_separately, make_mixture_sections, needs_sorting, routed_rows
 from simcluster.model.mlp import mlp_biases, mlp_matrices
+from simcluster.model.rank_shape import RankShape, local_sizes
 from simcluster.model.saved_tensors import SavedTensor, dropout_mask_tensors, matmul_input_tensors
 from simcluster.model.transformer import Model
 

@@ -14,16 +14,14 @@ from simcluster.model.kernels import Block, Section
 from simcluster.model.layer_block import layer_block
 from simcluster.model.layer_kind import Flops, WeightMatrix
 from simcluster.model.layer_sections import (
-    LocalSizes,
-    RankShape,
     forward_backward_section,
     fused_norm,
     join_sections,
     linear_section,
-    local_sizes,
     memory_kernel,
 )
 from simcluster.model.mixture import Mla
+from simcluster.model.rank_shape import LocalSizes, RankShape, local_sizes
 from simcluster.model.saved_tensors import SavedTensor
 from simcluster.model.shard_widths import shard_widths
 from simcluster.model.transformer import Model

@@ -16,19 +16,17 @@ from simcluster.model.hyper_connections import connect_streams, copy_section, st
 from simcluster.model.kernels import Block, Kernel, Section
 from simcluster.model.layer_sections import (
     FP32_BYTES,
-    LocalSizes,
-    RankShape,
     dropout_section,
     forward_backward_section,
     fused_norm,
     join_sections,
     learned_position_section,
     linear_section,
-    local_sizes,
     memory_kernel,
     residual_section,
     step_kernels,
 )
+from simcluster.model.rank_shape import LocalSizes, RankShape, local_sizes
 from simcluster.model.saved_tensors import SavedTensor, dropout_mask_tensors, matmul_input_tensors
 from simcluster.model.transformer import Model
 

@@ -15,7 +15,7 @@ from simcluster.model.context_parallel import CpExchange
 from simcluster.model.hyper_connections import stream_tensors
 from simcluster.model.kernel_choices import RecomputeModule
 from simcluster.model.kernels import Block, Section
-from simcluster.model.layer_sections import RankShape
+from simcluster.model.rank_shape import RankShape
 from simcluster.model.saved_tensors import SavedTensor, with_saved_precision
 from simcluster.model.transformer import Model
 

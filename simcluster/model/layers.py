@@ -19,8 +19,8 @@ from simcluster.model.experts import ExpertMixture
 from simcluster.model.kind_documents import BUILTIN_DOCUMENTS
 from simcluster.model.latent_attention import LatentAttention
 from simcluster.model.layer_kind import LayerKind, WeightMatrix
-from simcluster.model.layer_sections import RankShape as RankShape
 from simcluster.model.mlp import Mlp
+from simcluster.model.rank_shape import RankShape as RankShape
 from simcluster.model.shard_widths import padded_vocab_size
 from simcluster.model.sparse_attention import SparseAttention
 from simcluster.model.transformer import Model

@@ -12,8 +12,8 @@ from dataclasses import replace
 from simcluster.model.kernel_choices import OffloadModule
 from simcluster.model.layer_block import embedding_tensors, lm_head_tensors, mtp_input_tensors
 from simcluster.model.layer_kind import LayerKind
-from simcluster.model.layer_sections import RankShape, local_sizes
 from simcluster.model.layers import layer_kinds
+from simcluster.model.rank_shape import RankShape, local_sizes
 from simcluster.model.saved_tensors import SavedTensor, is_saved, with_saved_precision
 from simcluster.model.transformer import Model
 

@@ -17,16 +17,14 @@ from simcluster.model.kernels import Kernel, Section
 from simcluster.model.layer_block import cast_matmul_pair, norm_section
 from simcluster.model.layer_sections import (
     FP32_BYTES,
-    LocalSizes,
-    RankShape,
     forward_backward_section,
     fused_activation,
     join_sections,
     linear_section,
-    local_sizes,
     memory_kernel,
 )
 from simcluster.model.mixture import Moe, RoutedRows
+from simcluster.model.rank_shape import LocalSizes, RankShape, local_sizes
 from simcluster.model.router_sections import router_section
 from simcluster.model.transformer import Model
 

@@ -12,7 +12,8 @@ from simcluster.model.kernel_choices import RecomputeModule
 from simcluster.model.kernels import Block
 from simcluster.model.layer_block import layer_block
 from simcluster.model.layer_kind import Flops, LayerKind, WeightMatrix
-from simcluster.model.layer_sections import RankShape, fused_activation, join_sections, linear_section, local_sizes
+from simcluster.model.layer_sections import fused_activation, join_sections, linear_section
+from simcluster.model.rank_shape import RankShape, local_sizes
 from simcluster.model.saved_tensors import SavedTensor, dropout_mask_tensors, matmul_input_tensors
 from simcluster.model.shard_widths import shard_widths
 from simcluster.model.transformer import Model

@@ -13,14 +13,13 @@ from dataclasses import replace
 from simcluster.model.kernels import Kernel, Section
 from simcluster.model.layer_sections import (
     FP32_BYTES,
-    LocalSizes,
-    RankShape,
     forward_backward_section,
     join_sections,
     linear_section,
     memory_kernel,
 )
 from simcluster.model.mixture import Moe
+from simcluster.model.rank_shape import LocalSizes, RankShape
 from simcluster.model.transformer import Model
 
 _RADIX_PASSES = 16  # PyTorch's radix selection takes 2 bits of 32 at a time (aten/native/cuda/SortingRadixSelect.cuh)

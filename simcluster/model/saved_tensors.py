@@ -11,7 +11,8 @@ from dataclasses import dataclass, replace
 from typing import Literal, assert_never
 
 from simcluster.model.kernel_choices import OffloadModule, RecomputeModule
-from simcluster.model.layer_sections import MASK_BYTES, RankShape, local_sizes
+from simcluster.model.layer_sections import MASK_BYTES
+from simcluster.model.rank_shape import RankShape, local_sizes
 from simcluster.model.transformer import Model
 
 _FP8_BYTES = 1.0

@@ -25,16 +25,14 @@ from simcluster.model.latent_attention import LatentAttention, rotation_in_steps
 from simcluster.model.layer_kind import AttentionBackward, Flops, WeightMatrix
 from simcluster.model.layer_sections import (
     FP32_BYTES,
-    LocalSizes,
-    RankShape,
     batch_matmuls,
     forward_backward_section,
     join_sections,
     linear_section,
-    local_sizes,
     memory_kernel,
 )
 from simcluster.model.mixture import Indexer, Mla
+from simcluster.model.rank_shape import LocalSizes, RankShape, local_sizes
 from simcluster.model.saved_tensors import SavedTensor, dropout_mask_tensors
 from simcluster.model.transformer import Model
 

@@ -18,7 +18,7 @@ Every op has the memory that it allocates and frees (``block_memory``). Pure.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import assert_never
@@ -26,8 +26,8 @@ from typing import assert_never
 from simcluster.model.documented_kind import DocumentedKind
 from simcluster.model.kernels import Block, Kernel
 from simcluster.model.layer_block import embedding_block, lm_head_block, mtp_input_block, weight_cast_kernels
-from simcluster.model.layer_sections import local_sizes
 from simcluster.model.layers import RankShape, layer_kinds
+from simcluster.model.rank_shape import local_sizes
 from simcluster.model.transformer import Model
 from simcluster.planning.block_memory import BlockKey, Phase, block_memory_table
 from simcluster.planning.context_ops import add_context_exchanges, add_cp_attention
@@ -39,28 +39,13 @@ from simcluster.planning.segment_builder import (
     HostLaunchTimes,
     LaunchedKernels,
     SegmentBuilder,
+    Timer,
     WorkMaker,
     renumber_layers,
 )
 from simcluster.planning.work_kinds import Compute
 
 _LOSS_BYTES = 4.0  # the loss is computed in fp32
-
-Timer = Callable[[Sequence[Kernel]], float]
-"""Function that returns the seconds of kernels run one after the other on a GPU at full speed."""
-
-
-def cache_timer(timer: Timer) -> Timer:
-    """Return the kernel timer with a cache, because every layer runs the same kernels."""
-    known: dict[tuple[int, ...], tuple[Sequence[Kernel], float]] = {}  # with the kernels, so that names stay theirs
-
-    def cached_seconds(kernels: Sequence[Kernel]) -> float:
-        name = tuple(map(id, kernels))
-        if name not in known:
-            known[name] = kernels, timer(kernels)
-        return known[name][1]
-
-    return cached_seconds
 
 
 @dataclass(frozen=True, slots=True)

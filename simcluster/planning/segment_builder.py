@@ -13,6 +13,21 @@ from simcluster.planning.work_kinds import Collective, Compute
 
 WorkMaker = Callable[[Sequence[Kernel]], Compute]
 """Function that converts kernels, run one after the other, to the work of a compute op."""
+Timer = Callable[[Sequence[Kernel]], float]
+"""Function that returns the seconds of kernels run one after the other on a GPU at full speed."""
+
+
+def cache_timer(timer: Timer) -> Timer:
+    """Return the kernel timer with a cache, because every layer runs the same kernels."""
+    known: dict[tuple[int, ...], tuple[Sequence[Kernel], float]] = {}  # with the kernels, so that names stay theirs
+
+    def cached_seconds(kernels: Sequence[Kernel]) -> float:
+        name = tuple(map(id, kernels))
+        if name not in known:
+            known[name] = kernels, timer(kernels)
+        return known[name][1]
+
+    return cached_seconds
 
 
 class HostLaunchTimes(NamedTuple):

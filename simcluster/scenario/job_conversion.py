@@ -33,9 +33,9 @@ from simcluster.planning.disturbances import UNDISTURBED, Disturbances
 from simcluster.planning.footprint import Footprint, JobFacts
 from simcluster.planning.job import DataParallelOptions, FsdpOptions, Job, ModelSlices, OffloadOptions
 from simcluster.planning.optimizer import UpdateContext, get_optimizer_class
-from simcluster.planning.pass_segments import CachedPassSegmentMaker, cache_timer
+from simcluster.planning.pass_segments import CachedPassSegmentMaker
 from simcluster.planning.rank_grid import ParallelPlan
-from simcluster.planning.segment_builder import NO_HOST_COSTS, HostLaunchTimes
+from simcluster.planning.segment_builder import NO_HOST_COSTS, HostLaunchTimes, cache_timer
 from simcluster.scenario.memory_plan import ELEMENT_BYTES, footprints_of, offload_of, platform_of, recipe_of, shape_of
 from simcluster.scenario.schedule_plan import outer_step_of, plan_of, schedule_of, slices_of
 from simcluster.scenario.sections import HostOffload
