@@ -17,6 +17,7 @@ from simcluster.model.hyper_connections import connect_streams, streams_section
 from simcluster.model.kernels import Block, Kernel, Section
 from simcluster.model.layers import LAYER_KINDS, RankShape, layer_kinds, layer_matrices, parameters
 from simcluster.model.memory import activation_bytes, layer_backward_tensors
+from simcluster.model.quantization import torch_quantization
 from simcluster.model.rank_shape import local_sizes
 from simcluster.model.transformer import Model
 from simcluster.planning.pass_segments import CachedPassSegmentMaker, PassLayers
@@ -292,7 +293,9 @@ def test_full_recompute_keeps_the_streams_alone() -> None:
     assert sum("stream" in each.name for each in again) == 2 * 5
 
 
-@pytest.mark.parametrize("changes", [{}, {"fp8": True}, {"tp": 4, "sequence_parallel": True}, {"recompute": "full"}])
+@pytest.mark.parametrize(
+    "changes", [{}, {"quantization": torch_quantization()}, {"tp": 4, "sequence_parallel": True}, {"recompute": "full"}]
+)
 @pytest.mark.parametrize("experts", [False, True])
 @pytest.mark.parametrize("bias", [False, True])
 def test_streams_replace_the_residual_alone(bias: bool, experts: bool, changes: dict[str, Any]) -> None:

@@ -17,6 +17,7 @@ from simcluster.model.kernels import Block, Kernel
 from simcluster.model.layer_block import lm_head_block
 from simcluster.model.layers import RankShape
 from simcluster.model.memory import activation_bytes
+from simcluster.model.quantization import torch_quantization
 from simcluster.model.transformer import Model
 from simcluster.planning.segment_builder import SegmentBuilder
 from simcluster.planning.work_kinds import Collective, Compute
@@ -104,7 +105,7 @@ def test_what_is_kept_when_every_second_product_is() -> None:
 def test_fp8_speeds_up_layers_and_not_the_head() -> None:
     device = load_device("h100")
     model = LLAMA.model_copy(update={"hidden_size": 8192, "ffn_hidden_size": 8192, "sequence_length": 8192})
-    fp8 = RankShape(micro_batch=1, fp8=True)
+    fp8 = RankShape(micro_batch=1, quantization=torch_quantization())
     (head,) = [kernel for kernel in lm_head_block(model, fp8).body.forward if kernel.kind == "matmul"]
     assert kernel_seconds(device, head, precision="fp8") == kernel_seconds(device, head, precision="bf16")
     up, _ = [kernel for kernel in mlp_block(model, fp8).body.forward if kernel.kind == "matmul"]

@@ -78,13 +78,30 @@ def test_every_argument_is_accounted_for() -> None:
 
 
 @pytest.mark.parametrize(
+    ("options", "precision", "scaling", "wide"),
+    [
+        ("--fp8-format hybrid", "fp8-mixed", None, None),
+        ("--fp8-format hybrid --fp8-recipe delayed", "fp8-mixed", None, None),
+        ("--fp8-format e4m3 --fp8-recipe blockwise", "fp8-mixed", "blockwise", None),
+        ("--fp8-format hybrid --fp8-recipe tensorwise --first-last-layers-bf16", "fp8-mixed", "current", [1, 1]),
+        ("--fp8-format e4m3 --fp8-recipe mxfp8 --first-last-layers-bf16 --num-layers-at-start-in-bf16 0",
+         "mxfp8-mixed", None, [0, 1]),
+        ("--fp4-format e2m1 --first-last-layers-bf16 --num-layers-at-end-in-bf16 4", "nvfp4-mixed", None, [1, 4]),
+        ("--fp8-format hybrid --num-layers-at-end-in-bf16 4", "fp8-mixed", None, None),  # without the switch
+        ("--fp8-recipe blockwise --first-last-layers-bf16", "bf16-mixed", None, None),
+    ],
+)  # fmt: skip
+def test_recipes_of_low_precision(options: str, precision: str, scaling: str | None, wide: list[int] | None) -> None:
+    training = imported(f"{GPT_345M.replace('fp16', 'bf16')} {options}", gpus=8).document["training"]
+    found = (training["precision"], training.get("fp8_scaling"), training.get("layers_in_16_bits"))
+    assert found == (precision, scaling, wide)
+
+
+@pytest.mark.parametrize(
     ("text", "words", "said"),
     [
         (f"{GPT_345M} --no-masked-softmax-fusion", "--no-masked-softmax-fusion: softmax", True),
         (f"{GPT_345M} --use-sharp", "--use-sharp:", True),
-        (f"{GPT_345M.replace('fp16', 'bf16')} --fp8-format e4m3 --fp8-recipe blockwise", "scales", True),
-        (f"{GPT_345M.replace('fp16', 'bf16')} --fp8-format e4m3 --fp8-recipe tensorwise", "scales", False),
-        (f"{GPT_345M.replace('fp16', 'bf16')} --fp8-recipe blockwise", "scales", False),
         (f"torchrun tools/own.py {GPT_345M}", "values set inside own.py are not read", True),
         (f"torchrun pretrain_gpt.py {GPT_345M}", "are", False),
         # 151643 tokens of Qwen2.5's, as a script counts them, are not another number than the 151936 rows

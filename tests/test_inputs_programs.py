@@ -319,7 +319,8 @@ def test_a_part_that_is_built_and_samples_of_fine_tuning(packed: str, told: str)
     assert (found.document["parallel"]["zero"], found.document["training"]["precision"]) == (1, "fp8-mixed")
     said = " ".join(found.assumed)
     assert told in said
-    assert "first-last-layers-bf16: all layers are in the same format, fp8 or fp4" in said
+    assert found.document["training"]["layers_in_16_bits"] == [1, 1]
+    assert found.document["training"]["fp8_scaling"] == "current"
     assert not any("fp8" in each or "bf16" in each for each in found.no_effect)
 
 

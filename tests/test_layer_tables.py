@@ -31,6 +31,7 @@ from simcluster.model.memory import (
 )
 from simcluster.model.mixture import ExpertKernels
 from simcluster.model.mixture_sections import make_mixture_sections, routed_rows
+from simcluster.model.quantization import find_quantization
 from simcluster.model.transformer import Model
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -44,6 +45,10 @@ def made(name: str) -> tuple[Model, RankShape]:
     shape = dict(CASES[name]["shape"])
     if "experts" in shape:
         shape["experts"] = ExpertKernels(**shape["experts"])
+    if scaling := shape.get("quantization"):
+        named = None if scaling == "torch" else scaling
+        how = find_quantization("fp8-mixed", named, fused=named is not None, either_order=False)
+        shape["quantization"] = how
     if "modules" in shape:
         shape["modules"] = tuple(shape["modules"])
     return Model(**CASES[name]["model"]), RankShape(**shape)

@@ -37,7 +37,7 @@ REVIEWED = {
     "schedules/zb_search.py _state_after_action kind": "the rest is W: zero-bubble rows have no B",
     "evidence/calibration/device_fit.py _device_from_measurements each.case.kind": "only two kinds tell a peak",
     "evidence/calibration/torch_ops.py estimate_case_bytes case.kind": "the rest are matmuls and what goes with them",
-    "model/layer_block.py layer_block shape.recompute": "join and is_kept tell the other values apart",
+    "model/layer_block.py _recomputing_block shape.recompute": "join and is_kept tell the other values apart",
 }
 """Chains that do not, by file, function and subject, and why that is right."""
 

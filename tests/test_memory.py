@@ -21,6 +21,7 @@ from simcluster.base.errors import InputError
 from simcluster.documents.catalogue.models import load_model_entry
 from simcluster.model.layers import RankShape
 from simcluster.model.memory import activation_bytes
+from simcluster.model.quantization import torch_quantization
 from simcluster.model.recipes import RECIPES, recipe_named, state_bytes
 from simcluster.model.transformer import Model, Recompute
 
@@ -209,13 +210,13 @@ def test_llama_keeps_8h_4q_4kv_6f(name: str, per_hidden: float) -> None:
 def test_operands_of_fp8_products_are_kept_in_a_byte(tp: int, sequence_parallel: bool) -> None:
     """Two inputs of h and the product of f lose a byte an element, the attention's output gains one: 6h 5q 4kv 5f."""
     model = LLAMA["llama3-70b"]
-    shape = RankShape(micro_batch=1, tp=tp, sequence_parallel=sequence_parallel, fp8=True)
+    shape = RankShape(micro_batch=1, tp=tp, sequence_parallel=sequence_parallel, quantization=torch_quantization())
     tokens, head = 8192, 128
     edge = tp if sequence_parallel else 1
     body = 5 * 64 * head + 4 * 8 * head + 5 * 28672
     expected = tokens * (6 * 8192 / edge + body / tp) + 4 * tokens * 64 / tp
     assert activation_bytes_per_layer(model, shape) == pytest.approx(expected, rel=1e-12)
-    assert head_activation_bytes(model, shape) == head_activation_bytes(model, replace(shape, fp8=False))
+    assert head_activation_bytes(model, shape) == head_activation_bytes(model, replace(shape, quantization=None))
 
 
 def test_llama_8b_in_gigabytes() -> None:

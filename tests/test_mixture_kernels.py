@@ -18,6 +18,7 @@ from simcluster.model.layer_sections import linear_section
 from simcluster.model.layers import RankShape
 from simcluster.model.mixture import ExpertKernels, Moe
 from simcluster.model.mixture_sections import make_mixture_sections, routed_rows
+from simcluster.model.quantization import torch_quantization
 from simcluster.model.transformer import Model
 from simcluster.planning.ops import HostWork, Op
 from simcluster.planning.pass_segments import CachedPassSegmentMaker, PassLayers
@@ -72,7 +73,9 @@ def test_capacity_by_hand() -> None:
     assert routed_rows(V2, SHAPE).sent == 4096 * 6
     assert routed_rows(with_experts(capacity_factor=1.0), SHAPE).sent == 4096 * 6  # spread evenly none is dropped
     assert routed_rows(with_experts(capacity_factor=0.5), SHAPE).sent == 77 * 160
-    assert routed_rows(V2, replace(SHAPE, fp8=True)).rows_per_expert == 1232  # 16 rows at a time
+    assert (
+        routed_rows(V2, replace(SHAPE, quantization=torch_quantization())).rows_per_expert == 1232
+    )  # 16 rows at a time
     with pytest.raises(ValueError, match="pad_to_capacity needs a capacity"):
         with_experts(pad_to_capacity=True)
 
@@ -143,8 +146,8 @@ def test_padding_in_fp8_is_copied_unless_the_routing_sends_it() -> None:
     def copies(shape: RankShape) -> set[str]:
         return {kernel.name for kernel in make_mixture_sections(V2, shape).experts.forward if "pad" in kernel.name}
 
-    assert copies(SHAPE) == copies(replace(by(padding="routing"), fp8=True)) == set()
-    assert copies(replace(SHAPE, fp8=True)) == {"experts_pad", "experts_unpad"}
+    assert copies(SHAPE) == copies(replace(by(padding="routing"), quantization=torch_quantization())) == set()
+    assert copies(replace(SHAPE, quantization=torch_quantization())) == {"experts_pad", "experts_unpad"}
 
 
 def test_biases_of_experts_are_added_one_by_one_in_fp32() -> None:
@@ -184,7 +187,7 @@ def test_clamps_of_an_activation_are_kernels_of_their_own() -> None:
 
 def test_casts_of_experts_are_a_kernel_for_each() -> None:
     """Of inputs and activations forward, of two gradients back: 4 bytes an element; none of what came cast."""
-    shape = replace(SHAPE, fp8=True)
+    shape = replace(SHAPE, quantization=torch_quantization())
     there = routed_rows(V2, shape)
 
     def cast(shape: RankShape) -> list[tuple[str, float, int]]:
@@ -266,7 +269,7 @@ def test_a_router_in_fp32_by_hand() -> None:
 
 
 def test_the_router_is_never_in_fp8() -> None:
-    found = make_mixture_sections(V2, replace(SHAPE, fp8=True)).router
+    found = make_mixture_sections(V2, replace(SHAPE, quantization=torch_quantization())).router
     products = [kernel for phase in (found.forward, found.input_grad, found.weight_grad) for kernel in phase]
     assert {kernel.keeps_16_bits for kernel in products if kernel.kind == "matmul"} == {True}
 
@@ -274,8 +277,10 @@ def test_the_router_is_never_in_fp8() -> None:
 @pytest.mark.parametrize(("precision", "rows"), [("fp8-mixed", 16), ("mxfp8-mixed", 32), ("nvfp4-mixed", 64)])
 def test_rows_that_quantized_products_take(precision: str, rows: int) -> None:
     changes = {"cluster.topology": "dgx_b200", "training.precision": precision, "training.memory_recipe": None}
-    assert shape_of(load("deepseek_v3_2048xh800", changes)).cast_rows == rows
-    assert routed_rows(V2, replace(SHAPE, fp8=True, cast_rows=rows)).rows_per_expert == -(-1229 // rows) * rows
+    how = shape_of(load("deepseek_v3_2048xh800", changes)).quantization
+    assert how is not None
+    assert how.rows == rows
+    assert routed_rows(V2, replace(SHAPE, quantization=how)).rows_per_expert == -(-1229 // rows) * rows
 
 
 # --- what the host pays -----------------------------------------------------------------------------------------------

@@ -15,9 +15,9 @@ from simcluster.base.errors import InputError
 from simcluster.documents.catalogue.models import load_model_entry
 from simcluster.model.flops import layer_flops, model_flops_per_sequence
 from simcluster.model.kernels import Kernel
-from simcluster.model.layer_block import weight_cast_kernels
 from simcluster.model.layers import LAYER_KINDS, RankShape, layer_parameters_per_tp_rank, parameters
 from simcluster.model.memory import activation_bytes, layer_backward_tensors
+from simcluster.model.quantization import torch_quantization, weight_cast_kernels
 from simcluster.model.transformer import Model
 from simcluster.planning.pass_segments import CachedPassSegmentMaker, PassLayers
 from simcluster.planning.work_kinds import Collective
@@ -130,7 +130,7 @@ def test_the_indexer_gives_its_inputs_no_gradient() -> None:
 
 
 def test_heads_stay_in_16_bits_and_the_indexer_is_in_fp8() -> None:
-    shape = RankShape(micro_batch=1, fp8=True, weight_cast_bytes=4.0)
+    shape = RankShape(micro_batch=1, quantization=torch_quantization(), weight_cast_bytes=4.0)
     found = kernels(V32, shape, "forward")
     kept = {name for name, each in found.items() if each.keeps_16_bits}
     assert kept == {"latent_key", "latent_value"}

@@ -8,7 +8,7 @@ from typing import Any, get_args
 from simcluster.base.errors import InputError
 from simcluster.importers.deepspeed import HOST_UPDATE, HOST_UPDATE_ASSUMED
 from simcluster.importers.megatron_options import MegatronOptions
-from simcluster.model.kernel_choices import RECOMPUTE_MODULES, OffloadModule, unusable_recompute_modules
+from simcluster.model.kernel_choices import QUANTIZED, RECOMPUTE_MODULES, OffloadModule, unusable_recompute_modules
 from simcluster.model.recipes import recipe_named
 
 _BATCH_STEP = re.compile(r"[\d.]+[KMBTkmbt]?:(\d{1,9})")
@@ -17,6 +17,7 @@ _OLD_OPTIONS = ("deepspeed", "data-impl", "DDP-impl", "checkpoint-activations", 
 _FORMAT_OPTIONS = ("bf16", "fp16", "fp8-format", "fp4-format")
 """Format options that the fused attention kernel supports; without them all is in fp32."""
 _BYTES = {"fp32": 4, "float32": 4, "float": 4, "bf16": 2, "bfloat16": 2, "fp16": 2, "float16": 2, "half": 2, "fp8": 1}
+_SCALINGS = {"tensorwise": "current", "blockwise": "blockwise"}
 _OFFLOAD_MODULES: tuple[str, ...] = get_args(OffloadModule)
 
 
@@ -31,8 +32,6 @@ def training_section(run: MegatronOptions, gpus: int | None, parallel: dict[str,
         run.assumed.append(f"a global batch of one micro batch per replica, {gpus // fixed} replicas")
     half = "bf16-mixed" if run.is_on("bf16") else "fp16-mixed" if run.is_on("fp16") else "fp32"
     recipe, precision = run.get("fp8-recipe"), half
-    if recipe == "blockwise" and run.get("fp8-format"):
-        run.assumed.append("fp8 matmuls take as long with blockwise scales as with one scale per tensor")
     fp8 = "mxfp8-mixed" if recipe == "mxfp8" else "fp8-mixed"
     for name, narrow in (("fp8-format", fp8), ("fp4-format", "nvfp4-mixed")):
         if run.get(name):
@@ -42,6 +41,11 @@ def training_section(run: MegatronOptions, gpus: int | None, parallel: dict[str,
                 run.assumed.append(f"bf16 in all but the layers' matmuls, although {name} is given without --bf16")
             precision = narrow
     training: dict[str, Any] = {"global_batch": batch, "micro_batch": micro, "precision": precision}
+    if precision == "fp8-mixed" and recipe in _SCALINGS:
+        training["fp8_scaling"] = _SCALINGS[recipe]
+    if precision in QUANTIZED and run.is_on("first-last-layers-bf16"):
+        ends = (run.get(f"num-layers-at-{end}-in-bf16") for end in ("start", "end"))
+        training["layers_in_16_bits"] = [1 if count is None else count for count in ends]
     training |= _muon_fields(run) | recompute_fields(run) | {"attention": attention_kernel(run)}
     rates = [0.1 if (rate := run.get(name)) is None else rate for name in ("hidden-dropout", "attention-dropout")]
     if bool(rates[0]) != bool(rates[1]):

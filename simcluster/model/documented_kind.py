@@ -15,6 +15,7 @@ from simcluster.model.kind_rules import KernelRule, SectionRule, WeightRule
 from simcluster.model.layer_block import layer_block
 from simcluster.model.layer_kind import AttentionBackward, Flops, LayerKind, WeightMatrix
 from simcluster.model.layer_sections import batch_matmuls, join_sections, linear_section
+from simcluster.model.quantization import cast_matmul_pair
 from simcluster.model.rank_shape import RankShape, local_sizes
 from simcluster.model.saved_tensors import SavedTensor, dropout_mask_tensors, matmul_input_tensors
 from simcluster.model.transformer import Model
@@ -58,7 +59,7 @@ class DocumentedKind(LayerKind):
     def modelled_with(self) -> Mapping[str, AllowedValues]:
         inner = [section for section in self.document.body[1:-1] if section.matmul and not section.wide]
         own = {path: AllowedValues(rule.values, rule.reason) for path, rule in self.document.supports.items()}
-        if inner or self.document.body[-1].matmul is None:
+        if inner or self.document.body[-1].matmul is None or len(self.document.body) == 1:
             own["training.precision"] = AllowedValues(("fp32", "fp16-mixed", "bf16-mixed"))
         if self.document.entry is not None:
             own["model.residual_streams"] = AllowedValues((None, 1))
@@ -119,6 +120,11 @@ class DocumentedKind(LayerKind):
         if self.document.entry is None or self.document.exit is None:
             return replace(layer_block(self.name, model, shape, local, body), gathered_width=gathered)
         entry, end = (self._section(section, shape, names) for section in (self.document.entry, self.document.exit))
+        if shape.quantization:
+            size = local.edge_tokens * local.hidden
+            casts, body = cast_matmul_pair(self.name, shape, body, rows=local.tokens, outer_size=size)
+            entry = join_sections((entry, Section(casts.forward)), "none")
+            end = join_sections((Section(input_grad=casts.input_grad), end), "none")
         first, middle, last = (join_sections(each, shape.recompute) for each in ([entry], body, [end]))
         return Block(self.name, first, middle, last, gathered_width=gathered)
 
@@ -187,6 +193,7 @@ class DocumentedKind(LayerKind):
                 yield Kernel(
                     f"{self.name}_{name}", rule.kind, flops, size, m, n, k, batch,
                     launches=launches, passes=passes, rows=rows, seen=seen,
+                    keeps_16_bits=rule.kind == "matmul",  # modules of Transformer Engine alone are quantized
                 )  # fmt: skip
 
     # --- memory ---------------------------------------------------------------------------------------------------

@@ -178,7 +178,7 @@ def _latent_tensors(moe: Moe, shape: RankShape, narrow: float, hidden: float) ->
         return []
     kept = partial(_tensor, read="W", in_fp8="cast")
     return [
-        *([kept("latent_fc1_input", hidden, freed_by=("moe",))] if shape.fp8 else []),
+        *([kept("latent_fc1_input", hidden, freed_by=("moe",))] if shape.quantization else []),
         kept("latent_fc2_input", narrow, freed_by=("moe",)),
         kept("latent_fc2_output_grad", hidden, made="I"),
         kept("latent_fc1_output_grad", narrow, made="I"),

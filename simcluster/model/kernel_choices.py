@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Literal, get_args
+from typing import Literal, NamedTuple, get_args
 
 from simcluster.model.kernels import Section
 
@@ -29,6 +29,14 @@ Rope = Literal["fused", "steps"]
 Bias = Literal["product", "own"]
 OffloadModule = Literal["attn_norm", "qkv_linear", "core_attn", "attn_proj", "mlp_norm", "expert_fc1", "moe_act"]
 RecomputeModule = Literal["core_attn", "moe_act", "layernorm", "mla_up_proj", "mlp", "moe", "shared_experts"]
+
+
+class LayerVariant(NamedTuple):
+    """Whether a layer's backward recomputes anything, and whether low precision leaves its matmuls in 16 bits."""
+
+    recomputed: bool
+    wide: bool
+
 
 RECOMPUTE_MODULES: tuple[RecomputeModule, ...] = get_args(RecomputeModule)
 
@@ -74,3 +82,56 @@ CONTEXT_METHODS: dict[str, ContextParallelMethod] = {
     "hybrid": ContextParallelMethod("ring", trade_axis="cp_inner", key_axis="cp_outer"),
 }
 """Every method of context parallelism by its value of ``parallel.cp_comm``."""
+
+
+# --- low precision ---------------------------------------------------------------------------------------------------
+
+
+Fp8Scaling = Literal["delayed", "current", "blockwise"]
+Operand = Literal["normed", "input", "gradient", "weight"]
+"""An operand of a layer's matmul: what a norm made, another input, the gradient of an output, or a weight."""
+QUANTIZED = ("fp8-mixed", "mxfp8-mixed", "nvfp4-mixed")
+"""Training precisions in which matmuls of layers read quantized operands."""
+
+
+class CastKernels(NamedTuple):
+    """Kernels that quantize one operand: how often they read its 16 bits, and the number of their launches.
+
+    Without any reading, the kernel that makes the operand writes it quantized.
+    """
+
+    reads: int = 1
+    launches: int = 1
+
+
+_BOTH = CastKernels()
+
+
+@dataclass(frozen=True, slots=True)
+class Quantization:
+    """Recipe of low precision: size and copies of operands, and the kernels that make them.
+
+    ``operand_bytes`` per element include the share of a scale; ``rows`` of an expert are multiples of a number.
+    ``copies``: orders in which an operand is written, one where matmuls take either. ``swizzled``: bytes of scales per
+    element that a kernel rearranges before each matmul. ``gathers``: under sequence parallelism tp ranks gather an
+    operand in 16 bits, along "rows" alone, or in "both" orders; a kernel then ``rearranges`` what the weight gradient
+    reads. ``reduces_largest``: they first agree on its largest value.
+    """
+
+    name: str
+    operand_bytes: float
+    rows: int = 16
+    copies: int = 2
+    swizzled: float = 0.0
+    normed: CastKernels = _BOTH
+    input: CastKernels = _BOTH
+    gradient: CastKernels = _BOTH
+    weight: CastKernels = _BOTH
+    gathers: Literal["16-bit", "rows", "both"] = "both"
+    rearranges: bool = True
+    reduces_largest: bool = False
+
+    def cast_kernels(self, operand: Operand) -> CastKernels:
+        """Return the kernels that quantize an operand."""
+        found: CastKernels = getattr(self, operand)
+        return found

@@ -86,7 +86,8 @@ class Block:
     ``body`` (column-parallel linear ... row-parallel linear), the reduction of its output, ``exit`` (dropout, residual
     add; on the shard again). Backward runs them in reverse. The gathered tensor is ``gathered_width`` wide, 0 for the
     width of the hidden state. Forward alone gathers ``detached_width`` more, which has no gradient; backward sums fp32
-    rows of ``summed_width`` over tp.
+    rows of ``summed_width`` over tp. Gathers of the input, and of the output's gradient, send these shares of 16 bits,
+    after a reduction of the largest value where tp ranks must agree on it.
     """
 
     name: str
@@ -96,6 +97,9 @@ class Block:
     gathered_width: int = 0
     detached_width: int = 0
     summed_width: int = 0
+    input_share: float = 1.0
+    gradient_share: float = 1.0
+    reduces_largest: bool = False
 
     @property
     def sections(self) -> tuple[Section, ...]:

@@ -77,7 +77,7 @@ class LatentAttention(Attention):
         low = mla.q_lora_rank or local.hidden
         narrow = replace(local, hidden=mla.kv_lora_rank + (mla.q_lora_rank or 0))
         again = shape.recomputes_module("mla_up_proj")
-        block = layer_block("attention", model, shape, local, self.body(model, shape, local))
+        block = layer_block("attention", model, shape, local, self.body(model, shape, local), normed=False)
         before = with_recompute(block.entry, enabled=shape.recomputes_module("layernorm"))
         inner = with_recompute(fused_norm("latent_norm", shape, narrow, residual=False), enabled=again)
         gathered = mla.kv_lora_rank + mla.qk_rope_head_dim + low

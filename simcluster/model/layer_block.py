@@ -7,12 +7,12 @@ between entry, body and exit (``kernels.Block``).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import assert_never
 
 from simcluster.model import eager_sections as eager
 from simcluster.model.hyper_connections import connect_streams, copy_section, stream_tensors, streams_section
+from simcluster.model.kernel_choices import Operand
 from simcluster.model.kernels import Block, Kernel, Section
 from simcluster.model.layer_sections import (
     FP32_BYTES,
@@ -26,29 +26,53 @@ from simcluster.model.layer_sections import (
     residual_section,
     step_kernels,
 )
+from simcluster.model.quantization import cast_matmul_pair
 from simcluster.model.rank_shape import LocalSizes, RankShape, local_sizes
 from simcluster.model.saved_tensors import SavedTensor, dropout_mask_tensors, matmul_input_tensors
 from simcluster.model.transformer import Model
 
 
-def layer_block(name: str, model: Model, shape: RankShape, local: LocalSizes, body: tuple[Section, ...]) -> Block:
+def layer_block(
+    name: str, model: Model, shape: RankShape, local: LocalSizes, body: tuple[Section, ...], *, normed: bool = True
+) -> Block:  # fmt: skip
     """Return a block of norm, ``body`` and residual add, including the kernels that recomputation adds.
 
     Full recompute repeats every section; one that ``stops_early`` repeats neither the last matmul of the MLP nor the
-    kernels after it: backward reads neither.
+    kernels after it: backward reads neither. ``normed``: the first matmul is in one module with the norm, which may
+    quantize for it.
     """
     entry = norm_section(f"{name}_norm", model, shape, local, residual=model.num_streams == 1)
     if model.layer_norms == 1 and name == "mlp":  # it reads what the attention's norm gave
-        entry = Section(input_grad=entry.input_grad[-1:])
+        entry, normed = Section(input_grad=entry.input_grad[-1:]), False
     add = residual_section(name, model, shape, local)
     if model.layer_norms == 4:
         add = join_sections((norm_section(f"{name}_post_norm", model, shape, local, residual=False), add), "none")
-    if shape.fp8:
-        outside, body = cast_matmul_pair(
-            name, shape, body, rows=local.tokens, outer_size=local.edge_tokens * local.hidden
-        )
-        entry = replace(entry, forward=(*entry.forward, *outside.forward))
-        add = replace(add, input_grad=(*outside.input_grad, *add.input_grad))
+    if not shape.quantization:
+        return _recomputing_block(name, model, shape, local, entry, body, add)
+    how, size = shape.quantization, local.edge_tokens * local.hidden
+    gathered = normed and how.gathers != "16-bit" and shape.sequence_parallel and shape.tp > 1
+    operand: Operand = "normed" if normed else "input"
+    outside, body = cast_matmul_pair(
+        name, shape, body, rows=local.tokens, outer_size=size, operand=operand, gathered=gathered
+    )
+    if normed and not how.normed.reads:  # the norm writes the operand
+        *others, norm = entry.forward
+        written = replace(norm, bytes=norm.bytes - (shape.element_bytes - how.operand_bytes) * size)
+        entry = replace(entry, forward=(*others, written))
+    entry = replace(entry, forward=(*entry.forward, *outside.forward))
+    add = replace(add, input_grad=(*outside.input_grad, *add.input_grad))
+    block = _recomputing_block(name, model, shape, local, entry, body, add)
+    if not gathered:
+        return block
+    share = how.operand_bytes / shape.element_bytes
+    both = {"rows": 1, "both": 2}[how.gathers]
+    return replace(block, input_share=share, gradient_share=both * share, reduces_largest=how.reduces_largest)
+
+
+def _recomputing_block(
+    name: str, model: Model, shape: RankShape, local: LocalSizes, entry: Section, body: tuple[Section, ...],
+    add: Section,
+) -> Block:  # fmt: skip
     if shape.recompute == "operators":
         joined = join_sections(body, "none")
         again = (*entry.forward, *_recompute_kernels(name, model, shape, local, body))
@@ -89,54 +113,6 @@ def _recompute_kernels(
         return (*key, *core, *matmul_forward(local.query, local.hidden))
     up = matmul_forward(local.hidden, local.ffn) if model.gated_mlp else ()
     return (*up, *body[1].forward)
-
-
-# --- casts to fp8 or fp4 ----------------------------------------------------------------------------------------------
-
-
-def cast_matmul_pair(
-    name: str, shape: RankShape, body: Sequence[Section], *, rows: int, outer_size: int, launches: int = 1
-) -> tuple[Section, tuple[Section, Section, Section]]:
-    """Add casts to fp8 or fp4, ``launches`` kernels each, to the matmuls of an MLP; return outer casts and the rest.
-
-    The outer ones are those of the first matmul's input (forward) and of the last one's output gradient (backward),
-    which the caller puts where these are made. The matmuls work on N ``rows``; ``outer_size`` counts the elements of
-    the first matmul's input and of the last one's output; 0 if these arrive cast. A kernel casts row-wise and
-    column-wise, since forward and weight gradient need one order each. The largest value, which sets the scale, is
-    found by the kernel that made the operand (Transformer Engine; torchao, compiled).
-    """
-    first, *rest, last = body
-
-    def cast_tensor(tensor: str, elements: int) -> tuple[Kernel, ...]:
-        size = (shape.element_bytes + 2 * shape.cast_bytes) * elements
-        return (memory_kernel(f"{name}_{tensor}_cast", size, launches),) if shape.fp8 and elements else ()
-
-    between = (
-        Section(input_grad=cast_tensor("middle_grad", rows * first.forward[0].n)),
-        *rest,
-        Section(forward=cast_tensor("middle", rows * last.forward[0].k)),
-    )
-    outside = Section(forward=cast_tensor("input", outer_size), input_grad=cast_tensor("grad", outer_size))
-    return outside, (first, join_sections(between, "none"), last)
-
-
-def weight_cast_kernels(shape: RankShape, sections: Iterable[Section]) -> tuple[Kernel, ...]:
-    """Return the kernels that cast the sections' weights to fp8 or fp4, one kernel per weight matrix.
-
-    They run in the first microbatch of a step; later ones reuse the copies (Transformer Engine, ``is_first_microbatch``
-    of its modules and ``get_weight_workspace``).
-    """
-    if not shape.weight_cast_bytes:
-        return ()
-    gradients = (kernel for section in sections for kernel in section.weight_grad)
-    return tuple(
-        Kernel(
-            kernel.name.replace("_weight_grad", "_weight_cast"), "memory", 0.0,
-            shape.weight_cast_bytes * kernel.m * kernel.n * kernel.batch, launches=kernel.launches, calls=kernel.calls,
-        )
-        for kernel in gradients
-        if kernel.kind == "matmul" and not kernel.keeps_16_bits
-    )  # fmt: skip
 
 
 def embedding_block(model: Model, shape: RankShape) -> Block:

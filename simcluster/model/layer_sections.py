@@ -60,7 +60,8 @@ def matmul_kernel(
     An element has ``element_bytes``, of the operands ``operand_bytes`` if that is not 0.
     """
     size = batch * ((operand_bytes or element_bytes) * (m * k + k * n) + element_bytes * (m * n))
-    return Kernel(name, "matmul", 2.0 * batch * m * n * k, size, m, n, k, batch, operand_bytes=operand_bytes)
+    flops = 2.0 * batch * m * n * k
+    return Kernel(name, "matmul", flops, size, m, n, k, batch, keeps_16_bits=True, operand_bytes=operand_bytes)
 
 
 # --- operations -----------------------------------------------------------------------------------------------------
@@ -71,14 +72,14 @@ def linear_section(
 ) -> Section:
     """Return the kernels of a linear layer: Y = X W, dX = dY W^T, and dW = X^T dY added to the main gradient.
 
-    Operands of all three have ``shape.cast_bytes`` in fp8 and fp4, unless the matmul is ``wide``; Y and dX have
+    Operands of all three have ``shape.cast_bytes``, unless the matmul is ``wide``; Y and dX have
     ``element_bytes`` in every precision, and dW those of the main gradient. The matmul's epilogue or the next kernel
     adds the bias (if neither: ``bias_section``); its gradient is a pass over dY. Where the library cannot add inside
     the matmul (Megatron-LM before --gradient-accumulation-fusion, autograd), dW is written in 16 bits and added by a
     separate kernel.
     """
     e, weights = shape.element_bytes, width_in * width_out
-    operand = shape.cast_bytes if shape.fp8 and not wide else e
+    operand, wide = e if wide else shape.cast_bytes, wide or shape.wide
     apart = {"fused": False, "separate": True}[shape.accumulate] and shape.grad_accumulate_bytes > 0
     written = e * weights if apart else shape.gradient_write_bytes(weights)
     size = operand * tokens * (width_in + width_out) + written

@@ -57,7 +57,7 @@ def activation_bytes(model: Model, shape: RankShape, layer: int = 0) -> dict[str
 
 def offloaded_bytes(model: Model, shape: RankShape, layer: int, modules: Sequence[OffloadModule]) -> float:
     """Return the bytes of a layer's activations that one rank offloads for ``modules``, per microbatch."""
-    own = shape if shape.recomputes_layer(layer) else replace(shape, recompute="none")
+    own = shape.list_variants()[shape.layer_variant(layer)]
     found = _saved_forward_tensors(model, own, layer)
     return sum(each.bytes for each in found if each.moved_by in modules and is_saved(each, own))
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from simcluster.base.errors import InputError
 from simcluster.model.kernel_choices import with_recompute
 from simcluster.model.kernels import Kernel, Section
-from simcluster.model.layer_block import cast_matmul_pair, norm_section
+from simcluster.model.layer_block import norm_section
 from simcluster.model.layer_sections import (
     FP32_BYTES,
     forward_backward_section,
@@ -24,6 +24,7 @@ from simcluster.model.layer_sections import (
     memory_kernel,
 )
 from simcluster.model.mixture import Moe, RoutedRows
+from simcluster.model.quantization import cast_kernels, cast_matmul_pair
 from simcluster.model.rank_shape import LocalSizes, RankShape, local_sizes
 from simcluster.model.router_sections import router_section
 from simcluster.model.transformer import Model
@@ -63,8 +64,8 @@ def routed_rows(model: Model, shape: RankShape) -> RoutedRows:
     sent, experts = moe.count_rows(local.edge_tokens), moe.experts // shape.ep
     rows = sent * (local.tokens // local.edge_tokens if etp == shape.tp else etp)  # of all ranks that split an expert
     each = -(-rows // experts)  # the last expert may have fewer
-    if shape.fp8:
-        each = -(-each // shape.cast_rows) * shape.cast_rows
+    if shape.quantization:
+        each = -(-each // shape.quantization.rows) * shape.quantization.rows
     ffn, width = moe.expert_ffn_hidden_size // etp, moe.latent_size or local.hidden
     return RoutedRows(local.edge_tokens, sent, rows, experts, ffn, width, each, shape.element_bytes * width)
 
@@ -121,11 +122,10 @@ def _latent_section(name: str, model: Model, shape: RankShape, tokens: int, widt
     if not model.moe or not model.moe.latent_size:
         return Section()
     made = linear_section(name, shape, tokens, *widths, bias=model.mlp_bias)
-    if not shape.fp8:
-        return made
-    forward, backward = ((shape.element_bytes + 2 * shape.cast_bytes) * tokens * width for width in widths)
-    casts = forward_backward_section(f"{name}_cast", forward, backward)
-    return join_sections((Section(casts.forward), made, Section(input_grad=casts.input_grad)), "none")
+    (x, y), weights = (tokens * width for width in widths), widths[0] * widths[1]
+    cast = cast_kernels(name, shape, "input", x, x + weights)
+    grad = cast_kernels(f"{name}_grad", shape, "gradient", y, 2 * y + weights + x)
+    return join_sections((Section(cast), made, Section(input_grad=grad)), "none")
 
 
 def _branch_grad_section(moe: Moe, shape: RankShape, local: LocalSizes) -> Section:
@@ -194,7 +194,7 @@ def needs_sorting(shape: RankShape, routed: RoutedRows) -> bool:
 
 
 def _padding_section(name: str, shape: RankShape, routed: RoutedRows) -> Section:
-    if not shape.fp8 or {"rows": False, "routing": True}[shape.experts.padding]:
+    if not shape.quantization or {"rows": False, "routing": True}[shape.experts.padding]:
         return Section()
     moved = 2 * routed.row_bytes * routed.rows
     return forward_backward_section(name, moved, moved)

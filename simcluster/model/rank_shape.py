@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from simcluster.base.errors import InputError
 from simcluster.model.kernel_choices import (
@@ -12,8 +12,10 @@ from simcluster.model.kernel_choices import (
     Bias,
     ContextShares,
     Kernels,
+    LayerVariant,
     Logits,
     Probabilities,
+    Quantization,
     RecomputeModule,
     Ring,
     Rope,
@@ -39,18 +41,18 @@ class RankShape:
     outputs once they are back (``combine``), or the experts' ``activation`` function does. ``activation_input``: inputs
     of activation functions are kept in 16 bits or in fp8. ``kernels``: who made those that device memory limits
     (``software.Software``), ``rope``: whether one kernel rotates positions, ``experts``: those of a mixture, ``bias``:
-    whether the matmul of queries, keys and values adds theirs. ``fp8``: matmuls of layers read operands of
-    ``cast_bytes`` per element, cast from 16 bits, and take an expert's rows ``cast_rows`` at a time; casting a weight
-    moves ``weight_cast_bytes`` per element, 0 if weights are kept in the operands' format. ``logits``: the loss keeps a
-    copy in "fp32", of all ranks of tp where they are "gathered", or writes their gradient over them, "in-place".
-    ``temporaries``: count tensors that live inside a layer's backward. ``relayed``: ep ranks get one copy of a token,
-    and make of it a row for each of their experts. ``all_gathered``: each gets all tokens of all ranks. ``sent_cast``:
-    rows and the gradients of experts' outputs arrive in fp8. ``separate_prediction``: layers of multi-token prediction
-    are not with the LM head, but in another slice of the model. ``element_bytes``: size of activations and weights.
-    ``grad_accumulate_bytes``: size of an element of the main gradient that W adds to (read and written); 0 if W only
-    writes a gradient of ``element_bytes``. ``accumulate``: the matmul of W adds ("fused"), or a "separate" kernel adds
-    its output. ``cp_inner`` ranks trade heads in hybrid context parallelism; with ``cp_states`` layers
-    that have a state pass it on.
+    whether the matmul of queries, keys and values adds theirs. ``quantization``: recipe by which matmuls of layers read
+    operands of fewer bits than activations have, except in ``wide_layers``; ``wide``: this is the shape of such a
+    layer. Casting a weight moves ``weight_cast_bytes`` per element in ``weight_cast_launches``, 0 if weights are kept
+    in the operands' format. ``logits``: the loss keeps a copy in "fp32", of all ranks of tp where they are "gathered",
+    or writes their gradient over them, "in-place". ``temporaries``: count tensors inside a layer's backward.
+    ``relayed``: ep ranks get one copy of a token, and make of it a row for each of their experts. ``all_gathered``:
+    each gets all tokens of all ranks. ``sent_cast``: rows and the gradients of experts' outputs arrive in fp8.
+    ``separate_prediction``: layers of multi-token prediction are not with the LM head, but in another slice of the
+    model. ``element_bytes``: size of activations and weights. ``grad_accumulate_bytes``: size of an element of the main
+    gradient that W adds to (read and written); 0 if W only writes a gradient of ``element_bytes``. ``accumulate``: the
+    matmul of W adds ("fused"), or a "separate" kernel adds its output. ``cp_inner`` ranks trade heads in hybrid context
+    parallelism; with ``cp_states`` layers that have a state pass it on.
     """
 
     micro_batch: int
@@ -84,10 +86,11 @@ class RankShape:
     all_gathered: bool = False
     sent_cast: bool = False
     separate_prediction: bool = False
-    fp8: bool = False
-    cast_bytes: float = 1.0
-    cast_rows: int = 16
+    quantization: Quantization | None = None
+    wide_layers: frozenset[int] = frozenset()
+    wide: bool = False
     weight_cast_bytes: float = 0.0
+    weight_cast_launches: int = 1
     element_bytes: float = 2.0
     grad_accumulate_bytes: float = 4.0
 
@@ -111,9 +114,22 @@ class RankShape:
         """Number of tensor-parallel ranks that one expert is split over."""
         return self.etp or self.tp
 
-    def recomputes_layer(self, layer: int) -> bool:
-        """Return whether the backward of layer number ``layer`` recomputes anything."""
-        return self.recompute != "none" and layer % self.recompute_every == 0
+    def layer_variant(self, layer: int) -> LayerVariant:
+        """Return in what layer number ``layer`` differs from others of its type."""
+        again = self.recompute != "none" and layer % self.recompute_every == 0
+        return LayerVariant(again, layer in self.wide_layers)
+
+    def list_variants(self) -> dict[LayerVariant, RankShape]:
+        """Return the shape of each variant of layers; embedding and LM head are as quantized layers."""
+        found = {LayerVariant(True, False): self, LayerVariant(False, False): replace(self, recompute="none")}
+        for (again, _), shape in [*found.items()] if self.wide_layers else ():
+            found[LayerVariant(again, True)] = replace(shape, quantization=None, wide=True)
+        return found
+
+    @property
+    def cast_bytes(self) -> float:
+        """Bytes per element of matmul operands of layers, with their share of a scale."""
+        return self.quantization.operand_bytes if self.quantization else self.element_bytes
 
     @property
     def loss_vocab_shares(self) -> int:

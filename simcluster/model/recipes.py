@@ -9,14 +9,15 @@ from typing import Literal
 
 from simcluster.base.errors import InputError
 from simcluster.documents.diagnostics import did_you_mean
+from simcluster.model.kernel_choices import QUANTIZED
 
 WeightFormat = Literal["fp32", "16 bits", "bf16", "fp8", "nvfp4"]
 """The number format of weights, or of the copies of them that matmuls read."""
 
-_LOW = ("fp8-mixed", "mxfp8-mixed", "nvfp4-mixed")
 _PRECISIONS: Mapping[WeightFormat, tuple[str, ...]] = {
-    "fp32": ("fp32", "bf16-mixed", "fp16-mixed", *_LOW), "16 bits": ("fp32", "bf16-mixed", "fp16-mixed", *_LOW),
-    "bf16": ("fp32", "bf16-mixed", *_LOW), "fp8": ("fp8-mixed", "mxfp8-mixed"), "nvfp4": ("nvfp4-mixed",),
+    "fp32": ("fp32", "bf16-mixed", "fp16-mixed", *QUANTIZED),
+    "16 bits": ("fp32", "bf16-mixed", "fp16-mixed", *QUANTIZED),
+    "bf16": ("fp32", "bf16-mixed", *QUANTIZED), "fp8": ("fp8-mixed", "mxfp8-mixed"), "nvfp4": ("nvfp4-mixed",),
 }  # fmt: skip
 """The precisions of matmuls that such weights serve: as they are, or cast to another format."""
 

@@ -74,7 +74,7 @@ def with_saved_precision(tensors: Sequence[SavedTensor], shape: RankShape) -> li
     """
     byte = _FP8_BYTES / shape.element_bytes
     share = {"no": 1.0, "cast": 1.0, "copied": 1.0, "input": {"16-bit": 1.0, "fp8": byte}[shape.activation_input]}
-    if shape.fp8:
+    if shape.quantization:
         cast = shape.cast_bytes / shape.element_bytes
         share |= {"cast": cast, "copied": 1.0 + cast}
     return [replace(tensor, bytes=share[tensor.in_fp8] * tensor.bytes) for tensor in tensors]

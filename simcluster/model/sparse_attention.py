@@ -205,7 +205,7 @@ def _index_section(model: Model, sizes: _Sizes, shape: RankShape) -> Section:
     rotation = forward_backward_section("index_rotation", 4 * row * heads, 4 * row * heads)
     cast = memory_kernel("index_cast", (shape.element_bytes + shape.cast_bytes) * tokens * heads)
     before = (replace(each, input_grad=()) for each in matmuls)
-    return join_sections((*before, norm, rotation, Section((cast,) if shape.fp8 else ())), "none")
+    return join_sections((*before, norm, rotation, Section((cast,) if shape.quantization else ())), "none")
 
 
 def _core_section(sizes: _Sizes, shape: RankShape) -> Section:
@@ -217,12 +217,13 @@ def _core_section(sizes: _Sizes, shape: RankShape) -> Section:
     tokens, heads, value, blocks = local.tokens, local.heads, mla.kv_lora_rank, sizes.head_blocks
     query, output, rows = e * tokens * heads * width, e * tokens * heads * value, FP32_BYTES * tokens * heads
     chosen, wide, of_queries = tokens * keys, FP32_BYTES * tokens * width, index.heads * index.head_dim
-    operand = shape.cast_bytes if shape.fp8 else e
+    operand = shape.cast_bytes
     logits = FP32_BYTES * tokens * local.columns * share / 2
     scores = Kernel(
         "index_scores", "matmul", tokens * local.columns * share * of_queries,
         operand * tokens * (of_queries + index.head_dim) + FP32_BYTES * tokens * index.heads + logits,
         local.rows, -(-local.columns // 2), index.head_dim, shape.micro_batch * index.heads, operand_bytes=operand,
+        keeps_16_bits=shape.wide,
     )  # fmt: skip
     gathered = (e * width + _INDEX_BYTES) * chosen  # with the indices
     core = Kernel(

@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Literal, NamedTuple
 
+from simcluster.model.kernel_choices import LayerVariant
 from simcluster.model.layer_kind import LayerKind
 from simcluster.model.layers import RankShape, layer_kinds
 from simcluster.model.memory import (
@@ -99,7 +100,7 @@ class BlockMemory:
 
 @dataclass(frozen=True, slots=True)
 class BlockMemoryTable:
-    """Memory of every model block, by layer type and block name, with recomputation and without.
+    """Memory of every model block, by layer type and block name, for each variant of layers.
 
     ``blocks_of_layers`` are the names of the blocks of each layer, in forward order, and ``types`` its type; the
     embedding, the LM head and the projections of multi-token prediction have the type ().
@@ -107,8 +108,7 @@ class BlockMemoryTable:
 
     model: Model
     shape: RankShape
-    recomputed: Mapping[BlockKey, BlockMemory]
-    plain: Mapping[BlockKey, BlockMemory]
+    memories: Mapping[LayerVariant, Mapping[BlockKey, BlockMemory]]
     blocks_of_layers: tuple[tuple[str, ...], ...]
     types: tuple[tuple[str, ...], ...]
 
@@ -118,8 +118,7 @@ class BlockMemoryTable:
 
     def memory_of_block(self, block: str, layer: int) -> BlockMemory:
         """Return the memory of a block, given its name and its layer."""
-        table = self.recomputed if self.shape.recomputes_layer(layer) else self.plain
-        return table[self.block_key(block, layer)]
+        return self.memories[self.shape.layer_variant(layer)][self.block_key(block, layer)]
 
     def kept_bytes(self, layer: int) -> float:
         """Return the activation bytes per microbatch that a layer's forward keeps for its backward."""
@@ -127,10 +126,10 @@ class BlockMemoryTable:
 
     def recomputed_blocks(self, layer: int) -> tuple[str, ...]:
         """Return the blocks of a layer whose whole forward is recomputed before its backward."""
-        if layer < 0 or not self.shape.recomputes_layer(layer):
+        if layer < 0 or not self.shape.layer_variant(layer).recomputed:
             return ()
         blocks = self.blocks_of_layers[layer]
-        return tuple(block for block in blocks if self.recomputed[self.types[layer], block].separate_recompute)
+        return tuple(block for block in blocks if self.memory_of_block(block, layer).separate_recompute)
 
     def block_phases(self, kind: str, layers: Sequence[int], *, embedding: bool, lm_head: bool) -> list[BlockPhase]:
         """List the block phases of a pass in execution order; ``kind`` is F, B, I (input) or W (weight gradients).
@@ -168,8 +167,7 @@ def block_memory_table(model: Model, shape: RankShape) -> BlockMemoryTable:
     return BlockMemoryTable(
         model,
         shape,
-        _block_memories(model, shape),
-        _block_memories(model, replace(shape, recompute="none")),
+        {variant: _block_memories(model, each) for variant, each in shape.list_variants().items()},
         tuple(names[each] for each in types),
         types,
     )

@@ -14,7 +14,6 @@ Pure.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import assert_never
 
 from simcluster.model.kernels import Block, Section
@@ -42,11 +41,12 @@ class MixtureOpBuilder:
         dispatch: ExpertDispatch | None = None,
     ) -> None:
         """Set the model, the shapes on a rank, and the method and overlap of the token dispatch."""
-        plain = replace(shape, recompute="none")
         self._shape, self._whole, self._overlap = shape, activation_bytes, overlap and shape.ep > 1
         edges = LAYER_KINDS["mixture"].block
-        self._plain = edges(model, plain), make_mixture_sections(model, plain)
-        self._recomputed = edges(model, shape), make_mixture_sections(model, shape)
+        self._parts = {
+            variant: (edges(model, each), make_mixture_sections(model, each))
+            for variant, each in shape.list_variants().items()
+        }
         self._visited_again = shape.recompute == "full" or shape.recomputes_module("moe")
         there = routed_rows(model, shape)
         self._counted = model.moe is not None and model.moe.waits_for_row_counts and shape.ep * shape.expert_tp > 1
@@ -57,14 +57,13 @@ class MixtureOpBuilder:
         self._there = there.row_bytes * (gathered if how.kind == "allgather" else there.rows)
         self._split = "tp" if shape.expert_tp == shape.tp else "etp"
 
-    @property
-    def sections(self) -> tuple[Section, ...]:
-        """Kernel sections of the layer between the norm and the residual add."""
-        return self._plain[1].sections
+    def list_sections(self, layer: int) -> tuple[Section, ...]:
+        """Return the kernel sections of a layer between the norm and the residual add."""
+        return self._parts[self._shape.layer_variant(layer)][1].sections
 
     def add_phase(self, ops: SegmentBuilder, phase: Phase, layer: int) -> None:
         """Add the ops of a mixture-of-experts layer for one phase (forward, recompute, backward, ...) of a pass."""
-        edges, parts = self._recomputed if self._shape.recomputes_layer(layer) else self._plain
+        edges, parts = self._parts[self._shape.layer_variant(layer)]
         match phase:
             case "forward" | "recompute":
                 self._add_forward(ops, edges, parts, phase, layer)

@@ -4,29 +4,30 @@ The traffic (Megatron-LM; arXiv:1909.08053 section 3, arXiv:2205.05198 section 4
 
 * tensor parallel: the row-parallel matmul of a block is summed over tp (forward), the gradient of the column-parallel
   matmul's input likewise (backward): one all-reduce each, of micro_batch x sequence x hidden elements;
-* with sequence parallelism each of them becomes a reduce-scatter, and an all-gather of the same size comes where the
-  sharded tensor enters a block; backward the shard that was kept is gathered once more for the weight gradient,
-  overlapped with the matmul for the input gradient;
+* with sequence parallelism each of them becomes a reduce-scatter, and an all-gather comes where the sharded tensor
+  enters a block, of what low precision leaves of its size; backward the shard that was kept is gathered once more for
+  the weight gradient, overlapped with the matmul for the input gradient;
 * experts: tokens travel to those they visit, and back (``mixture_ops``);
 * context parallel: keys and values of other ranks around the attention kernel (``context_ops``);
-* vocabulary parallel loss: three all-reduces of one number per token (maximum, true logit, sum), or a gather of all
-  logits;
+* vocabulary parallel loss: three all-reduces of a number per token (maximum, logit, sum), or a gather of all logits;
 * without sequence parallelism a stage boundary may be sent split over tp and gathered on arrival (``boundary``).
 
-Every op has the memory that it allocates and frees (``block_memory``). Pure.
+Every op has the memory that it allocates and frees (``block_memory``).
 """
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import assert_never
 
 from simcluster.model.documented_kind import DocumentedKind
 from simcluster.model.kernels import Block, Kernel
-from simcluster.model.layer_block import embedding_block, lm_head_block, mtp_input_block, weight_cast_kernels
+from simcluster.model.layer_block import embedding_block, lm_head_block, mtp_input_block
+from simcluster.model.layer_sections import FP32_BYTES
 from simcluster.model.layers import RankShape, layer_kinds
+from simcluster.model.quantization import weight_cast_kernels
 from simcluster.model.rank_shape import local_sizes
 from simcluster.model.transformer import Model
 from simcluster.planning.block_memory import BlockKey, Phase, block_memory_table
@@ -45,17 +46,14 @@ from simcluster.planning.segment_builder import (
 )
 from simcluster.planning.work_kinds import Compute
 
-_LOSS_BYTES = 4.0  # the loss is computed in fp32
-
 
 @dataclass(frozen=True, slots=True)
 class PassLayers:
     """Layers of a chunk that one segment covers, and whether it includes the embedding and the LM head.
 
     ``layers`` are global layer numbers in forward order; those of multi-token prediction count to the LM head, unless
-    another slice has them (``RankShape.separate_prediction``). ``gathers_input``: a tensor arrives split over tp and
-    must be gathered first. ``starts_action``: the action begins here. ``casts_weights``: F casts weights, as in a
-    step's first microbatch.
+    another slice has them (``RankShape.separate_prediction``). ``gathers_input``: what arrives is first gathered over
+    tp. ``starts_action``: the action begins here. ``casts_weights``: F casts weights, as in a step's first microbatch.
     """
 
     layers: tuple[int, ...]
@@ -101,13 +99,13 @@ class CachedPassSegmentMaker:
         tokens = shape.micro_batch * model.sequence_length // shape.cp
         self.activation_bytes = shape.element_bytes * tokens * model.hidden_size
         self.boundary_bytes = self.activation_bytes * model.num_streams
-        self._token_bytes = _LOSS_BYTES * tokens
+        self._token_bytes = FP32_BYTES * tokens
         self._kinds = {
             (layer_type, kind.name): (kind, model.layer_model(layer))
             for layer_type, (layer, _) in model.count_layer_types().items()
             for kind in layer_kinds(model, layer)
         }
-        self._recomputed, self._plain = (_make_blocks(model, one) for one in (shape, replace(shape, recompute="none")))
+        self._blocks = {variant: _make_blocks(model, each) for variant, each in shape.list_variants().items()}
         self._shape = shape
         self.casts = shape.weight_cast_bytes > 0
         self._contexts = {key: kind.cp_exchange(own, shape) for key, (kind, own) in self._kinds.items() if shape.cp > 1}
@@ -134,7 +132,7 @@ class CachedPassSegmentMaker:
         left on the GPU.
         """
         types, predicted = self._residencies.types, self._model.prediction_layers
-        own = [(types[each], self._shape.recomputes_layer(each), each in predicted) for each in part.layers]
+        own = [(types[each], self._shape.layer_variant(each), each in predicted) for each in part.layers]
         key = kind, tuple(own), part.embedding, part.lm_head, part.gathers_input, part.starts_action, part.casts_weights
         if key not in self._made:
             self._made[key] = part, self._build_ops(kind, part).build_segment()
@@ -157,10 +155,10 @@ class CachedPassSegmentMaker:
             kind, part.layers, embedding=part.embedding, lm_head=part.lm_head
         ):
             key = self._residencies.block_key(name, layer)
-            block = (self._recomputed if self._shape.recomputes_layer(layer) else self._plain)[key]
+            block = self._blocks[self._shape.layer_variant(layer)][key]
             begin, main = len(ops), EXPERTS if key in self._routed else name
             if part.casts_weights and phase == "forward":
-                weights = self._routed.get(key, block).sections
+                weights = self._routed[key].list_sections(layer) if key in self._routed else block.sections
                 ops.add_kernels(weight_cast_kernels(self._shape, weights), phase, f"{block.name}_weight_cast", layer)
             if key in self._routed:
                 self._routed[key].add_phase(ops, phase, layer)
@@ -202,7 +200,9 @@ class CachedPassSegmentMaker:
         if kind == "recompute" and self._shape.stops_early and block.name == "mlp" and self._model.num_streams == 1:
             sums = False  # nobody reads it again
         detached = self.activation_bytes * block.detached_width / self._model.hidden_size
-        size = self._gathered_bytes(block) + detached if gathers else 0.0
+        size = block.input_share * self._gathered_bytes(block) + detached if gathers else 0.0
+        if gathers and block.reduces_largest:
+            ops.add_collective("all_reduce", f"{block.name}_largest", FP32_BYTES, layer)
         self._add_block_body(ops, block.body.forward_kernels(kind), kind, block.name, layer, gathers=size, reduces=sums)
         ops.add_kernels(block.exit.forward_kernels(kind), kind, f"{block.name}_add", layer)
         if self._tp > 1 and block.name == "lm_head":
@@ -211,7 +211,7 @@ class CachedPassSegmentMaker:
     def _add_loss_exchange(self, ops: SegmentBuilder) -> None:
         if self._shape.logits == "gathered":
             size = local_sizes(self._model.layer_model(0), self._shape).vocab * self._tp * self._shape.element_bytes
-            return ops.add_collective("all_gather", "logits", size * self._token_bytes / _LOSS_BYTES)
+            return ops.add_collective("all_gather", "logits", size * self._token_bytes / FP32_BYTES)
         for name in ("loss_maximum", "loss_logit", "loss_sum"):
             ops.add_collective("all_reduce", name, self._token_bytes)
         return None
@@ -284,7 +284,7 @@ class CachedPassSegmentMaker:
         gathers = self._split and not self._skips_exchange(block, "", "input_again")
         reduces = self._tp > 1 and not self._skips_exchange(block, "", "input_grad")
         if gathers:
-            ops.add_overlapped_collective("all_gather", f"{name}_input", size, layer)
+            ops.add_overlapped_collective("all_gather", f"{name}_input", block.input_share * size, layer)
         if self._pieces > 1 and reduces:
             ops.add_reduced_matmul(own[0], kind, called, reduction, layer)
         else:
@@ -310,9 +310,12 @@ class CachedPassSegmentMaker:
             ops.add_kernels(block.entry.recompute, "recompute", f"{name}_norm", layer)
             self._add_block_body(ops, body.recompute, "recompute", name, layer, gathers=0.0)
         ops.add_kernels(block.exit.backward_kernels(kind), kind, f"{name}_add", layer)
-        gathers = self.activation_bytes if self._split and not self._skips_exchange(block, "lm_head", "grad") else 0.0
+        gathers = self._split and not self._skips_exchange(block, "lm_head", "grad")
+        size = block.gradient_share * self.activation_bytes if gathers else 0.0
+        if gathers and block.reduces_largest:
+            ops.add_collective("all_reduce", f"{name}_grad_largest", FP32_BYTES, layer)
         if name == "embedding":
-            self._add_block_body(ops, body.backward_kernels(kind), kind, name, layer, gathers=gathers)
+            self._add_block_body(ops, body.backward_kernels(kind), kind, name, layer, gathers=size)
             return
         first = body.forward[0].name  # the column-parallel product: its gradients come last
         own_input = tuple(kernel for kernel in body.input_grad if kernel.name == f"{first}_input_grad")
@@ -321,7 +324,7 @@ class CachedPassSegmentMaker:
         rest = tuple(kernel for kernel in body.backward_kernels(kind) if kernel not in own_input + own_weight)
         if block.summed_width and self._tp > 1:
             ops.add_collective("all_reduce", f"{name}_target", self._token_bytes * block.summed_width, layer)
-        self._add_block_body(ops, rest, kind, name, layer, gathers=gathers)
+        self._add_block_body(ops, rest, kind, name, layer, gathers=size)
         self._add_backward_end(ops, own_input, own_weight, kind, block, layer)
         ops.add_kernels(block.entry.backward_kernels(kind), kind, f"{name}_norm", layer)
 

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
+from simcluster.model.kernel_choices import LayerVariant
 from simcluster.model.memory import end_backward_tensors, layer_backward_tensors
 from simcluster.model.saved_tensors import SavedTensor, is_saved
 from simcluster.planning.block_memory import BlockKey, BlockMemoryTable
 from simcluster.planning.job import ModelSlices
 from simcluster.schedules import Schedule
 
-_Place = tuple[BlockKey, bool]
+_Place = tuple[BlockKey, LayerVariant]
 """Type and name of a block, and whether its layer recomputes."""
 
 _State = Literal["F", "again", "in I", "I"]
@@ -46,8 +47,8 @@ def list_peak_tensors(
     found: Counter[tuple[str, str, float]] = Counter()
     types = blocks.model.count_layer_types()
     for (state, place), count in _count_alive_blocks(blocks, schedule, slices, stage).items():
-        (layer_type, block), recomputes = place
-        shape = blocks.shape if recomputes else replace(blocks.shape, recompute="none")
+        (layer_type, block), variant = place
+        shape = blocks.shape.list_variants()[variant]
         tensors = (
             layer_backward_tensors(blocks.model, shape, types[layer_type][0])
             if layer_type
@@ -78,7 +79,7 @@ def _count_alive_blocks(blocks: BlockMemoryTable, schedule: Schedule, slices: Mo
         whole = slices.pass_over_slice(schedule.model_slice(stage, action.chunk))
         for visit in blocks.block_phases(action.kind, whole.layers, embedding=whole.embedding, lm_head=whole.lm_head):
             own = blocks.memory_of_block(visit.block, visit.layer)
-            place = blocks.block_key(visit.block, visit.layer), blocks.shape.recomputes_layer(visit.layer)
+            place = blocks.block_key(visit.block, visit.layer), blocks.shape.layer_variant(visit.layer)
             changes = own.memory_changes(visit.phase, split=split)
             held += sum(change.start for change in changes)
             states["F", place] += visit.phase == "forward"

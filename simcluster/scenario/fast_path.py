@@ -102,7 +102,7 @@ EVERYWHERE = parse_field_paths(
     parallel: tp pp dp cp_comm cp_inner cp_shares cp_states sequence_parallel order
     pipeline: chunks scatter_gather layout
     training: global_batch micro_batch precision recompute recompute_every attention dropout memory_recipe
-    training: recompute_modules
+    training: recompute_modules fp8_scaling layers_in_16_bits
     data: documents packing mask unique seed
     memory: fragmentation communication_buffers workspace library logits backward_temporaries activation_input
     overlap: tensor tensor_pieces pipeline bucket_size interference

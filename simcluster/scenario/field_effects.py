@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from simcluster.documents.diagnostics import KeyProblem, RuleError, quote_value
 from simcluster.model.documented_kind import can_pass_states
+from simcluster.model.kernel_choices import QUANTIZED
 from simcluster.planning.expert_dispatch import ExpertDispatch
 from simcluster.scenario.effect_conditions import (
     has_custom_axis_order,
@@ -90,10 +91,7 @@ def _split_words(text: str) -> tuple[str, ...]:
 
 _DISPATCH = "parallel.expert_dispatch"
 _SHARDED = (
-    "overlap.grad_reduce",
-    "overlap.param_gather",
-    "overlap.bucket_size",
-    "parallel.zero",
+    *_split_words("overlap.grad_reduce overlap.param_gather overlap.bucket_size parallel.zero"),
     *_section_fields("fsdp", Fsdp),
 )
 
@@ -111,6 +109,16 @@ CONDITIONS: tuple[EffectCondition, ...] = (
     EffectCondition(
         _split_words("training.recompute_every"), lambda s: s.training.recompute != "none", ("training.recompute",),
         purpose="applies only to recomputation", remedy="set recompute to selective or full",
+    ),
+    EffectCondition(
+        ("training.layers_in_16_bits",), lambda s: s.training.precision in QUANTIZED, ("training.precision",),
+        purpose="applies only to low precision", remedy="set precision to fp8-mixed, mxfp8-mixed or nvfp4-mixed",
+    ),
+    EffectCondition(
+        ("training.fp8_scaling",),
+        lambda s: s.training.precision == "fp8-mixed" and getattr(s.software, "kernels", "fused") == "fused",
+        ("training.precision", "software"), "the job has another precision or software",
+        "applies only to fp8-mixed with software.kernels fused", "set both",
     ),
     EffectCondition(
         _split_words("memory.offload.ahead memory.offload.modules"),
@@ -210,7 +218,6 @@ CONDITIONS: tuple[EffectCondition, ...] = (
 """All conditions; the first unmet one of a field gives the reason."""
 _REJECTING = tuple(condition for condition in CONDITIONS if condition.remedy)
 assert CONDITIONS[: len(_REJECTING)] == _REJECTING, "conditions with a remedy must come before the others"
-
 
 _DEFAULTS: dict[tuple[type, str], Any] = {}  # of fields, by the section's class
 

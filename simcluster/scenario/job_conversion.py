@@ -36,7 +36,15 @@ from simcluster.planning.optimizer import UpdateContext, get_optimizer_class
 from simcluster.planning.pass_segments import CachedPassSegmentMaker
 from simcluster.planning.rank_grid import ParallelPlan
 from simcluster.planning.segment_builder import NO_HOST_COSTS, HostLaunchTimes, cache_timer
-from simcluster.scenario.memory_plan import ELEMENT_BYTES, footprints_of, offload_of, platform_of, recipe_of, shape_of
+from simcluster.scenario.memory_plan import (
+    ELEMENT_BYTES,
+    footprints_of,
+    gathered_weight_of,
+    offload_of,
+    platform_of,
+    recipe_of,
+    shape_of,
+)
 from simcluster.scenario.schedule_plan import outer_step_of, plan_of, schedule_of, slices_of
 from simcluster.scenario.sections import HostOffload
 from simcluster.topology import Cluster
@@ -244,7 +252,8 @@ def data_parallel_options_of(
     scenario: Scenario, device: Device, plan: ParallelPlan, recipe: Recipe
 ) -> DataParallelOptions:
     """Return how replicas reduce gradients and update parameters, with the times of the update."""
-    gathered = ELEMENT_BYTES[scenario.training.precision] if scenario.parallel.zero == 3 else recipe.gathered_weight
+    whole, zero = ELEMENT_BYTES[scenario.training.precision], scenario.parallel.zero
+    gathered = whole if zero == 3 else gathered_weight_of(scenario)
     usual = max(_BUCKET_PARAMETERS, _BUCKET_PARAMETERS_PER_REPLICA * plan.replicas) * recipe.gradient
     bucket = scenario.overlap.bucket_size or usual
 
@@ -270,9 +279,9 @@ def data_parallel_options_of(
 
     in_bucket = bucket / recipe.gradient if scenario.overlap.grad_reduce else math.inf  # Megatron-LM: else there is one
     memory, kernels = partial(memory_kernel_seconds, device), partial(kernel_sequence_seconds, device, precision="bf16")
-    updated = UpdateContext(scenario.model, plan, recipe, scenario.parallel.zero, in_bucket, memory, kernels)
+    updated = UpdateContext(scenario.model, plan, recipe, zero, in_bucket, memory, kernels)
     return DataParallelOptions(
-        zero=scenario.parallel.zero,
+        zero=zero,
         overlap_reduce=scenario.overlap.grad_reduce,
         overlap_gather=scenario.overlap.param_gather,
         gradient_bytes=recipe.gradient,

@@ -18,8 +18,10 @@ from simcluster.base.errors import InputError
 from simcluster.devices.software import Software
 from simcluster.faults.expert_loads import ExpertLoads
 from simcluster.faults.fault_spec import faults_with_effect
+from simcluster.model.kernel_choices import Quantization
 from simcluster.model.layers import RankShape
 from simcluster.model.memory import offloaded_bytes
+from simcluster.model.quantization import find_quantization
 from simcluster.model.recipes import Recipe, recipe_named
 from simcluster.planning.block_memory import block_memory_table
 from simcluster.planning.footprint import Footprint, stage_footprint
@@ -92,13 +94,6 @@ ELEMENT_BYTES = {
 _RECIPE = {"bf16-mixed": "mixed-18", "fp16-mixed": "mixed-16", "fp8-mixed": "fp8-20", "mxfp8-mixed": "fp8-20",
            "nvfp4-mixed": "nvfp4-19", "fp32": "fp32-16"}  # fmt: skip
 
-_CAST_ROWS = {"mxfp8-mixed": 32, "nvfp4-mixed": 64}
-"""Row alignment of quantized expert matmuls, 16 in fp8 (Megatron-LM, core/fp8_utils.py, ``get_fp8_align_size``;
-core/fp4_utils.py, ``get_fp4_align_size``, 64 for its Hadamard transforms)."""
-_CAST_BYTES = {"fp8-mixed": 1.0, "mxfp8-mixed": 1.0 + 1 / 32, "nvfp4-mixed": 0.5 + 1 / 16}
-"""Bytes per operand element of layer matmuls, with its share of a one-byte scale (Open Compute Project, Microscaling
-Formats 1.0; NVFP4: arXiv:2509.25149); a scale for a whole tensor counts as nothing."""
-
 
 def recipe_of(scenario: Scenario) -> Recipe:
     """Return the memory recipe (bytes per parameter) of a scenario; the default depends on the precision."""
@@ -108,7 +103,10 @@ def recipe_of(scenario: Scenario) -> Recipe:
 def shape_of(scenario: Scenario) -> RankShape:
     """Return the settings that determine, together with the model, the tensor and kernel shapes on a rank."""
     training, parallel, memory = scenario.training, scenario.parallel, scenario.memory
-    software, recipe = scenario.software or Software(), recipe_of(scenario)
+    software, recipe, how = scenario.software or Software(), recipe_of(scenario), quantization_of(scenario)
+    weight_cast_bytes, weight_cast_launches = _weight_casts(scenario, recipe, how)
+    start, end = training.layers_in_16_bits
+    layers = range(scenario.model.layers)
     experts = software.experts
     if parallel.expert_dispatch.kind == "hybridep":
         # it pads, so the software copies no rows (Megatron-LM, fused_a2a.py, ``hybrid_ep_dispatch``; Transformer
@@ -144,10 +142,10 @@ def shape_of(scenario: Scenario) -> RankShape:
         kernels=software.kernels,
         accumulate=software.accumulate,
         experts=experts,
-        fp8=training.precision in _CAST_BYTES,
-        cast_bytes=_CAST_BYTES.get(training.precision, 1.0),
-        cast_rows=_CAST_ROWS.get(training.precision, 16),
-        weight_cast_bytes=_weight_cast_bytes(scenario, recipe) if training.precision in _CAST_BYTES else 0.0,
+        quantization=how,
+        wide_layers=frozenset((*layers[:start], *layers[len(layers) - end :])),
+        weight_cast_bytes=weight_cast_bytes,
+        weight_cast_launches=weight_cast_launches,
         stops_early={"whole": False, "early-stop": True}[software.checkpoint],
         keeps_fused_core={"any-core": False, "unfused-core": True}[software.selective],
         element_bytes=ELEMENT_BYTES[training.precision],
@@ -155,17 +153,38 @@ def shape_of(scenario: Scenario) -> RankShape:
     )
 
 
-def _weight_cast_bytes(scenario: Scenario, recipe: Recipe) -> float:
-    """Return the bytes per weight that a cast to low precision reads and writes.
+def quantization_of(scenario: Scenario) -> Quantization | None:
+    """Return the recipe that quantizes operands of the layers' matmuls; None in 16 and 32 bits."""
+    training, software = scenario.training, scenario.software or Software()
+    fused = {"fused": True, "compiled": False, "eager": False}[software.kernels]
+    either = scenario.cluster.device.peak.mxfp8 is not None  # Blackwell, which takes fp8 operands in either order
+    return find_quantization(training.precision, training.fp8_scaling, fused=fused, either_order=either)
 
-    Two copies where the recipe keeps none; 0 where weights themselves are in 8 bits, since they are gathered as
-    operands.
+
+def gathered_weight_of(scenario: Scenario) -> float:
+    """Return the bytes per weight that an all-gather of sharded weights sends.
+
+    MXFP8 weights are gathered in 16 bits, of which each rank makes both orders (Megatron-LM,
+    core/distributed/param_and_grad_buffer.py, ``reuse_grad_buf_for_mxfp8_param_ag``).
     """
-    precision = scenario.training.precision
-    if recipe.gathered_weight < ELEMENT_BYTES[precision]:
-        return 0.0
-    each = _CAST_BYTES[precision]
-    return ELEMENT_BYTES[precision] + (round(recipe.copies / each) or 2) * each
+    sent, how = recipe_of(scenario).gathered_weight, quantization_of(scenario)
+    return max(sent, ELEMENT_BYTES[scenario.training.precision]) if how and how.name == "mxfp8" else sent
+
+
+def _weight_casts(scenario: Scenario, recipe: Recipe, how: Quantization | None) -> tuple[float, int]:
+    """Return the bytes per weight and the launches of the kernels that quantize it, once per step.
+
+    They write two copies where the recipe keeps none. Weights gathered as operands are not quantized; where matmuls
+    take one order only, and the recipe keeps a copy, it is a transpose.
+    """
+    if how is None:
+        return 0.0, 1
+    element, each = ELEMENT_BYTES[scenario.training.precision], how.operand_bytes
+    if gathered_weight_of(scenario) < element:
+        turned = how.gathers == "rows" and how.rearranges and recipe.copies > 0
+        return 2 * each if turned else 0.0, 1
+    copies = 2 if how.name == "mxfp8" else round(recipe.copies / each) or 2
+    return how.weight.reads * element + copies * each, how.weight.launches
 
 
 def platform_of(scenario: Scenario) -> Platform | None:
@@ -209,7 +228,7 @@ def offload_of(scenario: Scenario) -> OffloadOptions:
         optimizer=chosen.optimizer,
         state_bytes=recipe.optimizer,
         gradient_bytes=recipe.gradient,
-        weight_bytes=recipe.gathered_weight,
+        weight_bytes=gathered_weight_of(scenario),
         update_bytes=recipe.update_traffic,
         host_rate=(chosen.host_update or math.inf) / max(boxes.values(), default=1),
         bucket=chosen.bucket,

@@ -144,6 +144,10 @@ def _check_device(scenario: ScenarioFields) -> Iterator[KeyProblem]:
         device.peak_flops(scenario.training.precision.removesuffix("-mixed"))
     except InputError as error:
         yield ("training", "precision"), str(error)
+    ends, layers = scenario.training.layers_in_16_bits, scenario.model.layers
+    if sum(ends) > layers:
+        what = f"{ends[0]} + {ends[1]} layers are more than the model's {layers}; use at most {layers} in all"
+        yield ("training", "layers_in_16_bits"), what
     if scenario.training.memory_recipe is not None:
         yield from _check_recipe(scenario.training, scenario.training.memory_recipe, device)
 

@@ -11,10 +11,11 @@ from simcluster.base.errors import InputError
 from simcluster.documents.base_spec import Count, Spec
 from simcluster.documents.diagnostics import quote_value
 from simcluster.documents.field_annotations import NameFromSet, SchemaAlternatives
-from simcluster.model.kernel_choices import RECOMPUTE_MODULES, Attention, RecomputeModule
+from simcluster.model.kernel_choices import RECOMPUTE_MODULES, Attention, Fp8Scaling, RecomputeModule
 from simcluster.model.transformer import Recompute
 from simcluster.planning.optimizer_registry import OPTIMIZERS
 
+Layers = Annotated[int, Field(strict=True, ge=0)]
 Precision = Literal["bf16-mixed", "fp16-mixed", "fp8-mixed", "mxfp8-mixed", "nvfp4-mixed", "fp32"]
 MemoryRecipe = Literal[
     "mixed-16", "fp32-16", "mixed-18", "bf16-12", "bf16-8", "aware-16", "aware-14", "aware-12", "aware-10",
@@ -72,6 +73,12 @@ class Training(Spec):
     precision: Precision = "bf16-mixed"
     """Number format of training; fp8, mxfp8 (one scale per 32 elements) and nvfp4 (one per 16) apply to the layers'
     matmuls, all else uses 16 bits: attention, LM head, stored and sent tensors."""
+    fp8_scaling: Fp8Scaling | None = None
+    """Scales of fp8 operands, with precision: fp8-mixed: one per tensor, from the largest values of past steps
+    (delayed, the default) or from the tensor (current), or one per block of 128 (blockwise). Casts of torch.compile
+    have neither."""
+    layers_in_16_bits: tuple[Layers, Layers] = (0, 0)
+    """Numbers of first and last layers whose matmuls stay in 16 bits under low precision."""
     recompute: Annotated[Recompute, SchemaAlternatives(lambda: (..., tuple[RecomputeModule, ...]))] = "none"
     """What the backward recomputes: nothing (none); the attention core or the recompute_modules (selective; a list here
     sets these); all but attention and every second matmul (operators, as torchtitan's "op"); or whole layers (full)."""

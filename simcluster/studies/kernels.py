@@ -17,8 +17,9 @@ from simcluster.base.tables import Records
 from simcluster.devices.device import LOW_PRECISIONS, Device, kernel_seconds
 from simcluster.documents.argument_types import check_arguments
 from simcluster.model.kernels import Block, Kernel, Section
-from simcluster.model.layer_block import embedding_block, lm_head_block, mtp_input_block, weight_cast_kernels
+from simcluster.model.layer_block import embedding_block, lm_head_block, mtp_input_block
 from simcluster.model.layers import RankShape, layer_kinds
+from simcluster.model.quantization import weight_cast_kernels
 from simcluster.model.transformer import Model
 from simcluster.scenario.job_conversion import job_facts_of, job_of
 from simcluster.scenario.memory_plan import shape_of
@@ -145,15 +146,15 @@ def list_layer_sections(
     ends = model.layer_model(0)
     if embedding:
         add_block(embedding_block(ends, shape), 1)
-    plain = replace(shape, recompute="none")
+    shapes = shape.list_variants()
 
     def add_layers(layers: Iterable[int]) -> None:
-        types = Counter((shape.recomputes_layer(layer), model.layer_type(layer)) for layer in layers)
-        for (again, layer_type), count in types.items():
+        types = Counter((shape.layer_variant(layer), model.layer_type(layer)) for layer in layers)
+        for (variant, layer_type), count in types.items():
             layer, _ = model.count_layer_types()[layer_type]
             for kind in layer_kinds(model, layer):
                 word = f" ({layer_type[0]})" if layer_type[0] else ""
-                parts = kind.sections(model.layer_model(layer), shape if again else plain)
+                parts = kind.sections(model.layer_model(layer), shapes[variant])
                 add_sections(kind.name + word, parts, count)
 
     add_layers(layer for layer in layers if layer < model.layers)

@@ -60,6 +60,7 @@ RANGES: dict[str, tuple[Any, ...]] = {
     "fsdp.reshard_after_forward": (True, False, 2, 4),
     "overlap.tensor_pieces": (2, 3, 4),
     "training.micro_batch": (2, 3),
+    "training.layers_in_16_bits": ([1, 0], [0, 1], [1, 1]),
 }
 """Numbers that are drawn from these, where the smallest that a field takes say nothing of a step."""
 SMALL: dict[str, Document] = {

@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 from simcluster.base.errors import InputError
 from simcluster.faults.rank_effects import mean_attention_load
+from simcluster.model.kernel_choices import LayerVariant
 from simcluster.model.layers import RankShape
 from simcluster.model.transformer import Model
 from simcluster.planning.job import Job
@@ -50,10 +51,10 @@ class LayerPassSettings(NamedTuple):
 
 
 class PassPart(NamedTuple):
-    """Part of a pass: the embedding, the LM head, or one layer, by recomputation and number of its type."""
+    """Part of a pass: the embedding, the LM head, or one layer, by its variant and number of its type."""
 
     name: str
-    recomputes: bool = False
+    variant: LayerVariant = LayerVariant(False, False)
     layer_type: int = 0
 
 
@@ -200,7 +201,7 @@ def _are_tp_ranks_adjacent(layout: Layout) -> bool:
 
 
 def _layer_part(model: Model, shape: RankShape, layer: int) -> PassPart:
-    return PassPart("layer", shape.recomputes_layer(layer), [*model.count_layer_types()].index(model.layer_type(layer)))
+    return PassPart("layer", shape.layer_variant(layer), [*model.count_layer_types()].index(model.layer_type(layer)))
 
 
 def _make_part_segments(job: Job, shape: RankShape) -> dict[tuple[PassPart, Kind], Segment]:

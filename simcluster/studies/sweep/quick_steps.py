@@ -208,8 +208,11 @@ class _PassCosts:
         device = scenario.cluster.device
         passes = self.passes = pass_maker_of(scenario, device)
         alike = interference_of(scenario, device) is None and scenario.software is None
-        self.casts, self.repeats = passes.casts, alike and scenario.training.recompute_every == 1
-        self._whole_pass = PassLayers((0,), embedding=True, lm_head=True, gathers_input=scenario.parallel.tp > 1)
+        wide = shape_of(scenario).wide_layers
+        self.casts, self.repeats = passes.casts, alike and scenario.training.recompute_every == 1 and not wide
+        others = [layer for layer in range(scenario.model.layers) if wide and layer not in wide][:1]
+        tp = scenario.parallel.tp
+        self._whole_pass = PassLayers((0, *others), embedding=True, lm_head=True, gathers_input=tp > 1)
         self._known: dict[Hashable, Costs] = {}
         self._numbers: dict[TimesAlone, int] = {}
         self.collectives, self.alone = cache(self._collectives_of_passes), cache(self._stage_time_classes)
