@@ -341,10 +341,8 @@ def finetune_recipe(num_nodes: int = 1, scheme: str | None = "lora"):
 def test_arguments_of_the_function_that_is_named(word: str, tp: int, nodes: str) -> None:
     found = nemo(TUNES, "finetune_recipe", **{"scheme": word, "num-nodes": nodes}).document
     assert (found["parallel"]["tp"], found["gpus"]) == (tp, 2 * int(nodes))
-    with pytest.raises(
-        InputError, match=r"trains adapters .*peft_scheme none trains all weights: --arg peft_scheme=none"
-    ):
-        nemo(TUNES, "finetune_recipe")
+    assert "trainable" not in found["training"]
+    assert nemo(TUNES, "finetune_recipe").document["training"]["trainable"]["rank"] == 32
     with pytest.raises(InputError, match=r"'schema'; did you mean 'scheme'.*it takes num_nodes or scheme"):
         nemo(TUNES, "finetune_recipe", schema=word)
 

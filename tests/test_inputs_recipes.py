@@ -113,9 +113,9 @@ LLAMA = "cfg.model = AutoBridge.from_hf_pretrained('meta-llama/Meta-Llama-3-8B')
 @pytest.mark.parametrize(
     ("base", "line", "words"),
     [
-        ("_pretrain_common()", "cfg.peft = default_peft_config('lora')", "own_config trains adapters"),
-        ("chosen()", "cfg.peft = LoRA(dim=8)", "own_config trains adapters"),
-        ("llama3_8b_peft_config(scheme='lora')", "", "own_config trains adapters .*, as llama3_8b_peft_config says"),
+        ("_pretrain_common()", f"{LLAMA}; cfg.peft = default_peft_config('dora')", "own_config trains adapters"),
+        ("_pretrain_common()", f"{LLAMA}; cfg.peft = LoRA(dim=8, target_modules=['*.0.*.linear_qkv'])", "of rank 8 on"),
+        ("llama3_8b_peft_config(scheme='lora')", "", "comes from llama3_8b_peft_config, which is in another"),
         ("_pretrain_common()", LLAMA.replace("meta-llama/Meta-Llama-3-8B", "zai-org/GLM-5.1"), "GLM-5.1' is not known"),
         ("_pretrain_common()", LLAMA.replace("meta-llama/Meta-Llama-3-8B", "Qwen/Qwen2-Audio-7B"), "takes sound"),
         (
@@ -491,10 +491,30 @@ def test_a_recipe_of_nemo_2_that_changes_another() -> None:
         nemo("from_a_recipe", other)
 
 
-def test_a_recipe_of_nemo_2_that_trains_adapters_is_refused() -> None:
-    with pytest.raises(InputError, match=r"own_recipe trains adapters .*\(peft_scheme none trains all weights: "):
-        nemo("own_recipe")
-    assert nemo("own_recipe", NEMO.replace('"lora"):', '"none"):'))["training"]["global_batch"] == 64
+ADAPTED = ["qkv", "projection", "mlp_up", "mlp_down"]
+
+
+def test_recipes_that_train_adapters() -> None:
+    """LoRA's defaults are rank 32 on all four modules, in Megatron-Bridge and in NeMo 2."""
+    assert nemo("own_recipe")["training"]["trainable"] == {"rank": 32, "modules": ADAPTED}
+    assert "trainable" not in nemo("own_recipe", NEMO.replace('"lora"):', '"none"):'))["training"]
+    with pytest.raises(InputError, match="own_recipe trains adapters"):
+        nemo("own_recipe", NEMO.replace("run.Config(LoRA)", "run.Config(DoRA)"))
+
+    def imported(*lines: str, base: str = "_pretrain_common()") -> Any:
+        return own(LLAMA, *lines, base=base).document["training"].get("trainable")
+
+    assert imported() is None
+    assert imported("cfg.peft = None") is None
+    assert imported("cfg.peft = default_peft_config('lora', dim=8)") == {"rank": 8, "modules": ADAPTED}
+    assert imported(base="_peft_common()") == {"rank": 32, "modules": ADAPTED}
+    mlperf = "LoRA(dim=16, alpha=32, dropout=0.1, a2a_experimental=True, target_modules=['linear_proj', 'linear_qkv'])"
+    expected = {"rank": 16, "modules": ["projection", "qkv"], "dropout": True}
+    assert imported(f"cfg.peft = {mlperf}") == expected  # exchanged without sequence parallelism
+    sharded = "cfg.model.tensor_model_parallel_size = 4", "cfg.model.sequence_parallel = True"
+    assert imported(f"cfg.peft = {mlperf}", *sharded) == {**expected, "exchange": "all_to_all"}
+    found = from_document(own(LLAMA, f"cfg.peft = {mlperf}", *sharded).document)
+    assert found.model.lora == found.training.trainable
 
 
 def test_a_script_that_starts_a_training_of_its_parts() -> None:

@@ -46,8 +46,13 @@ def gradient_pass_seconds(device: Device, parameters: float, *, recipe: Recipe, 
     return math.fsum(parameter_pass_seconds(device, parameters, kind, recipe=recipe) for kind in kinds[gradients])
 
 
-def fsdp_copy_seconds(device: Device, parameters: float, *, recipe: Recipe, shards: Shards, gathers: int = 2) -> float:
+def fsdp_copy_seconds(
+    device: Device, parameters: float, gathered: float | None = None, *, recipe: Recipe, shards: Shards,
+    gathers: int = 2,
+) -> float:  # fmt: skip
     """Return the time (s) of the copies that FSDP makes on the GPU for each gradient reduction.
+
+    It reduces gradients of N ``parameters``; ``gathered`` (default: N) counts those that it gathers, frozen ones too.
 
     ``flat``: 16-bit gradients are copied together, cast where they are reduced in fp32, and divided once before the
     reduction (PyTorch's FullyShardedDataParallel, ``_reduce_grad``). ``copied``: what was gathered is copied out in
@@ -58,12 +63,15 @@ def fsdp_copy_seconds(device: Device, parameters: float, *, recipe: Recipe, shar
         return 0.0
     copy, cast = 2 * _HALF_BYTES, _HALF_BYTES + recipe.gradient
     sizes: tuple[float, ...]
+    outward: tuple[float, ...] = ()
     if shards == "lists":
-        sizes = (*[_HALF_BYTES, copy] * gathers, copy)
+        outward, sizes = (_HALF_BYTES, copy) * gathers, (copy,)
     elif shards == "copied":
-        sizes = (copy, copy, cast)
+        outward, sizes = (copy, copy), (cast,)
     elif shards == "flat":
         sizes = (copy, 2 * recipe.gradient) if recipe.gradient == _HALF_BYTES else (copy, cast, 2 * recipe.gradient)
     else:
         assert_never(shards)
-    return math.fsum(memory_kernel_seconds(device, parameters * size) for size in sizes)
+    moved = [parameters * size for size in sizes]
+    moved += [(parameters if gathered is None else gathered) * size for size in outward]
+    return math.fsum(memory_kernel_seconds(device, size) for size in moved)

@@ -25,7 +25,8 @@ CONFIG_ADVICE = (
 """Advice for a recipe whose values are computed."""
 PACKED_ASSUMPTION = "sequences are full with one sample each, although the recipe packs several samples into a sequence"
 _PRETRAINING_NAME = re.compile(r"pretrain_(\w+_)?(config|recipe)$")
-_ADAPTER_NAME = re.compile(r"(^|_)(peft|q?lora|dora)_")
+_ADAPTED = {"linear_qkv": "qkv", "linear_proj": "projection", "linear_fc1": "mlp_up", "linear_fc2": "mlp_down"}
+_ADAPTER_RANK = 32  # and all modules above: defaults of LoRA in peft/lora.py, and in NeMo 2's
 _GPU_COUNT = re.compile(r"_(\d{1,6})gpus?_")  # kimi_k2_pretrain_512gpu_h100_bf16_config
 _LAYOUT = {"embedding": "E", "decoder": "t", "mtp": "m", "loss": "L"}
 _UNREAD_LAYOUT = "model.pipeline_model_parallel_layout, which the file computes by code that is not evaluated"
@@ -50,7 +51,7 @@ class RecipeSettings:
     """A Megatron-Bridge or NeMo recipe as read: its model, its settings by dotted name, and assumptions.
 
     ``model`` is empty if the settings give its sizes. ``undecided`` are parts of the recipe whose effect is unknown,
-    ``gpus`` is the number of GPUs in its name.
+    ``gpus`` is the number of GPUs in its name, ``trainable`` its adapters as a scenario's training.trainable.
     """
 
     model: named_models.NamedModel = field(default_factory=named_models.NamedModel)
@@ -58,6 +59,28 @@ class RecipeSettings:
     assumed: tuple[str, ...] = ()
     undecided: tuple[str, ...] = ()
     gpus: int | None = None
+    trainable: Mapping[str, Any] = field(default_factory=dict)
+
+
+def read_adapters(peft: Any, label: str) -> dict[str, Any]:
+    """Return a recipe's LoRA adapters as a scenario's training.trainable; empty if it trains all weights.
+
+    Alpha, initial values and the place of dropout have no effect. Raises InputError for other adapters.
+    """
+    if isinstance(peft, RecordedCall) and peft.name.endswith("default_peft_config") and peft.args:
+        peft = RecordedCall(str(peft.args[0]), (), peft.fields)
+    if peft is None or str(getattr(peft, "name", peft)).lower() == "none":
+        return {}
+    lora = RecordedCall(peft) if isinstance(peft, str) else peft
+    if not isinstance(lora, RecordedCall) or lora.name.rpartition(".")[2].lower() != "lora" or lora.args:
+        raise InputError(f"{label} {ADAPTER_REASON}")
+    words, rank = lora.fields.get("target_modules") or [*_ADAPTED], lora.fields.get("dim", _ADAPTER_RANK)
+    if not isinstance(words, list) or not isinstance(rank, int) or any(each not in _ADAPTED for each in words):
+        what = f"has adapters of rank {rank} on {words}; known modules: {', '.join(_ADAPTED)}"
+        raise InputError(f"{label} {what}; import it without, and set training.trainable")
+    found: dict[str, Any] = {"rank": rank, "modules": [_ADAPTED[each] for each in words]}
+    found |= {"dropout": True} if lora.fields.get("dropout") else {}
+    return found | ({"exchange": "all_to_all"} if lora.fields.get("a2a_experimental") is True else {})
 
 
 def read_bridge_recipe(
@@ -84,9 +107,6 @@ def read_bridge_recipe(
         raise InputError(f"{source}: {function} returns no configuration that can be read as data; {CONFIG_ADVICE}")
     if "model_config" in found.fields:  # nemo.tron, the predecessor of Megatron-Bridge
         found.fields = {name.removesuffix("_config"): value for name, value in found.fields.items()}
-    adapters = _ADAPTER_NAME.search(found.name)
-    if adapters or found.fields.get("peft") is not None:
-        raise InputError(f"{source}: recipe {function} {ADAPTER_REASON}{f', as {found.name} says' if adapters else ''}")
     if found.name != "ConfigContainer" and found.name not in _BASES:
         raise other_file_error(f"{source}: the configuration of {function}", found.name, file, CONFIG_ADVICE)
     gpus = _GPU_COUNT.search(function)
@@ -112,8 +132,6 @@ def read_bridge_config(text: str, source: str) -> RecipeSettings | None:
     found = parse_target_config(text, source)
     if found is None or found.name != "ConfigContainer":
         return None
-    if found.fields.get("peft") is not None:
-        raise InputError(f"{source}: the file {ADAPTER_REASON}")
     read = _build_bridge_recipe(found, "the file", source)
     copies = {f"optimizer.{name}": f"ddp.{name}" for name in _OVERLAPS}
     copies |= {f"optimizer.{name}": f"model.{name}" for name in ("bf16", "fp16")}
@@ -131,7 +149,9 @@ def _build_bridge_recipe(
     recipe: RecordedCall, function: str, source: str, file: RecipeFile | None = None,
     read_file: FileReader = read_no_file,
 ) -> RecipeSettings:  # fmt: skip
-    model, data = recipe.fields.get("model"), recipe.fields.get("dataset")
+    model, data, peft = recipe.fields.get("model"), recipe.fields.get("dataset"), recipe.fields.pop("peft", None)
+    if recipe.name == "_peft_common":
+        peft = RecordedCall("LoRA", (), peft.fields if isinstance(peft, RecordedCall) else {}) if peft is None else peft
     if isinstance(model, RecordedCall) and any("freeze_vision" in name for name in model.fields):
         raise InputError(f"{source}: {function} trains a model that takes images; only text decoders are modelled")
     known = _find_recipe_model(model, source, read_file)
@@ -159,9 +179,11 @@ def _build_bridge_recipe(
         refused = f"dataset.seq_length is {samples} (Megatron-Bridge refuses unequal lengths)"
         assumed.append(f"sequences have the model's length, although {refused}")
     fields = data.fields.items() if isinstance(data, RecordedCall) else ()
-    if recipe.name == "_sft_common" or any("pack" in key and on not in (None, False) for key, on in fields):
+    packs = any("pack" in key and on not in (None, False) for key, on in fields)
+    if packs or recipe.name in ("_sft_common", "_peft_common"):
         assumed.append(PACKED_ASSUMPTION)
-    return RecipeSettings(known, _resolve_conflicting_settings(settings), tuple(assumed))
+    adapters = read_adapters(peft, f"{source}: {function}")
+    return RecipeSettings(known, _resolve_conflicting_settings(settings), tuple(assumed), trainable=adapters)
 
 
 def _vocabulary_settings(recipe: RecordedCall, model: str, settings: Mapping[str, Any]) -> dict[str, Any]:

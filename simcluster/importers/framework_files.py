@@ -137,7 +137,7 @@ def _read_primus_layers(module: Any, framework: str, source: str, read_file: Fil
     own = dict(own) if isinstance(own, Mapping) else {}
     adapters = own.pop("lora", None)
     if isinstance(adapters, Mapping) and adapters.get("enabled") is True:
-        raise InputError(f"{source}: lora.enabled: adapters with frozen weights are not modelled; set it to false")
+        raise InputError(f"{source}: lora.enabled: adapters with frozen weights are not imported; set it to false")
     return [*found, own]
 
 

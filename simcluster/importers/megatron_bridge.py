@@ -91,7 +91,7 @@ class BridgeTranslator(import_result.SettingClassifier):
 
     def __init__(self, source: str, recipe: RecipeSettings) -> None:
         super().__init__(source)
-        self._model = recipe.model
+        self._model, self._trainable = recipe.model, dict(recipe.trainable)
         self._settings: Mapping[str, Any] = {}
         self.options: OptionWords = model_to_options(self._model.section) if self._model.name else {}
         self.unknown += [f"effect of the recipe {place}" for place in recipe.undecided]
@@ -130,6 +130,10 @@ class BridgeTranslator(import_result.SettingClassifier):
             self.options, cluster=cluster, gpus=gpus, launched=launched, available=available, source=self.source,
             problems=self.problems.messages,
         )  # fmt: skip
+        if self._trainable:
+            sharded = found.document["parallel"].get("sequence_parallel")
+            own = {key: each for key, each in self._trainable.items() if sharded or key != "exchange"}
+            found.document["training"]["trainable"] = own
         if self._model.name:
             model = adapt_published_model(self._model.section, found.document["model"], self._settings)
             found.document["model"] = model

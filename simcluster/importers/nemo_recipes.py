@@ -51,7 +51,6 @@ def read_nemo_recipe_function(
     what = f"{source}: recipe {function}"
     if not isinstance(found, RecordedCall):
         raise InputError(f"{what} returns no recipe that can be read as data; {CONFIG_ADVICE}")
-    _refuse_adapters(found, what)
     if found.called_on != _CONFIGURED_MARK:  # one of NeMo's built-in recipes
         scheme, adapts = found.fields.get("peft_scheme", "lora"), found.name.endswith(".finetune_recipe")
         trains_all = isinstance(scheme, UnreadExpression) or str(scheme).lower() == "none"
@@ -67,13 +66,7 @@ def read_written_nemo_recipe(text: str, source: str) -> RecipeSettings | None:
     found = parse_target_config(text, source)
     if found is None or "trainer" not in found.fields:
         return None
-    _refuse_adapters(found, f"{source}: the file")
     return _build_recipe(found, "the file", source)
-
-
-def _refuse_adapters(recipe: RecordedCall, label: str) -> None:
-    if recipe.fields.get("peft") is not None:
-        raise InputError(f"{label} {ADAPTER_REASON} ({_ALL_WEIGHTS_ADVICE}: --arg peft_scheme=none, if it takes that)")
 
 
 def _build_recipe(recipe: RecordedCall, function: str, source: str, file: RecipeFile | None = None) -> RecipeSettings:
@@ -116,7 +109,8 @@ def _build_recipe(recipe: RecordedCall, function: str, source: str, file: Recipe
     if not name:
         plain = {key.replace(".config.", "."): value for key, value in settings.items()}
         bridge_recipes.require_known_decoder(sizes, plain, f"{source}: the model of {function}", file, CONFIG_ADVICE)
-    return RecipeSettings(named_models.load_published_model(name), settings, tuple(assumed))
+    adapters = bridge_recipes.read_adapters(recipe.fields.get("peft"), f"{source}: {function}")
+    return RecipeSettings(named_models.load_published_model(name), settings, tuple(assumed), trainable=adapters)
 
 
 def _recipe_settings(recipe: RecordedCall, trainer: RecordedCall) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from simcluster.importers.megatron_options import (
     RENAMED,
 )
 
-ADAPTER_REASON = "trains adapters with frozen weights, which is not modelled"
+ADAPTER_REASON = "trains adapters with frozen weights, which is not imported (training.trainable models LoRA)"
 _MEGATRON_PROGRAMS = frozenset(["pretrain_gpt.py", "pretrain_gpt_core.py", "pretrain_hybrid.py", "pretrain_mamba.py"])
 """Megatron-LM programs that train text decoders."""
 _IGNORED_OPTIONS = ("decoder-seq-length", "img-h", "img-w", "patch-dim")

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from simcluster.base.errors import InputError
+from simcluster.model.adapters import list_adapters
 from simcluster.model.kernel_choices import RecomputeModule
 from simcluster.model.layer_kind import AttentionBackward, Flops
 from simcluster.model.layers import layer_kinds, parameters
@@ -37,36 +38,45 @@ def layer_flops(
 ) -> LayerFlops:
     """Return the FLOPs of one layer on ``micro_batch`` sequences, over all ranks that share the layer.
 
-    A weight matmul costs as much in I and again in W as in F; for the core attention see ``Attention.core_flops``. In a
-    layer with experts the MLP is those that a token visits and the shared ones; the router's matmul is not counted, as
-    in Megatron-LM.
+    A weight matmul costs as much in I and again in W as in F, a frozen one nothing in W; for the core attention see
+    ``Attention.core_flops``. Adapters count with their matmuls. In a layer with experts the MLP is those that a token
+    visits and the shared ones; the router's matmul is not counted, as in Megatron-LM.
+    Layers that no gradients reach have a forward alone.
     """
     tokens, own = micro_batch * model.sequence_length, model.layer_model(layer)
-    into = out = behind = 0.0
+    forward = trained = [0.0, 0.0, 0.0]  # weights of the matmuls into the core, out of it, and of others
     core = Flops(0.0, 0.0, 0.0)
     for kind in layer_kinds(model, layer):
-        weights = kind.count_weights_per_token(own)
+        found = [0.0, 0.0, kind.count_weights_per_token(own)]
+        low = [0.0, 0.0, 0.0]
+        for each in list_adapters(own, kind.name):
+            place = (0 if each.split == "rows" else 1) if kind.mixes else 2
+            low[place] += each.parameters
         if kind.mixes:
             *_, last = kind.matrices(own)
-            into, out = into + weights - last.elements, out + last.elements
+            found = [found[2] - last.elements, last.elements, 0.0]
             core += kind.core_flops(own, tokens, attention_backward)
-        else:
-            behind += weights
-    return LayerFlops(
-        qkv=_weight_matmul_flops(2.0 * tokens * into),
-        core=core,
-        projection=_weight_matmul_flops(2.0 * tokens * out),
-        mlp=_weight_matmul_flops(2.0 * tokens * behind),
+        gradients = low if own.freezes(kind.name) else found
+        forward = [old + new + more for old, new, more in zip(forward, found, low, strict=True)]
+        trained = [old + new for old, new in zip(trained, gradients, strict=True)]
+    into, out, behind = (
+        _weight_matmul_flops(2.0 * tokens * all_of_it, 2.0 * tokens * part)
+        for all_of_it, part in zip(forward, trained, strict=True)
     )
+    if own.has_backward:
+        return LayerFlops(qkv=into, core=core, projection=out, mlp=behind)
+    return LayerFlops(*(Flops(each.forward, 0.0, 0.0) for each in (into, core, out, behind)))
 
 
 def lm_head_flops(model: Model, micro_batch: int) -> Flops:
     """Return the FLOPs of the LM head's matmul with the unpadded vocabulary, whether or not weights are tied."""
-    return _weight_matmul_flops(2.0 * micro_batch * model.sequence_length * model.hidden_size * model.vocab_size)
+    forward = 2.0 * micro_batch * model.sequence_length * model.hidden_size * model.vocab_size
+    return _weight_matmul_flops(forward, 0.0 if model.freezes("lm_head") else forward)
 
 
-def _weight_matmul_flops(forward: float) -> Flops:
-    return Flops(forward, forward, forward)
+def _weight_matmul_flops(forward: float, trained: float | None = None) -> Flops:
+    """Return the FLOPs of weight matmuls, of which ``trained`` (default: all) have weight gradients."""
+    return Flops(forward, forward, forward if trained is None else trained)
 
 
 # --- conventions: FLOPs of one sequence, forward and backward ------------------------------------------------------
@@ -124,6 +134,7 @@ def hardware_flops_per_sequence(
     twice = sum(
         counts[name] * again[recompute](each, _packed_layer_flops(model, each, attention))
         for name, (each, _) in model.count_layer_types().items()
+        if model.layer_model(each).has_backward
     )
     return model_flops_per_sequence(model, attention=attention) + twice
 

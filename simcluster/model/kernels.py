@@ -48,6 +48,7 @@ class Kernel:
     by_row: bool = False
     keeps_16_bits: bool = False  # done in 16 bits where matmuls are in fp8: the LM head
     concurrent_matmuls: int = 1  # number of equal matmuls on several streams, which share waves of multiprocessors
+    then: tuple[str, str, float] | None = None  # a collective over tp that follows it: kind, name, bytes
     operand_bytes: float = 0.0  # of an element of a matmul's operands, its share of a scale included; 0: of its result
 
 
@@ -100,6 +101,7 @@ class Block:
     input_share: float = 1.0
     gradient_share: float = 1.0
     reduces_largest: bool = False
+    frozen: bool = False  # no weight gradient needs its inputs again
 
     @property
     def sections(self) -> tuple[Section, ...]:

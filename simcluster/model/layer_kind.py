@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
 from simcluster.documents.field_annotations import AllowedValues
+from simcluster.model.adapters import train_tensors
 from simcluster.model.context_parallel import CpExchange
 from simcluster.model.hyper_connections import stream_tensors
 from simcluster.model.kernel_choices import RecomputeModule
@@ -175,7 +176,7 @@ class LayerKind:
     def saved_tensors(self, model: Model, shape: RankShape) -> list[SavedTensor]:
         """Return the tensors that the backward reads, and residual streams, with sizes as they are saved."""
         tensors = [*stream_tensors(self.name, model, shape), *self.backward_tensors(model, shape)]
-        return with_saved_precision(tensors, shape)
+        return with_saved_precision(train_tensors(tensors, self.name, model, shape), shape)
 
     def forward_working_bytes(self, model: Model, shape: RankShape) -> tuple[float, float]:
         """Return the bytes of temporary forward tensors: (total, part proportional to this rank's routed rows)."""

@@ -13,6 +13,7 @@ from typing import Any
 
 from simcluster.base.errors import InputError
 from simcluster.base.texts import did_you_mean
+from simcluster.model.adapters import list_adapters
 from simcluster.model.attention import Attention
 from simcluster.model.documented_kind import DocumentedKind
 from simcluster.model.experts import ExpertMixture
@@ -71,7 +72,8 @@ def layer_matrices(model: Model, layer: int, *, tp: int, ep: int, etp: int) -> t
 class ParameterCount:
     """Number of parameters in a model (``total``), in parts of it outside its layers, and those that a token uses.
 
-    A token uses (``active``) all but the experts that it does not visit.
+    A token uses (``active``) all but the experts that it does not visit. Those of adapters count; ``frozen`` ones have
+    no gradients.
     """
 
     token_embedding: int
@@ -81,6 +83,7 @@ class ParameterCount:
     embedding_norm: int
     total: int
     active: int
+    frozen: int = 0
 
     @property
     def embedding(self) -> int:
@@ -97,13 +100,17 @@ def parameters(model: Model) -> ParameterCount:
     tables = table, position_parameters(model), 0 if model.tied_embeddings else table
     norms = model.final_norm_parameters, model.norm_parameters if model.embedding_norm else 0
     total = active = sum(tables) + sum(norms) + len(model.prediction_layers) * mtp_layer_parameters(model)
+    ends = model.freezes("embedding") * (tables[0] + tables[1] + norms[1])
+    frozen = ends + model.freezes("lm_head") * (tables[2] + norms[0])
     for layer, count in model.count_layer_types().values():
         own, kinds = model.layer_model(layer), layer_kinds(model, layer)
-        layer_norms = count * own.layer_norm_parameters
+        layer_norms = count * (own.layer_norm_parameters + adapter_parameters_per_tp_rank(model, 1, layer))
+        experts = sum(kind.count_expert_parameters(own) for kind in kinds if own.freezes(kind.name))
+        frozen += count * (frozen_parameters_per_tp_rank(model, 1, layer) + experts)
         total += count * sum(kind.count_parameters(own) + kind.count_expert_parameters(own) for kind in kinds)
         active += count * sum(kind.count_parameters_per_token(own) for kind in kinds) + layer_norms
         total += layer_norms
-    return ParameterCount(*tables, *norms, total, active)
+    return ParameterCount(*tables, *norms, total, active, frozen)
 
 
 def mtp_layer_parameters(model: Model, tp: int = 1) -> int:
@@ -123,10 +130,29 @@ def position_parameters(model: Model) -> int:
 def layer_parameters_per_tp_rank(model: Model, tp: int, layer: int = 0) -> int:
     """Count a layer's parameters on one of ``tp`` ranks; norms and row-parallel biases are not split.
 
-    Routed experts are not among them (``expert_parameters_per_rank``); router and shared experts are.
+    Routed experts are not among them (``expert_parameters_per_rank``); router, shared experts and adapters are.
     """
     own = model.layer_model(layer)
-    return sum(kind.count_parameters(own, tp) for kind in layer_kinds(model, layer)) + own.layer_norm_parameters
+    norms = own.layer_norm_parameters + adapter_parameters_per_tp_rank(model, tp, layer)
+    return sum(kind.count_parameters(own, tp) for kind in layer_kinds(model, layer)) + norms
+
+
+def adapter_parameters_per_tp_rank(model: Model, tp: int, layer: int) -> int:
+    """Count the parameters of a layer's adapters on one of ``tp`` ranks."""
+    own = model.layer_model(layer)
+    adapters = (each for kind in layer_kinds(model, layer) for each in list_adapters(own, kind.name, tp))
+    return sum(each.parameters for each in adapters)
+
+
+def frozen_parameters_per_tp_rank(model: Model, tp: int, layer: int, *, quantized: bool = False) -> int:
+    """Count a layer's frozen parameters on one of ``tp`` ranks, without routed experts; ``quantized``: in 4 bits."""
+    own, kinds = model.layer_model(layer), layer_kinds(model, layer)
+    frozen = [kind for kind in kinds if own.freezes(kind.name)]
+    if quantized:
+        held = (each for kind in frozen for each in kind.matrices(own, tp) if not each.experts)
+        return sum(each.elements * each.count for each in held) if own.lora and own.lora.base_weights else 0
+    norms = own.layer_norm_parameters if len(frozen) == len(kinds) else 0
+    return sum(kind.count_parameters(own, tp) for kind in frozen) + norms
 
 
 def layer_matrices_per_tp_rank(model: Model, tp: int, layer: int) -> tuple[int, ...]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from simcluster.model.adapters import train_tensors
 from simcluster.model.kernel_choices import OffloadModule
 from simcluster.model.layer_block import embedding_tensors, lm_head_tensors, mtp_input_tensors
 from simcluster.model.layer_kind import LayerKind
@@ -30,7 +31,7 @@ def layer_backward_tensors(model: Model, shape: RankShape, layer: int) -> list[S
     found = [tensor for kind in layer_kinds(model, layer) for tensor in kind.saved_tensors(own, shape)]
     if own.num_streams > 1:  # they are the layer's input
         found = [replace(tensor, keep="other") if tensor.keep == "input" else tensor for tensor in found]
-    if not any(tensor.keep == "input" for tensor in found):
+    if found and not any(tensor.keep == "input" for tensor in found):
         found[0] = replace(found[0], keep="input")
     return found
 
@@ -39,7 +40,11 @@ def end_backward_tensors(model: Model, shape: RankShape) -> list[SavedTensor]:
     """Return every tensor that the backward reads in the embedding, multi-token prediction and the LM head."""
     ends = model.layer_model(0)
     predicted = with_saved_precision(mtp_input_tensors(ends, shape), shape) if model.prediction_layers else []
-    return [*embedding_tensors(ends, shape), *predicted, *lm_head_tensors(ends, shape)]
+    first, last = (
+        train_tensors(tensors, name, model, shape)
+        for name, tensors in (("embedding", embedding_tensors(ends, shape)), ("lm_head", lm_head_tensors(ends, shape)))
+    )
+    return [*first, *predicted, *last]
 
 
 def activation_bytes(model: Model, shape: RankShape, layer: int = 0) -> dict[str, float]:

@@ -6,14 +6,14 @@ from typing import Annotated, Literal
 
 from pydantic import StrictBool
 
-from simcluster.documents.base_spec import Spec
 from simcluster.documents.field_annotations import SchemaAlternatives
 from simcluster.model.defaults import Count, LayerTypes, Pattern
 from simcluster.model.kind_documents import LayerKindFields
 from simcluster.model.mixture import Mla, Moe
+from simcluster.model.trainable import TrainedParts
 
 
-class ModelFields(Spec):
+class ModelFields(TrainedParts):
     """Fields of the ``model`` section."""
 
     name: str = ""

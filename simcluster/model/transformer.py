@@ -16,6 +16,7 @@ from simcluster.documents.diagnostics import RuleError, list_validation_problems
 from simcluster.model.defaults import add_derived_fields, check_pattern, type_fields
 from simcluster.model.kind_documents import check_layer_kinds, has_own_norm
 from simcluster.model.model_fields import ModelFields
+from simcluster.model.trainable import FrozenLayer
 
 Recompute = Literal["none", "selective", "operators", "full"]
 
@@ -157,7 +158,14 @@ class Model(ModelFields):
         return self.layer_type(layer)[1:]
 
     def layer_type(self, layer: int) -> tuple[str, ...]:
-        """Return a key that only equal layers share: the layer's word of the pattern, and its kinds' names."""
+        """Return a key that only equal layers share: the layer's word of the pattern, and its kinds' names.
+
+        The word says, too, whether the layer is frozen.
+        """
+        word, *kinds = self._type_if_trained(layer)
+        return " ".join(filter(None, (word, self.freezes_layer(layer)))), *kinds
+
+    def _type_if_trained(self, layer: int) -> tuple[str, ...]:
         predicts = self.mtp_pattern if layer >= self.layers else None
         word = self.pattern[min(layer, self.layers - 1) % len(self.pattern)] if self.pattern else ""
         fields = type_fields(word, self.layer_types)
@@ -175,7 +183,10 @@ class Model(ModelFields):
     def layer_model(self, layer: int) -> Model:
         """Return the model with the fields of one layer's type, as if all layers were of this type."""
         alone = self.mtp_pattern and layer >= self.layers
-        return self if self.pattern is None and not alone else _model_of_type(self, self.layer_type(layer))
+        frozen = self.freezes_layer(layer)
+        if self.pattern is None and not alone and not frozen:
+            return self
+        return _model_of_type(self, self._type_if_trained(layer), frozen)
 
     @property
     def layers_text(self) -> str:
@@ -235,19 +246,21 @@ class Model(ModelFields):
 
 
 @lru_cache(maxsize=256)
-def _model_of_type(model: Model, layer_type: tuple[str, ...]) -> Model:
+def _model_of_type(model: Model, layer_type: tuple[str, ...], frozen: FrozenLayer) -> Model:
     word, *kinds = layer_type
     shared = model.model_dump(exclude={"pattern", "layer_types", "mixer", "blocks", "mtp_pattern"})
     own = {name: value for name, value in type_fields(word, model.layer_types).items() if name != "mixer"}
     absent: dict[str, Any] = {} if "mixture" in kinds else {"moe": None}
     absent["layer_kinds"] = {name: each for name, each in (model.layer_kinds or {}).items() if name in kinds} or None
-    return Model.model_validate({**shared, **absent, **own, "blocks": kinds})
+    return Model.model_validate({**shared, **absent, **own, "blocks": kinds}).as_layer_of(model, frozen)
 
 
 @lru_cache(maxsize=64)
 def _count_layer_types(model: Model) -> dict[tuple[str, ...], tuple[int, int]]:
     stop, moe = model.layers if model.mtp_pattern else model.prediction_layers.stop, model.moe
-    if model.pattern is None:  # at most two types, counted by arithmetic: layers may be very many
+    if (
+        model.pattern is None and not model.has_frozen_layers
+    ):  # at most two types, counted by arithmetic: layers may be very many
         experts = moe.count_moe_layers(stop) if moe and model.blocks is None else 0
         layers = range(min(stop, moe.first_dense_layers + moe.every + 1) if experts and moe else 1)
         counts = {each: experts if "mixture" in each else stop - experts for each in map(model.layer_type, layers)}

@@ -140,6 +140,7 @@ class BlockMemoryTable:
         """
         predicted = self.model.prediction_layers
         layers = layers if self.shape.separate_prediction or not lm_head else (*layers, *predicted)
+        embedding = embedding and (kind == "F" or not self.model.freezes("embedding"))
         first, last = [("embedding", -1)] * embedding, [("lm_head", -1)] * (lm_head * (1 + len(predicted)))
         if kind == "F":
             body = [
@@ -150,7 +151,7 @@ class BlockMemoryTable:
             return [BlockPhase("forward", *place) for place in (*first, *body, *last)]
         phase: Phase = "backward" if kind == "B" else "input_grad" if kind == "I" else "weight_grad"
         found = [BlockPhase(phase, *place) for place in last]
-        for layer in reversed(layers):
+        for layer in reversed([each for each in layers if self.model.freezes_layer(each) != "no backward"]):
             if kind != "W":
                 found += [BlockPhase("recompute", block, layer) for block in self.recomputed_blocks(layer)]
             found += [BlockPhase(phase, block, layer) for block in reversed(self.blocks_of_layers[layer])]
@@ -183,7 +184,7 @@ def _block_memories(model: Model, shape: RankShape) -> dict[BlockKey, BlockMemor
             for name, kind in kinds.items()
         }
     tensors, ends = end_backward_tensors(model, shape), model.layer_model(0)
-    blocks = dict.fromkeys(tensor.block for tensor in tensors)
+    blocks = dict.fromkeys(("embedding", *(tensor.block for tensor in tensors)))  # a frozen embedding keeps nothing
     return found | {((), name): _block_memory(name, None, tensors, ends, shape) for name in blocks}
 
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from simcluster.base.arrays import Floats
 from simcluster.model.layers import RankShape
-from simcluster.model.recipes import Recipe, state_bytes
+from simcluster.model.recipes import Recipe
 from simcluster.model.transformer import Model
 from simcluster.planning.block_memory import (
     BlockMemoryTable,
@@ -99,9 +99,8 @@ def stage_footprint(
     layers = [layer for number in held_slices for layer in slices.layers_of_slice(number)]
     first, last = 0 in held_slices, len(slices.counts) - 1 in held_slices
     held = parameters_of_stage(model, plan, layers, first=first, last=last)
-    state = state_bytes(held.common, recipe, zero=zero, dp=plan.shard_size)
-    if held.experts:
-        state += state_bytes(held.experts, recipe, zero=zero, dp=plan.expert_shard_size)
+    shards, expert_shards = plan.shard_size, plan.expert_shard_size
+    state = held.state_bytes(model, recipe, zero=zero, shards=shards, expert_shards=expert_shards)
     blocks = block_memory_table(model, shape)
     if experts is None:
         peak = activation_peak(blocks, schedule, slices, stage, offload)

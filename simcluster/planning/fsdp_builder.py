@@ -26,6 +26,8 @@ Pure.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from simcluster.planning.fsdp_units import (
     FsdpUnitPart,
     action_unit_parts,
@@ -35,6 +37,7 @@ from simcluster.planning.fsdp_units import (
 )
 from simcluster.planning.job import Job
 from simcluster.planning.ops import Dependency, MemoryChange, Op, WorkItem
+from simcluster.planning.owned_parameters import OwnedParameters
 from simcluster.planning.program_builder import ProgramBuilder
 from simcluster.planning.replicas import ActionPart, add_step_end
 from simcluster.planning.work_kinds import Compute
@@ -95,12 +98,12 @@ class FsdpBuilder:
                 if use.gathered and self._shards > 1:
                     needs.append(("gathered", step, number))
                 if use.freed and self._shards > 1:
-                    freed = self._unit_bytes(use.unit, self._data.parameter_bytes) * (1.0 - use.kept)
+                    freed = self._units.sizes[use.unit] * self._data.parameter_bytes * (1.0 - use.kept)
                     memory.append(MemoryChange("parameters", 0.0, -freed))
             needs += self._reductions[-2:-1] if self._data.overlap_reduce and makes else ()
             needs += self._reductions[-1:] if not self._data.overlap_reduce else ()
             if makes and self._shards > 1 and self._allocates_gradients(action, stretch):
-                memory.append(MemoryChange("gradients", self._unit_bytes(stretch.unit, self._data.gradient_bytes), 0.0))
+                memory.append(MemoryChange("gradients", self._gradient_bytes(stretch.unit), 0.0))
             if self._reduces_gradients_after(action, stretch):
                 self._reductions.append(self._reduction_key(action, step, index))
             waits = tuple(Dependency(self._stage, key) for key in needs)
@@ -132,12 +135,12 @@ class FsdpBuilder:
     def _add_gather(self, number: int, step: int, needs: tuple[Dependency, ...]) -> None:
         if self._shards == 1 or number >= len(self._uses) or not self._uses[number].gathered:
             return
-        use = self._uses[number]
+        use, each = self._uses[number], self._data.parameter_bytes
         chunk, layer = self._chunk_and_layer_of_unit(use.unit)
-        gathered = self._unit_bytes(use.unit, self._data.parameter_bytes) * (1.0 - use.held)
+        gathered = self._units.sizes[use.unit] * each * (1.0 - use.held)
         memory = (MemoryChange("parameters", gathered, 0.0),)
-        axis = "regather" if use.held else "shard"
-        calls = self._collective_calls(use.unit, axis, self._experts_axis, self._data.parameter_bytes)
+        axis, own = "regather" if use.held else "shard", self._units.held[use.unit].all_parameters
+        calls = self._collective_calls(own, self._units.matrices[use.unit], axis, self._experts_axis, each)
         if use.backward and self._data.fsdp.gathers_twice:
             calls += calls[:-1]
         segment = self._lanes.collectives_segment(
@@ -146,11 +149,12 @@ class FsdpBuilder:
         self._lanes.append_item("dp", WorkItem(segment, ("gathered", step, number), needs, step, chunk))
 
     def _add_reduction(self, action: Action, step: int, index: int, unit_part: FsdpUnitPart, need: Dependency) -> None:
-        size = self._unit_bytes(unit_part.unit, self._data.gradient_bytes)
+        size, held = self._gradient_bytes(unit_part.unit), self._units.held[unit_part.unit]
         key = self._reduction_key(action, step, index)
         _, layer = self._chunk_and_layer_of_unit(unit_part.unit)
         copies = self._job.replicas // self._shards
-        if seconds := self._data.copy_seconds(self._units.sizes[unit_part.unit]):
+        unit = unit_part.unit
+        if seconds := self._data.copy_seconds(self._units.grad_sizes[unit], self._units.sizes[unit]):
             name = (*key, "copied")
             kind = "backward" if action.kind == "B" else "weight_grad"
             copy = Op(Compute(seconds), "compute", kind, "gradient_copies", layer)
@@ -158,7 +162,8 @@ class FsdpBuilder:
             need = Dependency(self._stage, name)
         if self._shards > 1:
             memory = (MemoryChange("gradients", 0.0, -size),)
-            calls = self._collective_calls(unit_part.unit, self._axis, self._experts_reduced, self._data.gradient_bytes)
+            apart = self._units.matrices[unit] if held.all_parameters == held else (held.common,)
+            calls = self._collective_calls(held, apart, self._axis, self._experts_reduced, self._data.gradient_bytes)
             segment = self._lanes.collectives_segment(
                 "reduce_scatter", "gradients", calls, self._lane, layer=layer, memory=memory, issue=self._issue
             )  # fmt: skip
@@ -176,7 +181,7 @@ class FsdpBuilder:
         return unit_part.unit != self._units.root or unit_part.work.lm_head
 
     def _reduces_gradients_after(self, action: Action, unit_part: FsdpUnitPart) -> bool:
-        if action.kind not in ("B", "W") or not self._units.sizes[unit_part.unit]:
+        if action.kind not in ("B", "W") or not self._units.grad_sizes[unit_part.unit]:
             return False
         if not self._reduces_each_microbatch(unit_part) and self._last_gradient[action.chunk] != action:
             return False
@@ -190,11 +195,12 @@ class FsdpBuilder:
     def _reduction_key(action: Action, step: int, index: int) -> Key:
         return ("reduced", step, action.chunk, index, action.microbatch)
 
-    def _collective_calls(self, unit: int, axis: str, expert_axis: str, each: float) -> list[tuple[str, float]]:
+    def _collective_calls(
+        self, held: OwnedParameters, matrices: Sequence[float], axis: str, expert_axis: str, each: float
+    ) -> list[tuple[str, float]]:
         """Return (axis, bytes) of the collectives of an FSDP unit: one for expert parameters, one for all others."""
-        held, plan = self._units.held[unit], self._job.plan
-        experts = held.experts > 0 and plan.expert_shard_size > 1
-        common = [(axis, parameters * each) for parameters in self._units.matrices[unit]]
+        experts = held.experts > 0 and self._job.plan.expert_shard_size > 1
+        common = [(axis, parameters * each) for parameters in matrices]
         return [*common, *([(expert_axis, held.experts * each)] if experts else [])]
 
     def _replica_sum_calls(self, unit: int, size: float) -> list[tuple[str, float]]:
@@ -204,8 +210,8 @@ class FsdpBuilder:
         each, experts = self._data.gradient_bytes, held.experts / plan.expert_shard_size
         return [("replica", held.common / self._shards * each), ("edp_replica", experts * each)]
 
-    def _unit_bytes(self, unit: int, each: float) -> float:
-        return self._units.sizes[unit] * each
+    def _gradient_bytes(self, unit: int) -> float:
+        return self._units.grad_sizes[unit] * self._data.gradient_bytes
 
     def _chunk_and_layer_of_unit(self, unit: int) -> tuple[int, int]:
         for chunk, stretches in enumerate(self._units.chunks):

@@ -11,13 +11,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from simcluster.model.layers import (
-    embedding_parameters_per_tp_rank,
-    layer_matrices_per_tp_rank,
-    lm_head_parameters_per_tp_rank,
-)
+from simcluster.model.layers import layer_matrices_per_tp_rank
 from simcluster.planning.job import Job
-from simcluster.planning.owned_parameters import OwnedParameters, parameters_of_layers
+from simcluster.planning.owned_parameters import OwnedParameters, parameters_of_ends, parameters_of_layers
 from simcluster.planning.pass_segments import PassLayers
 from simcluster.planning.replicas import split_into_grad_buckets
 from simcluster.schedules import Action
@@ -29,6 +25,7 @@ class FsdpUnitPart:
 
     work: PassLayers
     unit: int
+    has_backward: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,12 +33,13 @@ class FsdpUnits:
     """FSDP units of a stage: parameters per rank in each unit, and the units of each chunk.
 
     ``chunks`` are the stretches of each chunk, ``root`` is the root unit's number or -1. ``sizes`` are the parameters
-    of each that come and go: all but experts that no other rank has; ``matrices`` what is gathered of the common ones
-    in separate calls.
+    of each that come and go: all but experts that no other rank has; ``grad_sizes``: those of them whose gradients do,
+    the trained ones; ``matrices`` what is gathered of the common ones in separate calls.
     """
 
     held: tuple[OwnedParameters, ...]
     sizes: tuple[float, ...]
+    grad_sizes: tuple[float, ...]
     chunks: tuple[tuple[FsdpUnitPart, ...], ...]
     root: int
     matrices: tuple[tuple[float, ...], ...]
@@ -74,7 +72,7 @@ def find_fsdp_units(job: Job, stage: int) -> FsdpUnits:
     tied = model.tied_embeddings and any(whole.embedding for whole in wholes) and any(whole.lm_head for whole in wholes)
     held: list[OwnedParameters] = []
     if tied:
-        held.append(OwnedParameters(embedding_parameters_per_tp_rank(model, tp) + model.final_norm_parameters))
+        held.append(parameters_of_ends(model, tp, first=True, last=True))
     chunks = []
     for whole in wholes:
         works = [PassLayers((), embedding=True)] if whole.embedding else []
@@ -85,18 +83,19 @@ def find_fsdp_units(job: Job, stage: int) -> FsdpUnits:
             if tied and (work.embedding or work.lm_head):
                 stretches.append(FsdpUnitPart(work, 0))
                 continue
-            stretches.append(FsdpUnitPart(work, len(held)))
-            own = parameters_of_layers(model, job.plan, work.layers)
-            if work.embedding:
-                own += OwnedParameters(embedding_parameters_per_tp_rank(model, tp))
-            if work.lm_head:
-                own += OwnedParameters(lm_head_parameters_per_tp_rank(model, tp) + model.final_norm_parameters)
-            held.append(own)
+            passed = (*(model.freezes_layer(each) == "no backward" for each in work.layers),
+                      *[model.freezes("embedding")] * work.embedding, *[False] * work.lm_head)  # fmt: skip
+            stretches.append(FsdpUnitPart(work, len(held), not (passed and all(passed))))
+            ends = parameters_of_ends(model, tp, first=work.embedding, last=work.lm_head)
+            held.append(parameters_of_layers(model, job.plan, work.layers) + ends)
         chunks.append(tuple(stretches))
     shared = job.plan.expert_replicas > 1
-    sizes = tuple(own.total if shared else own.common for own in held)
+    sizes, grad_sizes = (
+        tuple([own.total if shared else own.common for own in each])
+        for each in ([own.all_parameters for own in held], held)
+    )
     matrices = _parameters_per_gather(job, held, chunks)
-    return FsdpUnits(tuple(held), sizes, tuple(chunks), 0 if tied else -1, matrices)
+    return FsdpUnits(tuple(held), sizes, grad_sizes, tuple(chunks), 0 if tied else -1, matrices)
 
 
 def _parameters_per_gather(
@@ -107,7 +106,7 @@ def _parameters_per_gather(
     Norms and biases are then whole on every rank, too small to be sharded; the sum of their gradients, a thousandth of
     all, is neglected.
     """
-    found: list[tuple[float, ...]] = [(own.common,) for own in held]
+    found: list[tuple[float, ...]] = [(own.all_parameters.common,) for own in held]
     if job.data_parallel.fsdp.gather_by_matrix:
         for stretch in (stretch for chunk in chunks for stretch in chunk if stretch.work.layers):
             found[stretch.unit] = tuple(
@@ -119,10 +118,14 @@ def _parameters_per_gather(
 
 
 def action_unit_parts(units: FsdpUnits, action: Action) -> tuple[FsdpUnitPart, ...]:
-    """Return the parts of an action (one pass over a chunk), one part per FSDP unit, in execution order."""
+    """Return the parts of an action (one pass over a chunk), one part per FSDP unit, in execution order.
+
+    What no gradients reach has no backward: a frozen embedding, and frozen layers after it.
+    """
     forward = units.chunks[action.chunk]
     if action.kind == "F":
         return forward
+    forward = tuple(part for part in forward if part.has_backward) or forward[-1:]
     if action.kind == "I" and len(forward) > 1 and forward[0].work.embedding:  # nothing of it is in I (segments)
         forward = (replace(forward[1], work=replace(forward[1].work, embedding=True)), *forward[2:])
     return tuple(reversed(forward))
@@ -180,10 +183,10 @@ def peak_unsharded_bytes(job: Job, stage: int) -> float:
         ]
     else:
         units = find_fsdp_units(job, stage)
-        total = sum(units.sizes)
+        total = sum(units.grad_sizes)
         stretches = [stretch for action in makers for stretch in action_unit_parts(units, action)]
-        made = [units.sizes[stretch.unit] for stretch in stretches if stretch.unit != units.root]
-        root = units.sizes[units.root] if units.root >= 0 else 0.0
+        made = [units.grad_sizes[stretch.unit] for stretch in stretches if stretch.unit != units.root]
+        root = units.grad_sizes[units.root] if units.root >= 0 else 0.0
     together = 2 if data.overlap_reduce else 1
     if job.schedule.num_microbatches > 1 and not data.fsdp.reduce_every_microbatch:
         gradients = total

@@ -123,7 +123,7 @@ class DataParallelOptions:
     fsdp: FsdpOptions = FsdpOptions()
     zero_seconds: Callable[[float], float] = lambda parameters: 0.0
     buffer_seconds: Callable[[float], float] = lambda whole: 0.0
-    copy_seconds: Callable[[float], float] = lambda parameters: 0.0
+    copy_seconds: Callable[[float, float], float] = lambda parameters, gathered: 0.0
     optimizer: Optimizer | None = None
     outer_step: OuterOptimizerStep | None = None
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import assert_never
 
+from simcluster.model.adapters import shape_of_block, train_block, train_sections
 from simcluster.model.kernels import Block, Section
 from simcluster.model.layers import LAYER_KINDS, RankShape
 from simcluster.model.mixture_sections import MixtureSections, make_mixture_sections, routed_rows
@@ -42,11 +43,12 @@ class MixtureOpBuilder:
     ) -> None:
         """Set the model, the shapes on a rank, and the method and overlap of the token dispatch."""
         self._shape, self._whole, self._overlap = shape, activation_bytes, overlap and shape.ep > 1
-        edges = LAYER_KINDS["mixture"].block
-        self._parts = {
-            variant: (edges(model, each), make_mixture_sections(model, each))
-            for variant, each in shape.list_variants().items()
-        }
+        self._untrained, self._parts = {}, {}
+        for variant, each in shape.list_variants().items():
+            whole = make_mixture_sections(model, shape_of_block("mixture", model, each)).sections
+            edges = train_block(LAYER_KINDS["mixture"].block(model, each), "mixture", model, each)
+            self._untrained[variant] = whole
+            self._parts[variant] = edges, MixtureSections(*train_sections(whole, "mixture", model, each))
         self._visited_again = shape.recompute == "full" or shape.recomputes_module("moe")
         there = routed_rows(model, shape)
         self._counted = model.moe is not None and model.moe.waits_for_row_counts and shape.ep * shape.expert_tp > 1
@@ -58,8 +60,8 @@ class MixtureOpBuilder:
         self._split = "tp" if shape.expert_tp == shape.tp else "etp"
 
     def list_sections(self, layer: int) -> tuple[Section, ...]:
-        """Return the kernel sections of a layer between the norm and the residual add."""
-        return self._parts[self._shape.layer_variant(layer)][1].sections
+        """Return a layer's kernel sections between norm and residual add, as if no weights were frozen."""
+        return self._untrained[self._shape.layer_variant(layer)]
 
     def add_phase(self, ops: SegmentBuilder, phase: Phase, layer: int) -> None:
         """Add the ops of a mixture-of-experts layer for one phase (forward, recompute, backward, ...) of a pass."""

@@ -51,6 +51,7 @@ class MuonOptimizer(Optimizer):
         ),
         "memory.offload.optimizer": AllowedValues(("none",)),
         "training.outer": AllowedValues((None,)),
+        "training.trainable": AllowedValues((None,)),
     }
 
     distribute: Distribution = "layers"

@@ -129,6 +129,7 @@ class Optimizer:
         "parallel.zero": AllowedValues((0,)),
         "memory.offload.optimizer": AllowedValues(("none",)),
         "training.outer": AllowedValues((None,)),
+        "training.trainable": AllowedValues((None,)),
     }
 
     job: UpdateContext

@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import assert_never
 
+from simcluster.model.adapters import shape_of_block, train_blocks
 from simcluster.model.documented_kind import DocumentedKind
 from simcluster.model.kernels import Block, Kernel
 from simcluster.model.layer_block import embedding_block, lm_head_block, mtp_input_block
@@ -105,8 +106,9 @@ class CachedPassSegmentMaker:
             for layer_type, (layer, _) in model.count_layer_types().items()
             for kind in layer_kinds(model, layer)
         }
-        self._blocks = {variant: _make_blocks(model, each) for variant, each in shape.list_variants().items()}
-        self._shape = shape
+        self._untrained = {variant: _make_blocks(model, each) for variant, each in shape.list_variants().items()}
+        self._blocks = {variant: train_blocks(each, model, shape) for variant, each in self._untrained.items()}
+        self._model, self._shape = model, shape
         self.casts = shape.weight_cast_bytes > 0
         self._contexts = {key: kind.cp_exchange(own, shape) for key, (kind, own) in self._kinds.items() if shape.cp > 1}
         self._exchanges = {
@@ -114,7 +116,6 @@ class CachedPassSegmentMaker:
             for key, (kind, own) in self._kinds.items()
             if isinstance(kind, DocumentedKind)
         }
-        self._model = model
         self._routed = {
             key: MixtureOpBuilder(own, shape, self.activation_bytes, overlap=overlap_experts, dispatch=dispatch)
             for key, (kind, own) in self._kinds.items()
@@ -158,7 +159,8 @@ class CachedPassSegmentMaker:
             block = self._blocks[self._shape.layer_variant(layer)][key]
             begin, main = len(ops), EXPERTS if key in self._routed else name
             if part.casts_weights and phase == "forward":
-                weights = self._routed[key].list_sections(layer) if key in self._routed else block.sections
+                whole = self._untrained[self._shape.layer_variant(layer)][key]
+                weights = self._routed[key].list_sections(layer) if key in self._routed else whole.sections
                 ops.add_kernels(weight_cast_kernels(self._shape, weights), phase, f"{block.name}_weight_cast", layer)
             if key in self._routed:
                 self._routed[key].add_phase(ops, phase, layer)
@@ -281,7 +283,7 @@ class CachedPassSegmentMaker:
         name, size = block.name, self._gathered_bytes(block)
         called = f"{name}_input_grad"
         reduction = (self._reduction, f"{name}_grad", size)
-        gathers = self._split and not self._skips_exchange(block, "", "input_again")
+        gathers = self._split and not block.frozen and not self._skips_exchange(block, "", "input_again")
         reduces = self._tp > 1 and not self._skips_exchange(block, "", "input_grad")
         if gathers:
             ops.add_overlapped_collective("all_gather", f"{name}_input", block.input_share * size, layer)
@@ -317,7 +319,7 @@ class CachedPassSegmentMaker:
         if name == "embedding":
             self._add_block_body(ops, body.backward_kernels(kind), kind, name, layer, gathers=size)
             return
-        first = body.forward[0].name  # the column-parallel product: its gradients come last
+        first = body.forward[0].name.removesuffix("_dequantize")  # the column-parallel product: its gradients come last
         own_input = tuple(kernel for kernel in body.input_grad if kernel.name == f"{first}_input_grad")
         weights = body.weight_grad if kind == "backward" else ()
         own_weight = tuple(kernel for kernel in weights if kernel.name.startswith(f"{first}_"))
@@ -334,5 +336,7 @@ def _make_blocks(model: Model, shape: RankShape) -> Mapping[BlockKey, Block]:
     ends = [embedding_block, *([mtp_input_block] if model.prediction_layers else []), lm_head_block]
     found: dict[BlockKey, Block] = {((), one.name): one for one in (end(model.layer_model(0), shape) for end in ends)}
     for key, (layer, _) in model.count_layer_types().items():
-        found |= {(key, kind.name): kind.block(model.layer_model(layer), shape) for kind in layer_kinds(model, layer)}
+        own = model.layer_model(layer)
+        for kind in layer_kinds(model, layer):
+            found[key, kind.name] = kind.block(own, shape_of_block(kind.name, own, shape))
     return found

@@ -21,7 +21,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import assert_never
 
-from simcluster.model.layers import embedding_parameters_per_tp_rank, lm_head_parameters_per_tp_rank
+from simcluster.model.layers import lm_head_parameters_per_tp_rank
 from simcluster.planning.job import Job
 from simcluster.planning.offload import ReducedGradients, add_host_update, add_streamed_update
 from simcluster.planning.ops import MAIN, Dependency, HostWork, MemoryChange, Op, Segment, WorkItem
@@ -29,6 +29,7 @@ from simcluster.planning.optimizer import UpdateWork
 from simcluster.planning.owned_parameters import (
     OwnedParameters,
     layers_with_prediction,
+    parameters_of_ends,
     parameters_of_layers,
     prediction_parameters,
 )
@@ -52,7 +53,7 @@ def add_step_end(
     """
     data, stage = job.data_parallel, lanes.stage
     held = [job.pass_over_chunk(stage, chunk) for chunk in range(job.schedule.num_chunks)]
-    shared = job.model.tied_embeddings or job.model.prediction_layers  # these read the embedding, too
+    shared = (job.model.tied_embeddings or job.model.prediction_layers) and not job.model.freezes("embedding")
     ends = any(part.embedding for part in held) != any(part.lm_head for part in held)
     if shared and (stage in job.plan.embedding_stages if job.plan.embedding_stages else ends):
         size = lm_head_parameters_per_tp_rank(job.model, job.plan.tp) * data.gradient_bytes / share
@@ -278,9 +279,8 @@ def _split_chunk_into_buckets(job: Job, whole: PassLayers, embeds: bool) -> list
     own = {name: parameters_of_layers(model, job.plan, [layer]) for name, layer in types.items()}
     head = whole.lm_head
     if head:
-        held += OwnedParameters(model.final_norm_parameters)
-        if not (model.tied_embeddings and embeds):  # one copy serves both ends
-            held += OwnedParameters(lm_head_parameters_per_tp_rank(model, tp))
+        # one copy of tied embeddings serves both ends
+        held += parameters_of_ends(model, tp, last=True, table=not (model.tied_embeddings and embeds))
     held += prediction_parameters(model, job.plan, whole.layers, first=embeds, last=head)
     for layer in reversed(whole.layers):
         if layers and held.total >= limit:
@@ -289,5 +289,5 @@ def _split_chunk_into_buckets(job: Job, whole: PassLayers, embeds: bool) -> list
         layers.append(layer)
         held += own[model.layer_type(layer)]
     if whole.embedding:
-        held += OwnedParameters(embedding_parameters_per_tp_rank(model, tp))
+        held += parameters_of_ends(model, tp, first=True)
     return [*buckets, (PassLayers(tuple(reversed(layers)), whole.embedding, head), held)]

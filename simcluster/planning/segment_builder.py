@@ -102,7 +102,12 @@ class SegmentBuilder:
         self._issued, self._begun = 0.0, self._main
 
     def add_kernels(self, kernels: Sequence[Kernel], kind: str, name: str, layer: int) -> None:
-        """Add kernels as one op on the main lane; add nothing if there are no kernels."""
+        """Add kernels as one op on the main lane, cut where a collective follows one; nothing if there are none."""
+        for place, kernel in enumerate(kernels):
+            if kernel.then:
+                self.add_kernels((*kernels[:place], replace(kernel, then=None)), kind, name, layer)
+                self.add_collective(*kernel.then, layer)
+                return self.add_kernels(kernels[place + 1 :], kind, name, layer)
         if kernels:
             launches = sum(kernel.launches for kernel in kernels)
             calls = sum(kernel.calls for kernel in kernels)
@@ -112,6 +117,7 @@ class SegmentBuilder:
             if self._issue.gap:
                 work = replace(work, seconds=work.seconds + launches * self._issue.gap)
             self._add_main_op(work, "compute", kind, name, layer)
+        return None
 
     def add_empty_pass(self, kind: str) -> None:
         """Add a pass without layers, which takes no time."""

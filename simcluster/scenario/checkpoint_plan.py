@@ -63,7 +63,13 @@ class CheckpointCost:
 
 def checkpoint_bytes(scenario: Scenario, spec: CheckpointSpec) -> float:
     """Return the bytes of the whole job's checkpoint, which stores each parameter once."""
-    return checkpoint_bytes_per_parameter(scenario, spec) * parameters(scenario.model).total
+    each, count = checkpoint_bytes_per_parameter(scenario, spec), parameters(scenario.model)
+    return each * (count.total - count.frozen + _frozen_share(scenario, each) * count.frozen)
+
+
+def _frozen_share(scenario: Scenario, per_param: float) -> float:
+    """Return the bytes of a frozen parameter as a share of a trained one's: its weight, or nothing with adapters."""
+    return 0.0 if scenario.model.lora else recipe_of(scenario).gathered_weight / per_param
 
 
 def checkpoint_cost(scenario: Scenario, spec: CheckpointSpec) -> CheckpointCost:
@@ -135,22 +141,26 @@ def checkpoint_bytes_by_rank(scenario: Scenario, per_param: float) -> Floats:
     written = _WritingRanks.from_plan(plan, sharded=scenario.parallel.zero >= 1)
     found = np.zeros(plan.num_ranks)
     for stage in range(plan.pp):
-        size = written.parameters_per_writer(_count_saved_parameters(model, plan, schedule, slices, stage))
+        saved = _count_saved_parameters(model, plan, schedule, slices, stage, _frozen_share(scenario, per_param))
+        size = written.parameters_per_writer(saved)
         ranks = plan.grid[stage].ravel()
         found[ranks] = size.common * written.common[ranks] + size.experts * written.experts[ranks]
     return np.asarray(per_param * found)
 
 
 def _count_saved_parameters(
-    model: Model, plan: ParallelPlan, schedule: Schedule, slices: ModelSlices, stage: int
+    model: Model, plan: ParallelPlan, schedule: Schedule, slices: ModelSlices, stage: int, frozen: float
 ) -> OwnedParameters:
+    """Return the number of parameters that a stage saves; a frozen one counts as the share ``frozen`` of one."""
     held = [schedule.model_slice(stage, chunk) for chunk in range(schedule.num_chunks)]
     layers = [layer for number in held for layer in slices.layers_of_slice(number)]
     first, last = 0 in held, len(slices.counts) - 1 in held
     owned = parameters_of_stage(model, plan, layers, first=first, last=last)
     twice = last and (model.tied_embeddings or bool(model.prediction_layers))
     again = not first and (stage in plan.embedding_stages if plan.embedding_stages else twice)  # stage 0 writes it
-    return OwnedParameters(owned.common - again * lm_head_parameters_per_tp_rank(model, plan.tp), owned.experts)
+    table = lm_head_parameters_per_tp_rank(model, plan.tp) * (frozen if model.freezes("lm_head") else 1)
+    common, experts = owned.common + frozen * owned.frozen, owned.experts + frozen * owned.frozen_experts
+    return OwnedParameters(common - again * table, experts)
 
 
 @dataclass(frozen=True)
@@ -240,7 +250,8 @@ def plan_step_checkpoint(scenario: Scenario, job: Job) -> SimulatedCheckpoint | 
     spec, plan = step_checkpoint_spec(scenario), job.plan
     weight, each = checkpoint_cost(scenario, spec), checkpoint_bytes_per_parameter(scenario, spec)
     written = _WritingRanks.from_plan(plan, sharded=scenario.parallel.zero >= 1)
-    saved = (_count_saved_parameters(job.model, plan, job.schedule, job.slices, stage) for stage in range(plan.pp))
+    parts, frozen = (job.model, plan, job.schedule, job.slices), _frozen_share(scenario, each)
+    saved = (_count_saved_parameters(*parts, stage, frozen) for stage in range(plan.pp))
     sizes = tuple((each * part.common, each * part.experts) for part in map(written.parameters_per_writer, saved))
     blocking, to = {"blocking": True, "snapshot": False}[spec.mode], scenario.checkpoint.place
     by_rank = checkpoint_bytes_by_rank(scenario, each)

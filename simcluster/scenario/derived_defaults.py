@@ -6,6 +6,7 @@ from simcluster.base.errors import InputError
 from simcluster.base.gc_pause import pause_gc
 from simcluster.documents.diagnostics import RuleError
 from simcluster.documents.trusted_text import is_function_reference
+from simcluster.faults import assign_random_streams
 from simcluster.scenario.rules import explain_oversize
 from simcluster.scenario.scenario_fields import ScenarioFields
 from simcluster.scenario.schedule_files import load_schedule_function
@@ -19,6 +20,23 @@ from simcluster.topology import Cluster
 def set_frozen_field(scenario: ScenarioFields, field: str, value: object) -> None:
     """Set a field of a scenario, which is otherwise immutable."""
     object.__setattr__(scenario, field, value)  # frozen for everybody else
+
+
+def fill_derived_fields(scenario: ScenarioFields) -> None:
+    """Set the fields of a new scenario whose defaults, or values, follow from other fields."""
+    hand_over_trainable(scenario)
+    cluster = build_cluster(scenario)
+    set_frozen_field(scenario, "gpus", scenario.gpus or cluster.num_gpus)
+    set_frozen_field(scenario, "parallel", complete_parallel(scenario))
+    if scenario.faults or scenario.data:
+        faults = scenario.data.with_document_fault(scenario.faults) if scenario.data else scenario.faults
+        set_frozen_field(scenario, "faults", assign_random_streams(faults))
+    set_frozen_field(scenario, "pipeline", complete_pipeline(scenario))
+
+
+def hand_over_trainable(scenario: ScenarioFields) -> None:
+    """Give a scenario's model what is trained of it, ``training.trainable``."""
+    set_frozen_field(scenario, "model", scenario.model.with_trainable(scenario.training.trainable))
 
 
 @pause_gc()

@@ -97,6 +97,7 @@ EVERYWHERE = parse_field_paths(
     model: tied_embeddings norm position bias causal vocab_multiple position_rows qk_norm layer_norms embedding_norm
     model: parallel_residual attention_window full_attention_every attention_chunk attention_sinks attention_gate
     model: clamped_activation values_from_keys logit_softcap residual_streams hash_routing
+    training.trainable: rank modules dropout kernels exchange base_weights frozen frozen_layers
     model.mla: kv_lora_rank q_lora_rank qk_nope_head_dim qk_rope_head_dim v_head_dim
     model.mla.indexer: heads head_dim top_k
     parallel: tp pp dp cp_comm cp_inner cp_shares cp_states sequence_parallel order

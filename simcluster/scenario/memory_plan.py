@@ -13,16 +13,18 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
-from simcluster.base.counts import float_or_nan
+from simcluster.base.counts import float_or_nan, format_count
 from simcluster.base.errors import InputError
 from simcluster.devices.software import Software
 from simcluster.faults.expert_loads import ExpertLoads
 from simcluster.faults.fault_spec import faults_with_effect
 from simcluster.model.kernel_choices import Quantization
-from simcluster.model.layers import RankShape
+from simcluster.model.layers import RankShape, parameters
 from simcluster.model.memory import offloaded_bytes
 from simcluster.model.quantization import find_quantization
 from simcluster.model.recipes import Recipe, recipe_named
+from simcluster.model.trainable import QUANTIZED_BYTES
+from simcluster.model.transformer import Model
 from simcluster.planning.block_memory import block_memory_table
 from simcluster.planning.footprint import Footprint, stage_footprint
 from simcluster.planning.fsdp_units import peak_unsharded_bytes
@@ -281,14 +283,18 @@ def describe_recompute(training: Training) -> str:
 
 
 def recipe_document(scenario: Scenario) -> dict[str, Any]:
-    """Return the memory recipe as a dict for the result JSON: bytes per parameter of each part, without sharding."""
-    recipe = recipe_of(scenario)
+    """Return the memory recipe as a dict for the result JSON: bytes per parameter of each part, without sharding.
+
+    Where weights are frozen, also the numbers of all and of trained parameters.
+    """
+    recipe, count = recipe_of(scenario), parameters(scenario.model)
     return {
         "weight": recipe.weight,
         "gradient": recipe.gradient,
         "optimizer": recipe.optimizer,
         "recipe": recipe.name,
         "default": scenario.training.memory_recipe is None,
+        **({"parameters": count.total, "trained_parameters": count.total - count.frozen} if count.frozen else {}),
     }
 
 
@@ -297,7 +303,19 @@ def describe_recipe(scenario: Scenario) -> str:
     recipe = recipe_of(scenario)
     default = ", by default" if scenario.training.memory_recipe is None else ""
     less = get_optimizer_class(scenario.training.optimizer).describe_state_difference(recipe)
-    return f"{recipe.total:g} B per parameter ({describe_recipe_parts(recipe)}: {recipe.name}{default}{less})"
+    parts = f"{recipe.total:g} B per parameter ({describe_recipe_parts(recipe)}: {recipe.name}{default}{less})"
+    return parts + describe_frozen(scenario.model, recipe)
+
+
+def describe_frozen(model: Model, recipe: Recipe) -> str:
+    """Describe which parameters are trained, and the bytes of the others; "" if all are trained."""
+    count = parameters(model)
+    if not count.frozen:
+        return ""
+    base = model.lora.base_weights if model.lora else None
+    low = f" ({QUANTIZED_BYTES[base]:.4g} in layers)" if base else ""
+    trained = f"{format_count(count.total - count.frozen)} of {format_count(count.total)} parameters are trained"
+    return f"; {trained}, others have {recipe.weight:g} B{low} and at most 4 FLOP per token, not 6"
 
 
 def describe_recipe_parts(recipe: Recipe) -> str:

@@ -22,6 +22,7 @@ from simcluster.model.kind_documents import BUILTIN_DOCUMENTS, find_kind_documen
 from simcluster.model.layers import LAYER_KINDS, RankShape, find_layer_kind, layer_kinds
 from simcluster.model.mixture import Moe
 from simcluster.model.shard_widths import mlp_widths_split_by_tp
+from simcluster.scenario.trainable_rules import check_trained_parts
 
 if TYPE_CHECKING:
     from simcluster.model.transformer import Model
@@ -78,6 +79,8 @@ def check_model_rules(scenario: ScenarioFields) -> Iterator[KeyProblem]:
     if any(len(kinds) == 1 for _, kinds in types):
         yield from _check_single_kind_layers(scenario)
     yield from _check_idle_layer_fields(model)
+    if scenario.training.trainable:
+        yield from check_trained_parts(scenario, scenario.training.trainable)
     yield from dict.fromkeys(problem for each, kinds in types for problem in _check_documented_kinds(each, kinds))
 
 

@@ -26,9 +26,9 @@ from simcluster.documents.diagnostics import KeyPath, RuleError, did_you_mean, r
 from simcluster.documents.overrides import Changes, apply_overrides, list_overrides
 from simcluster.documents.trusted_text import is_python_allowed, mark_trusted_text
 from simcluster.documents.yaml_documents import STDIN, Document, convert_pydantic_errors, parse_document, read_document
-from simcluster.faults import FaultSpec, assign_random_streams
+from simcluster.faults import FaultSpec
 from simcluster.scenario import link_changes
-from simcluster.scenario.derived_defaults import build_cluster, complete_parallel, complete_pipeline, set_frozen_field
+from simcluster.scenario.derived_defaults import fill_derived_fields, hand_over_trainable
 from simcluster.scenario.document_resolution import resolve_scenario
 from simcluster.scenario.field_effects import effective_document, reject_idle_fields
 from simcluster.scenario.key_paths import suggest_key_location
@@ -107,13 +107,7 @@ class Scenario(Displayable, ScenarioFields):
 
         Raises RuleError with all violated rules. The cluster's spec keeps the built cluster, so that copies share it.
         """
-        cluster = build_cluster(self)
-        set_frozen_field(self, "gpus", self.gpus or cluster.num_gpus)
-        set_frozen_field(self, "parallel", complete_parallel(self))
-        if self.faults or self.data:
-            faults = self.data.with_document_fault(self.faults) if self.data else self.faults
-            set_frozen_field(self, "faults", assign_random_streams(faults))
-        set_frozen_field(self, "pipeline", complete_pipeline(self))
+        fill_derived_fields(self)
         if broken := find_broken_rules(self):
             raise RuleError(broken)
         return self
@@ -143,6 +137,8 @@ class Scenario(Displayable, ScenarioFields):
         copied = super().model_copy(update=update, deep=deep)
         if update:
             vars(copied).pop(_ORIGIN, None)
+            if "training" in update:
+                hand_over_trainable(copied)
         return copied
 
     def with_schedule(self, what: Schedule | ScheduleFunction) -> Self:

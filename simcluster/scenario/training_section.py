@@ -12,6 +12,7 @@ from simcluster.documents.base_spec import Count, Spec
 from simcluster.documents.diagnostics import quote_value
 from simcluster.documents.field_annotations import NameFromSet, SchemaAlternatives
 from simcluster.model.kernel_choices import RECOMPUTE_MODULES, Attention, Fp8Scaling, RecomputeModule
+from simcluster.model.trainable import Trainable
 from simcluster.model.transformer import Recompute
 from simcluster.planning.optimizer_registry import OPTIMIZERS
 
@@ -97,6 +98,8 @@ class Training(Spec):
     memory_recipe: MemoryRecipe | None = None
     """Memory recipe: bytes per parameter of weights, gradients and optimizer state; default: by precision and
     optimizer."""
+    trainable: Trainable | None = None
+    """What is trained: adapters of low rank alone (LoRA), or all that is not frozen; default: all parameters."""
     outer: OuterStepSpec | None = None
     """Outer optimizer step for workers that train separately in between (DiLoCo); default: none, all replicas update
     together."""

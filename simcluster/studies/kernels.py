@@ -16,6 +16,7 @@ from simcluster.base.errors import InputError
 from simcluster.base.tables import Records
 from simcluster.devices.device import LOW_PRECISIONS, Device, kernel_seconds
 from simcluster.documents.argument_types import check_arguments
+from simcluster.model.adapters import shape_of_block, train_sections
 from simcluster.model.kernels import Block, Kernel, Section
 from simcluster.model.layer_block import embedding_block, lm_head_block, mtp_input_block
 from simcluster.model.layers import RankShape, layer_kinds
@@ -135,13 +136,13 @@ def list_layer_sections(
     """Return the groups of kernels (sections) in these layers, embedding and LM head; equal layers share an entry."""
     found: list[CountedSection] = []
 
-    def add_sections(name: str, parts: Sequence[Section], count: int, shape: RankShape = shape) -> None:
+    def add_sections(name: str, kind: str, own: Model, parts: Sequence[Section], count: int) -> None:
         casts = weight_cast_kernels(shape, parts)
         found.extend([CountedSection(name, Section(casts), count, once_per_step=True)] if casts else [])
-        found.extend(CountedSection(name, section, count) for section in parts)
+        found.extend(CountedSection(name, section, count) for section in train_sections(parts, kind, own, shape))
 
     def add_block(block: Block, count: int) -> None:
-        add_sections(block.name, block.sections, count)
+        add_sections(block.name, block.name, model, block.sections, count)
 
     ends = model.layer_model(0)
     if embedding:
@@ -154,8 +155,9 @@ def list_layer_sections(
             layer, _ = model.count_layer_types()[layer_type]
             for kind in layer_kinds(model, layer):
                 word = f" ({layer_type[0]})" if layer_type[0] else ""
-                parts = kind.sections(model.layer_model(layer), shapes[variant])
-                add_sections(kind.name + word, parts, count)
+                own = model.layer_model(layer)
+                parts = kind.sections(own, shape_of_block(kind.name, own, shapes[variant]))
+                add_sections(kind.name + word, kind.name, own, parts, count)
 
     add_layers(layer for layer in layers if layer < model.layers)
     with_head = lm_head and not shape.separate_prediction

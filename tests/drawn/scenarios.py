@@ -47,20 +47,23 @@ BY_HAND = (
 """Fields that ``job`` draws, since they have to fit each other."""
 OFTEN = ("overlap.", "parallel.", "fsdp.", "pipeline.", "training.")
 """Fields that decide what meets on links."""
-SECTIONS: dict[str, Document] = {
+SECTIONS: dict[str, Document | tuple[Document, ...]] = {
     "model.mla": {"kv_lora_rank": 64, "qk_nope_head_dim": 32, "qk_rope_head_dim": 16, "v_head_dim": 32},
     "model.mla.indexer": {"heads": 2, "head_dim": 32, "top_k": 32},
+    "training.trainable": ({"rank": 8}, {"frozen": ["attention"]}, {"frozen_layers": [0, 0]}),
     "training.outer": {"every": 2, "workers": 2},
     "data.loader": {"batch": "2 ms"},
     "checkpoint": {"after": 0, "to": "20 GB/s"},
 }
-"""Sections that may be left out, with what they must say."""
+"""Sections that may be left out, with what they must say: one of several where there are some."""
 RANGES: dict[str, tuple[Any, ...]] = {
     "memory.offload.bucket": (100_000, 1_000_000),  # of one parameter each there would be millions
     "fsdp.reshard_after_forward": (True, False, 2, 4),
     "overlap.tensor_pieces": (2, 3, 4),
     "training.micro_batch": (2, 3),
     "training.layers_in_16_bits": ([1, 0], [0, 1], [1, 1]),
+    "training.trainable.rank": (8, 24),
+    "training.trainable.frozen": (["attention"], ["mlp"], ["embedding"], ["lm_head", "mlp"], ["mixture", "embedding"]),
 }
 """Numbers that are drawn from these, where the smallest that a field takes say nothing of a step."""
 SMALL: dict[str, Document] = {
@@ -116,7 +119,7 @@ class Drawing:
         focus = focus or dice.choice(sorted({path.rpartition(".")[0] for path in paths}))
         for section, least in SECTIONS.items():
             if f"{focus}.".startswith(f"{section}.") or dice.random() < 0.1:
-                found = self._with(found, section, least)
+                found = self._with(found, section, dice.choice(least) if isinstance(least, tuple) else least)
         dice.shuffle(paths)
         own = [path for path in paths if path.rpartition(".")[0] == focus]
         for path in (*paths, *own):

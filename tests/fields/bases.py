@@ -58,6 +58,11 @@ BASES: dict[str, Document] = {
         parallel={"pp": 2, "tp": 2},
         memory={"offload": {"activations": 0.5, "optimizer": "stream", "bucket": 500_000}},
     ),
+    "lora": _base(
+        4,
+        parallel={"tp": 2, "sequence_parallel": True, "zero": 1},
+        training={"trainable": {"rank": 8, "base_weights": "nf4"}},
+    ),
     "muon": _base(4, parallel={"zero": 1, "tp": 2}, training={"optimizer": "muon"}),
     "steps": _base(4, parallel={"dp": 2, "pp": 2}, collectives={"detail": "steps"}, overlap={"grad_reduce": True}),
     "packed": _base(

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from functools import cache
 
-from simcluster.model.recipes import state_bytes
 from simcluster.planning.block_memory import block_memory_table
 from simcluster.scenario.memory_plan import recipe_of, shape_of
 from simcluster.scenario.memory_remedies import peak_memory_bytes
@@ -73,8 +72,10 @@ class LayoutMemory:
         if name not in self._known:
             calls = self._calls.setdefault(name[:2], StageDataParallelism(self._base, layout))
             own = calls.owned_parameters(holdings)
-            state = state_bytes(own.common, self._recipe, zero=layout.zero, dp=calls.shards)
-            state += state_bytes(own.experts, self._recipe, zero=layout.zero, dp=calls.expert_shards)
+            shards, expert_shards = calls.shards, calls.expert_shards
+            state = own.state_bytes(
+                self._base.model, self._recipe, zero=layout.zero, shards=shards, expert_shards=expert_shards
+            )
             optimizer = state.optimizer if self._base.memory.offload.optimizer == "none" else 0.0
             self._known[name] = state.parameters + state.gradients + (optimizer - calls.saved_optimizer_bytes(holdings))
         return self._known[name]

@@ -9,9 +9,14 @@ from functools import cached_property
 from itertools import accumulate, pairwise
 from typing import NamedTuple
 
-from simcluster.model.layers import lm_head_parameters_per_tp_rank, stage_parameters_per_tp_rank
+from simcluster.model.layers import lm_head_parameters_per_tp_rank
 from simcluster.planning.job import ModelSlices
-from simcluster.planning.owned_parameters import OwnedParameters, layers_with_prediction, parameters_of_layers
+from simcluster.planning.owned_parameters import (
+    OwnedParameters,
+    layers_with_prediction,
+    parameters_of_ends,
+    parameters_of_layers,
+)
 from simcluster.planning.work_kinds import Collective
 from simcluster.scenario.job_conversion import data_parallel_options_of
 from simcluster.scenario.memory_plan import recipe_of
@@ -142,13 +147,10 @@ class StageDataParallelism:
     def owned_parameters(self, held: StageContents) -> OwnedParameters:
         """Return the number of parameters on one rank of a stage, given the stage's part of the model."""
         first, last = held.has_first_slice, held.has_last_slice
-        ends = stage_parameters_per_tp_rank(self.base.model, self.plan.tp, layers=0, first=first, last=last)
-        common, experts = float(ends), 0.0
+        found = OwnedParameters() + parameters_of_ends(self.base.model, self.plan.tp, first=first, last=last)
         for own, count in zip(self._parameters, held.layers_by_type, strict=False):
-            if count:
-                common += count * own.common
-                experts += count * own.experts
-        return OwnedParameters(common, experts)
+            found = found + own * count if count else found
+        return found
 
     def saved_optimizer_bytes(self, held: StageContents) -> float:
         """Return the most bytes of Adam state that a rank saves if an optimizer such as Muon updates matrices."""
@@ -181,7 +183,8 @@ class StageDataParallelism:
         if self.zero in (1, 2) and not overlap.param_gather:
             gathered = self._make_collectives("all_gather", own, data.parameter_bytes)
         model = self.base.model
-        if model.tied_embeddings and held.has_first_slice != held.has_last_slice:  # two stages sum its gradients
+        two = held.has_first_slice != held.has_last_slice  # two stages sum its gradients
+        if model.tied_embeddings and two and not model.freezes("embedding"):
             share = self.shards if self.zero == 3 else 1
             size = lm_head_parameters_per_tp_rank(model, self.plan.tp) * data.gradient_bytes
             reduced += (Collective("all_reduce", "embedding", size / share),)
@@ -209,9 +212,11 @@ class StageDataParallelism:
         if fsdp.shard_group or fsdp.regather_group:
             return 0.0, 0.0
         kinds = self._parameters  # of a unit, those of which least is sent
-        unit = OwnedParameters(*(fsdp.unit_layers * min(getattr(kind, part) for kind in kinds)
-                                 for part in ("common", "experts")))  # fmt: skip
-        gather = sum(least[call] for call in self._make_collectives("all_gather", unit, data.parameter_bytes))
+        unit, whole_unit = (
+            OwnedParameters(min(kind.common for kind in each), min(kind.experts for kind in each)) * fsdp.unit_layers
+            for each in (kinds, [kind.all_parameters for kind in kinds])
+        )
+        gather = sum(least[call] for call in self._make_collectives("all_gather", whole_unit, data.parameter_bytes))
         reduction = sum(least[call] for call in self._make_collectives("reduce_scatter", unit, data.gradient_bytes))
         stays = (fsdp.prefetch if overlap.param_gather else 0) + 1
         again = whole = 0
@@ -230,7 +235,8 @@ class StageDataParallelism:
         held = pipeline.slice_contents(number)
         own = self.owned_parameters(held)
         both = pipeline.route[0][0] == pipeline.route[-1][0]  # then one copy of a tied embedding serves both ends
-        if held.has_last_slice and not held.has_first_slice and both and self.base.model.tied_embeddings:
+        frozen, tied = self.base.model.freezes("lm_head"), both and self.base.model.tied_embeddings
+        if held.has_last_slice and not held.has_first_slice and tied and not frozen:
             return OwnedParameters(
                 own.common - lm_head_parameters_per_tp_rank(self.base.model, self.plan.tp), own.experts
             )
