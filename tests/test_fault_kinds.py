@@ -23,9 +23,10 @@ from simcluster.studies.fast_path_scopes import PLAN, QUICK, REPLICAS
 from simcluster.studies.whatif.monte_carlo_study import monte_carlo
 
 MOE = {"experts": 4, "top_k": 2, "expert_ffn_hidden_size": 512}
+ENCODER = {"layers": 2, "hidden_size": 256, "heads": 4, "ffn_hidden_size": 512, "patch_values": 588, "image_tokens": 64}
 JOB: dict[str, Any] = {
     "cluster": {"topology": "dgx_a100", "nodes": 2, "gpus_per_node": 4},
-    "model": {"moe": MOE},
+    "model": {"moe": MOE, "encoder": ENCODER},
     "parallel": {"pp": 2, "ep": 2},
     "training": {"global_batch": 16, "attention": "fused"},
 }
@@ -145,6 +146,9 @@ class Idle(FaultSpec):
 
     def attention_factors(self, *args: Any) -> Any:
         return super().attention_factors(*args)
+
+    def image_factors(self, *args: Any) -> Any:
+        return super().image_factors(*args)
 
     def expert_loads(self, *args: Any) -> Any:
         return super().expert_loads(*args)

@@ -22,6 +22,7 @@ BELOW: dict[str, tuple[str, ...]] = {
     "moe": ("model.moe", "model.clamped_activation", "parallel.ep", "parallel.etp", "parallel.expert_dispatch",
             "overlap.experts", "training.recompute", "training.recompute_modules"),
     "mla": ("model.mla", "training.recompute_modules"),
+    "encoder": ("model.encoder",),
     "cp": ("software", "parallel.cp", "parallel.cp_comm", "parallel.cp_inner", "parallel.cp_shares",
            "parallel.cp_states", "training.recompute", "training.recompute_every"),
     "fsdp": ("fsdp", "parallel.zero", "overlap.bucket_size", "overlap.param_gather", "software.shards",
@@ -39,7 +40,8 @@ BELOW: dict[str, tuple[str, ...]] = {
 """Sections whose fields are tried in each base: where they matter (`python tests/fields` tries all in all)."""
 
 
-BUT = {name: () if below else ("software", "model.moe", "model.mla", "data") for name, below in BELOW.items()}
+_LEFT = ("software", "model.moe", "model.mla", "model.encoder", "data")
+BUT = {name: () if below else _LEFT for name, below in BELOW.items()}
 BUT["plain"] = (*BUT["plain"], "model", "training", "checkpoint")
 """Sections left to the other bases, since the suite has seconds for this."""
 

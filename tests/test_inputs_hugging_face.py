@@ -783,3 +783,35 @@ def test_numbers_that_are_not_finite_stop_only_where_they_are_needed(constant: s
         needed = re.sub(rf', "{key}": \w+', "", text) + f', "{key}": {constant}}}'
         with pytest.raises(InputError, match=rf"^{key} "):
             model_from_config(parse_config_json(needed, "config.json"))
+
+
+QWEN_TOWER: dict[str, Any] = {
+    "depth": 32, "hidden_size": 1280, "intermediate_size": 3420, "num_heads": 16, "in_chans": 3, "patch_size": 14,
+    "out_hidden_size": 3584, "window_size": 112, "fullatt_block_indexes": [7, 15, 23, 31], "spatial_merge_size": 2,
+    "temporal_patch_size": 2,
+}  # fmt: skip
+"""vision_config of Qwen2.5-VL 7B."""
+
+
+def test_a_vision_encoder_that_is_modelled_is_imported() -> None:
+    """Qwen2.5-VL 7B is the preset, and Qwen3-VL 8B has the 8,767,123,696 parameters of its module in transformers."""
+    config = {**DENSE["Qwen2.5-VL-7B"][0], "vision_config": QWEN_TOWER}
+    imported = Model.model_validate(model_from_config(config, sequence_length=8192))
+    assert imported.encoder == Model.model_validate(load_model_entry("qwen2.5-vl-7b")).encoder
+    (said,) = assumptions_of_config(config)
+    assert said.startswith("half of the tokens are of images")
+    text = llama("qwen3_vl_text", 36, 4096, 12288, 32, 8, 151936, head_dim=128)
+    tower = {
+        "depth": 27, "hidden_size": 1152, "intermediate_size": 4304, "num_heads": 16, "in_channels": 3,
+        "patch_size": 16, "out_hidden_size": 4096, "spatial_merge_size": 2, "temporal_patch_size": 2,
+        "num_position_embeddings": 2304, "deepstack_visual_indexes": [8, 16, 24],
+    }  # fmt: skip
+    whole = {"model_type": "qwen3_vl", "text_config": text, "vision_config": tower, "tie_word_embeddings": False}
+    assert count_config_parameters(whole).total == 8_767_123_696
+
+
+@pytest.mark.parametrize("changes", [{"fullatt_block_indexes": [3, 31]}, {"out_hidden_size": 2048}, {"depth": None}])
+def test_a_vision_encoder_of_another_form_is_named_as_omitted(changes: dict[str, Any]) -> None:
+    config = {**DENSE["Qwen2.5-VL-7B"][0], "vision_config": QWEN_TOWER | changes}
+    assert assumptions_of_config(config) == ("only the text decoder, without vision_config",)
+    assert "encoder" not in model_from_config(config)

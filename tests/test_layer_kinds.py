@@ -30,7 +30,8 @@ from simcluster.studies.fast_path_scopes import PLAN, QUICK
 
 LATENT_EXPERTS = "mixture of latent experts"
 KINDS: dict[str, LayerKind] = {**LAYER_KINDS, LATENT_EXPERTS: LAYER_KINDS["mixture"]}
-del KINDS["diffusion_conditioning"]  # a layer in front of the others, with inputs and outputs of its own
+for name in ("diffusion_conditioning", "vision_patches", "vision_layer", "vision_merger"):
+    del KINDS[name]  # in front of the others, with widths of their own
 every_kind = pytest.mark.parametrize("word", KINDS)
 SIZES: dict[str, Any] = {
     "layers": 2, "hidden_size": 256, "heads": 8, "kv_heads": 4, "ffn_hidden_size": 1024, "vocab_size": 1024,
@@ -55,7 +56,7 @@ COMMON = {
     "name", "layers", "hidden_size", "heads", "vocab_size", "sequence_length", "gated_mlp", "kv_heads", "head_dim",
     "ffn_hidden_size", "tied_embeddings", "norm", "vocab_multiple", "position_rows", "embedding_norm", "moe",
     "clamped_activation", "logit_softcap", "residual_streams", "hash_routing", "mtp_layers", "mtp_pattern", "mixer",
-    "blocks", "pattern", "layer_types", "layer_kinds",
+    "blocks", "pattern", "layer_types", "layer_kinds", "encoder",
 }  # fmt: skip
 """Fields of a model that are for layers of any kind, or for its ends."""
 

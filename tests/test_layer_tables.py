@@ -22,7 +22,7 @@ from ruamel.yaml import YAML
 
 from simcluster.model.kernels import Block, Section
 from simcluster.model.layer_block import embedding_block, lm_head_block, mtp_input_block
-from simcluster.model.layers import LAYER_KINDS, RankShape
+from simcluster.model.layers import LAYER_KINDS, RankShape, layer_kinds
 from simcluster.model.memory import (
     activation_bytes,
     backward_working_bytes,
@@ -117,6 +117,9 @@ def blocks_of(model: Model, shape: RankShape) -> Iterator[Block]:
         yield LAYER_KINDS["mixture"].block(model, shape)
     if model.prediction_layers:
         yield mtp_input_block(model, shape)
+    for layer, _ in model.count_layer_types().values():
+        if layer in model.encoder_layers:
+            yield from (kind.block(model.layer_model(layer), shape) for kind in layer_kinds(model, layer))
 
 
 def section_lines(name: str, where: str, section: Section) -> Iterator[list[str]]:

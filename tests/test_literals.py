@@ -171,7 +171,7 @@ def test_every_chain_over_a_literal_ends_in_assert_never() -> None:
     assert len(REVIEWED) < 16
 
 
-WHERE = ("plain", "moe", "mla", "cp", "fsdp", "muon", "packed", "checkpoint", "fp8", "lora")
+WHERE = ("plain", "moe", "mla", "encoder", "cp", "fsdp", "muon", "packed", "checkpoint", "fp8", "lora")
 
 
 def literals() -> Iterator[str]:

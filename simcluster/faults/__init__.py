@@ -20,6 +20,7 @@ from pydantic import Field
 from simcluster.faults.device_speeds import GpuSpeeds, NicSpeeds, SlowGpu
 from simcluster.faults.expert_imbalance import ExpertImbalance
 from simcluster.faults.fault_spec import FaultSpec
+from simcluster.faults.image_tokens import ImageTokens
 from simcluster.faults.jitter import Jitter
 from simcluster.faults.link_faults import BackgroundLoad, LinkFlap, SlowLink
 from simcluster.faults.sequence_lengths import SequenceLengths
@@ -34,6 +35,7 @@ __all__ = [
     "FaultSpec",
     "GpuSpeeds",
     "HostStall",
+    "ImageTokens",
     "Jitter",
     "LinkFlap",
     "NicSpeeds",
@@ -53,13 +55,14 @@ Fault = Annotated[
     | LinkFlap
     | BackgroundLoad
     | SequenceLengths
-    | ExpertImbalance,
+    | ExpertImbalance
+    | ImageTokens,
     Field(discriminator="kind"),
 ]
 """Any fault."""
 FAULTS: dict[str, type[FaultSpec]] = {spec.kind_name(): spec for spec in get_args(get_args(Fault)[0])}
 """Classes of faults by their names in scenarios."""
-SAME_OPS = ("speeds", "nic_speeds", "jitter", "sequence_lengths", "expert_imbalance")
+SAME_OPS = ("speeds", "nic_speeds", "jitter", "sequence_lengths", "expert_imbalance", "image_tokens")
 """Kinds that only change the durations of ops: all ranks of a stage still run the same ops."""
 
 

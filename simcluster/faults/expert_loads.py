@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Hashable, Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 
 from simcluster.base.arrays import Floats
 from simcluster.collectives.token_relay import RELAYED, ExpertRouting, RelayLinkTimes, experts_of_positions
 from simcluster.faults.fault_spec import Blocks, FaultSpec, JobContext, RoutedTokens
+from simcluster.model.encoder import ENCODER
 from simcluster.planning.ops import EXPERTS, MemoryChange, Op, Segment, StageProgram, WorkItem
 from simcluster.planning.rank_grid import ParallelPlan, Ranks
 from simcluster.planning.work_kinds import Collective
@@ -38,6 +39,8 @@ class ExpertLoads:
     shares. ``by_pass``: they are drawn anew for every pass of a microbatch and for each group. Tokens in transit need
     the ``setting``, work and memory of experts do not.
     """
+
+    of_encoder: ClassVar = False
 
     def __init__(
         self,
@@ -100,7 +103,7 @@ class ExpertLoads:
 
     def _change_op(self, rank: int, item: WorkItem, op: Op) -> Op:
         work = op.work
-        if op.routed:
+        if op.routed and not op.name.startswith(ENCODER):
             op = replace(op, memory=scale_memory(op.memory, op.routed, self._rank_load(rank, item, op.layer)[0]))
         if op.name == EXPERTS:
             return replace(op, work=work.with_slowdown(self._rank_load(rank, item, op.layer)[0]))

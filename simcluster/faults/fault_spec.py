@@ -29,7 +29,7 @@ Blocks = tuple[tuple[int, ...], ...]
 """Numbers of the experts of each rank, or node, of an ep group."""
 
 EFFECTS = ("slowdown_factor", "slowdown_per_rank", "remaining_share", "remaining_shares", "attention_factors",
-           "expert_loads", "change_program", "retime")  # fmt: skip
+           "image_factors", "expert_loads", "change_program", "retime")  # fmt: skip
 """Methods of ``FaultSpec`` that change a step; a kind of fault must override at least one of them."""
 
 
@@ -54,7 +54,8 @@ class BatchSizes:
     """Sizes of the batch: microbatches per replica, sequences per microbatch, tokens per sequence.
 
     ``experts`` are those of a mixture-of-experts layer (0: none), of which each takes at most ``capacity`` times an
-    even share of tokens, and ``routes`` what a token may choose of them (None: one).
+    even share of tokens, and ``routes`` what a token may choose of them (None: one). ``image_tokens``: mean number in a
+    sequence.
     """
 
     steps: int
@@ -64,6 +65,7 @@ class BatchSizes:
     experts: int = 0
     capacity: float = math.inf
     routes: ExpertRouting | None = None
+    image_tokens: int = 0
 
 
 @dataclass(frozen=True)
@@ -168,6 +170,10 @@ class FaultSpec(Spec):
 
     def attention_factors(self, seed: int, batch: BatchSizes, dp: int) -> Floats:
         """Return the factor on core attention work of each microbatch: [step, replica, microbatch]."""
+        return np.ones((batch.steps, dp, batch.microbatches))
+
+    def image_factors(self, seed: int, batch: BatchSizes, dp: int) -> Floats:
+        """Return the factor on the encoder's work of each microbatch: [step, replica, microbatch]."""
         return np.ones((batch.steps, dp, batch.microbatches))
 
     def expert_loads(self, tokens: RoutedTokens, ep: int) -> Floats:

@@ -7,18 +7,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import ClassVar
 
 import numpy as np
 
 from simcluster.base.arrays import Floats
 from simcluster.base.clock import Profile, multiply_profiles
 from simcluster.collectives.token_relay import ExpertRouting
-from simcluster.faults.expert_loads import ExpertLoads
+from simcluster.faults.expert_loads import ExpertLoads, scale_memory
 from simcluster.faults.fault_spec import BatchSizes, FaultSpec, JobContext, faults_with_effect
+from simcluster.model.encoder import ENCODER
 from simcluster.planning.disturbances import ComputationColumns, Disturbances
-from simcluster.planning.ops import StageProgram, WorkItem
+from simcluster.planning.ops import Op, Segment, StageProgram, WorkItem
 from simcluster.planning.rank_grid import ParallelPlan
+from simcluster.planning.work_kinds import Collective
 
 
 def permanent_slowdowns(faults: Sequence[FaultSpec], host_of: Sequence[int], seed: int) -> list[float]:
@@ -56,6 +60,25 @@ def mean_attention_load(faults: Sequence[FaultSpec], seed: int, batch: BatchSize
     return float(attention_loads(uneven, seed, batch, dp).mean()) if uneven else 1.0
 
 
+@dataclass(frozen=True, eq=False)
+class ImageLoads:
+    """Encoder's work of each microbatch relative to the mean: ``factors`` [step, replica, microbatch]."""
+
+    factors: Floats
+    by_pass: ClassVar = True
+    of_encoder: ClassVar = True
+
+    def stage_loads(self, layer: int, step: int, microbatch: int) -> Floats:
+        """Return each replica's load in one pass of a microbatch."""
+        return np.asarray(self.factors[step, :, microbatch])
+
+
+def image_loads(faults: Sequence[FaultSpec], seed: int, batch: BatchSizes, dp: int) -> ImageLoads | None:
+    """Return the encoder's work of each microbatch under the faults; None if all have the mean."""
+    uneven = faults_with_effect(faults, "image_factors")
+    return ImageLoads(np.asarray(math.prod(each.image_factors(seed, batch, dp) for each in uneven))) if uneven else None
+
+
 def rank_disturbances(faults: Sequence[FaultSpec], plan: ParallelPlan, setting: JobContext) -> Disturbances:
     """Return all effects of the faults on the ranks of a job."""
     made = RankPrograms(faults, plan, setting)
@@ -72,6 +95,7 @@ class RankPrograms:
         self._replicas, self._setting = plan.dp, setting
         self._attention = faults_with_effect(faults, "attention_factors")
         batch = setting.batch
+        self._images = image_loads(faults, setting.seed, batch, plan.dp)
         routes = batch.routes or ExpertRouting(batch.experts, 1)
         how = (plan, setting.seed, routes, batch.capacity, setting)
         uneven = faults_with_effect(faults, "expert_loads")
@@ -84,13 +108,13 @@ class RankPrograms:
     @property
     def ranks_differ(self) -> bool:
         """Return whether ranks differ in anything but speed."""
-        return bool(self._attention or self._experts or self._others or self._retimes)
+        return bool(self._attention or self._images or self._experts or self._others or self._retimes)
 
     def symmetry_key(self, rank: int) -> Hashable:
         """Return a key that ranks of a stage share if their programs are equal."""
         changing = (*self._others, *self._retimes)
         return (
-            self._setting.worker_of_rank[rank][0] if self._attention else None,
+            self._setting.worker_of_rank[rank][0] if self._attention or self._images else None,
             self._experts.symmetry_key(rank) if self._experts else None,
             *(fault.symmetry_key(rank, self._setting) if rank in ranks else None for fault, ranks in changing),
         )
@@ -99,6 +123,8 @@ class RankPrograms:
         """Return a rank's program, changed from its stage's program; the same object if nothing changes."""
         if self._attention:
             program = program.with_replaced_items(lambda item: self._scale_attention(rank, item))
+        if self._images:
+            program = program.with_replaced_items(lambda item: self._scale_encoder(rank, item))
         if self._experts:
             program = self._experts.change_program(rank, program)
         for fault, ranks in self._others:
@@ -123,3 +149,22 @@ class RankPrograms:
         if name not in known:
             known[name] = item.segment.with_replaced_works(lambda op: op.work.with_slowdown(1.0, load=load))
         return item._replace(segment=known[name])
+
+    def _scale_encoder(self, rank: int, item: WorkItem) -> WorkItem:
+        """Return a work item with the encoder's kernels and activations scaled to the images of its microbatch."""
+        if item.microbatch < 0 or not self._images:
+            return item
+        load = float(self._images.factors[item.step, self._setting.worker_of_rank[rank][0], item.microbatch])
+        name, known = (item.segment, "images", load), self._setting.known
+        if name not in known:
+            ops = item.segment.ops
+            encodes = any(op.name.startswith(ENCODER) for op in ops)
+            known[name] = Segment(tuple([_scale_op(op, load) for op in ops])) if encodes else item.segment
+        return item._replace(segment=known[name])
+
+
+def _scale_op(op: Op, load: float) -> Op:
+    if not op.name.startswith(ENCODER):
+        return op
+    work = replace(op.work, load=load) if isinstance(op.work, Collective) else op.work.with_slowdown(load)
+    return replace(op, work=work, memory=scale_memory(op.memory, op.routed, load))

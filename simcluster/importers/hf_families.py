@@ -245,6 +245,32 @@ FAMILY_RULES: dict[str, Callable[[CheckedConfig, Fields], None]] = {
 """Family-specific rules by the name used in ``hf_families.yaml``."""
 
 
+_TOWER_KEYS = {"layers": "depth", "hidden_size": "hidden_size", "heads": "num_heads",
+               "ffn_hidden_size": "intermediate_size", "position_rows": "num_position_embeddings"}  # fmt: skip
+
+
+def vision_encoder_fields(vision: Any, family: Mapping[str, Any], fields: Fields) -> tuple[Fields, str] | None:
+    """Return the fields of a model's encoder and the assumption about its images; None if it is not modelled."""
+    if "encoder" not in family or not isinstance(vision, Mapping):
+        return None
+    config = CheckedConfig(vision, "vision_config")
+    found = {name: config.optional_size(key) for name, key in _TOWER_KEYS.items()}
+    patch, merge, frames = map(config.optional_size, ("patch_size", "spatial_merge_size", "temporal_patch_size"))
+    window, full = config.optional_size("window_size"), config.layer_numbers("fullatt_block_indexes")
+    every = full[0] + 1 if window and full else None
+    regular = not every or full == [*range(every - 1, found["layers"] or 0, every)]
+    fits = vision.get("out_hidden_size") == fields["hidden_size"] and all([*found.values()][:4])
+    if not (fits and regular and patch and merge and frames):
+        return None
+    tokens = max(1, fields["sequence_length"] // 2)
+    found |= {"patch_values": (config.optional_size("in_channels in_chans") or 3) * frames * patch**2,
+              "patches_per_token": merge**2, "attention_window": (window // patch) ** 2 if window else None,
+              "full_attention_every": every, "deepstack": len(config.layer_numbers("deepstack_visual_indexes")) or None,
+              "image_tokens": tokens, "tokens_per_image": min(tokens, 1024)}  # fmt: skip
+    said = "half of the tokens are of images, with 1,024 each (model.encoder: image_tokens, tokens_per_image)"
+    return {**family["encoder"], **{name: value for name, value in found.items() if value is not None}}, said
+
+
 def token_prediction_assumption(config: CheckedConfig) -> tuple[str, ...]:
     """Return the assumption that multi-token prediction layers are ignored; empty for a model without such layers."""
     number = config.whole_number_value("num_nextn_predict_layers", 0) or config.whole_number_value("num_mtp_modules", 0)

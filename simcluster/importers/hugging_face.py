@@ -119,7 +119,7 @@ def _read_model_config(
     data: Mapping[str, Any], sequence_length: int | None
 ) -> tuple[dict[str, Any], tuple[str, ...], CheckedConfig]:
     """Return a ``config.json``'s model fields, the assumptions made, and the config with a record of the keys read."""
-    data, without = _extract_text_decoder(data)
+    whole, (data, without) = data, _extract_text_decoder(data)
     kind = data.get("model_type")
     for part in (data.get(name) for name in _PART_SECTIONS.get(str(kind), ())):
         data = {**part, **data} if isinstance(part, Mapping) else data
@@ -141,6 +141,8 @@ def _read_model_config(
     if sparse and not {"indexer", "deepseek_v4"} & {*family.get("further", "").split()}:
         raise InputError(f"the config has {sparse}: {_REASONS['minimax_m3']}")
     fields = _model_fields(config, family, sequence_length)
+    if encoder := hf_families.vision_encoder_fields(whole.get("vision_config"), family, fields):
+        fields["encoder"], without = encoder[0], encoder[1:]
     lacks = family.get("without", {}).items()
     assumed = [*without, *(said for key, (on, said) in lacks if config.boolean_value(key, on))]
     assumed += hf_families.token_prediction_assumption(config) if "predicts" in family else ()

@@ -25,11 +25,12 @@ def check_count(value: object) -> int:
 Count = Annotated[int, BeforeValidator(check_count), WithJsonSchema({"type": "integer", "minimum": 1})]
 
 
-def _check_natural(value: object) -> int:
+def check_natural(value: object) -> int:
+    """Check that a value from a file is a whole number from 0 to 10^9, and return the number."""
     return 0 if value == 0 and isinstance(value, int) and not isinstance(value, bool) else check_count(value)
 
 
-Natural = Annotated[int, BeforeValidator(_check_natural), WithJsonSchema({"type": "integer", "minimum": 0})]
+Natural = Annotated[int, BeforeValidator(check_natural), WithJsonSchema({"type": "integer", "minimum": 0})]
 
 
 def add_derived_fields(fields: object) -> object:

@@ -9,6 +9,7 @@ from typing import Any
 from simcluster.base.errors import InputError
 from simcluster.documents.field_annotations import AllowedValues
 from simcluster.documents.table_formulas import evaluate
+from simcluster.model.encoder import ENCODER
 from simcluster.model.kernels import Block, Kernel, Section
 from simcluster.model.kind_documents import KindDocument, find_kind_document, find_kind_sizes, list_formulas
 from simcluster.model.kind_rules import KernelRule, SectionRule, WeightRule
@@ -59,11 +60,14 @@ class DocumentedKind(LayerKind):
     def modelled_with(self) -> Mapping[str, AllowedValues]:
         inner = [section for section in self.document.body[1:-1] if section.matmul and not section.wide]
         own = {path: AllowedValues(rule.values, rule.reason) for path, rule in self.document.supports.items()}
-        if inner or self.document.body[-1].matmul is None or len(self.document.body) == 1:
+        first, *others = self.document.body
+        alone = not others and (self.document.entry is None or not first.wide)
+        if inner or self.document.body[-1].matmul is None or alone:
             own["training.precision"] = AllowedValues(("fp32", "fp16-mixed", "bf16-mixed"))
         if self.document.entry is not None:
             own["model.residual_streams"] = AllowedValues((None, 1))
-        if any(rule.kind == "attention" for section in self.document.body for rule in section.forward.values()):
+        rules = (rule for section in self.document.body for rule in section.forward.values())
+        if not self.name.startswith(ENCODER) and any(rule.kind == "attention" for rule in rules):
             own["data"] = AllowedValues((None,))
         known = {
             path: each for path, each in self.MODELLED_WITH.items() if path != "parallel.cp" or not self.document.cp
@@ -98,7 +102,8 @@ class DocumentedKind(LayerKind):
     def matrices(self, model: Model, tp: int = 1, ep: int = 1, etp: int = 1) -> Iterator[WeightMatrix]:
         names = self._names(model, RankShape(1, tp=tp))
         for rule in self.document.weights.values():
-            yield WeightMatrix(int(evaluate(rule.rows, names)), int(evaluate(rule.columns, names)), rule.split)
+            rows, columns = (int(evaluate(side, names)) for side in (rule.rows, rule.columns))
+            yield WeightMatrix(rows, columns, rule.split if names.get("shards", 1) else "none")
 
     def count_vector_parameters(self, model: Model, tp: int = 1) -> int:
         names = self._names(model, RankShape(1, tp=tp))
@@ -114,19 +119,34 @@ class DocumentedKind(LayerKind):
     def block(self, model: Model, shape: RankShape) -> Block:
         """Return the document's kernels on one rank, between the model's norm and a residual add or its own."""
         local, names = local_sizes(model, shape), self._names(model, shape)
-        body = tuple([self._section(section, shape, names) for section in self.document.body])
+        body = tuple(
+            [self._sum_matmuls(self._section(section, shape, names), shape, names) for section in self.document.body]
+        )
         gathered = int(evaluate(self.document.gathered, names))
         gathered = 0 if gathered == local.hidden else gathered
         if self.document.entry is None or self.document.exit is None:
             return replace(layer_block(self.name, model, shape, local, body), gathered_width=gathered)
         entry, end = (self._section(section, shape, names) for section in (self.document.entry, self.document.exit))
-        if shape.quantization:
+        if shape.quantization and len(body) > 1:  # a single matmul is in 16 bits
             size = local.edge_tokens * local.hidden
             casts, body = cast_matmul_pair(self.name, shape, body, rows=local.tokens, outer_size=size)
             entry = join_sections((entry, Section(casts.forward)), "none")
             end = join_sections((Section(input_grad=casts.input_grad), end), "none")
         first, middle, last = (join_sections(each, shape.recompute) for each in ([entry], body, [end]))
         return Block(self.name, first, middle, last, gathered_width=gathered)
+
+    def _sum_matmuls(self, section: Section, shape: RankShape, names: Names) -> Section:
+        """Return a section of a split encoder with the sums over tp that follow its matmuls."""
+        if shape.tp == 1 or not names.get("shards"):
+            return section
+        ends = {"rows": "_input_grad", "columns": "", "none": "_none"}
+        summed = {f"{self.name}_{name}{ends[rule.split]}" for name, rule in self.document.weights.items()}
+
+        def add_sum(one: Kernel) -> Kernel:
+            size = shape.element_bytes * one.m * one.n
+            return replace(one, then=("all_reduce", self.name, size)) if one.name in summed else one
+
+        return section.map_kernels(add_sum)
 
     def context_exchange(self, model: Model, shape: RankShape) -> StateGathers | HeadExchange | None:
         """Return the all-gathers of states, or the all-to-alls of heads, of context parallelism; None without it."""

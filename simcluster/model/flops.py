@@ -55,7 +55,7 @@ def layer_flops(
         if kind.mixes:
             *_, last = kind.matrices(own)
             found = [found[2] - last.elements, last.elements, 0.0]
-            core += kind.core_flops(own, tokens, attention_backward)
+        core += kind.core_flops(own, tokens, attention_backward)
         gradients = low if own.freezes(kind.name) else found
         forward = [old + new + more for old, new, more in zip(forward, found, low, strict=True)]
         trained = [old + new for old, new in zip(trained, gradients, strict=True)]
@@ -82,19 +82,21 @@ def _weight_matmul_flops(forward: float, trained: float | None = None) -> Flops:
 # --- conventions: FLOPs of one sequence, forward and backward ------------------------------------------------------
 
 
-def model_flops_per_sequence(model: Model, *, attention: float = 1.0) -> float:
+def model_flops_per_sequence(model: Model, *, attention: float = 1.0, images: float = 1.0) -> float:
     """Return model FLOPs per sequence as Megatron-LM counts them, the numerator of MFU.
 
     3 x forward, causal attention at one half, LM head, no recompute; layers of multi-token prediction have LM heads,
     too. Megatron-LM, ``num_floating_point_operations`` (which takes the padded vocabulary; this takes the unpadded one,
     so that the number does not depend on tp). ``attention`` is the part of the core attention that packed documents
-    leave: sum(length^2) / sequence_length^2, Megatron-LM's ``seqlen_squared_sum_in_batch``.
+    leave: sum(length^2) / sequence_length^2, Megatron-LM's ``seqlen_squared_sum_in_batch``. ``images`` is the number of
+    image tokens relative to the encoder's ``image_tokens``.
     """
     distinct = model.count_layer_types().values()
-    layers = sum(count * _packed_layer_flops(model, layer, attention).total.total for layer, count in distinct)
+    loads = dict.fromkeys(model.encoder_layers, images)
+    flops = (count * loads.get(n, 1.0) * _packed_layer_flops(model, n, attention).total.total for n, count in distinct)
     projection = 2.0 * model.sequence_length * 2 * model.hidden_size * model.hidden_size
     projections = _weight_matmul_flops(len(model.prediction_layers) * projection)
-    return layers + (1 + len(model.prediction_layers)) * lm_head_flops(model, 1).total + projections.total
+    return sum(flops) + (1 + len(model.prediction_layers)) * lm_head_flops(model, 1).total + projections.total
 
 
 def _packed_layer_flops(model: Model, layer: int, attention: float) -> LayerFlops:
@@ -112,13 +114,14 @@ def hardware_flops_per_sequence(
     modules: Sequence[RecomputeModule] = ("core_attn",),
     every: int = 1,
     attention: float = 1.0,
+    images: float = 1.0,
 ) -> float:
     """Return hardware FLOPs per sequence, the numerator of HFU: model FLOPs plus recomputed FLOPs.
 
     Recomputed are the matmuls of ``modules`` (selective), every second matmul (operators), or a whole layer's forward
-    (full); in every layer, or in those whose number is a multiple of ``every``. ``attention`` as in
-    ``model_flops_per_sequence``. The embedding and the LM head are never recomputed. Where the software leaves a fused
-    core alone (``RankShape.recomputes_core``), omit ``core_attn``.
+    (full); in every layer, or in those whose number is a multiple of ``every``. ``attention`` and ``images`` as
+    in ``model_flops_per_sequence``. The embedding and the LM head are never recomputed. Where the software leaves a
+    fused core alone (``RankShape.recomputes_core``), omit ``core_attn``.
     """
     again: dict[str, Callable[[int, LayerFlops], float]] = {
         "none": lambda number, layer: 0.0,
@@ -130,13 +133,15 @@ def hardware_flops_per_sequence(
         raise InputError(f"recompute {recompute!r} is not one of {', '.join(again)}")
     if every < 1:
         raise InputError(f"every = {every} must be at least 1; 1 means every layer, 2 every second layer")
-    counts = Counter(model.layer_type(layer) for layer in range(0, model.prediction_layers.stop, every))
+    counts = Counter(model.layer_type(layer) for layer in range(0, model.encoder_layers.stop, every))
     twice = sum(
-        counts[name] * again[recompute](each, _packed_layer_flops(model, each, attention))
+        counts[name]
+        * (images if each in model.encoder_layers else 1.0)
+        * again[recompute](each, _packed_layer_flops(model, each, attention))
         for name, (each, _) in model.count_layer_types().items()
         if model.layer_model(each).has_backward
     )
-    return model_flops_per_sequence(model, attention=attention) + twice
+    return model_flops_per_sequence(model, attention=attention, images=images) + twice
 
 
 def _selective_recompute_flops(model: Model, modules: Sequence[RecomputeModule], index: int, work: LayerFlops) -> float:
@@ -156,6 +161,8 @@ def torchtitan_flops_per_sequence(model: Model) -> float:
     L is layers, q the width of all heads, s the sequence. The whole square, by its authors' choice, and norms and
     biases as if they were matrices. A tied output matrix is counted once, since it is multiplied with.
     """
+    if model.encoder:
+        raise InputError("torchtitan counts the FLOP of text decoders alone; remove model.encoder")
     count = parameters(model)
     table = model.vocab_size * model.hidden_size if model.tied_embeddings else 0
     multiplied = count.active - count.embedding + table

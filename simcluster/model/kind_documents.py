@@ -26,7 +26,7 @@ from simcluster.documents.table_formulas import (
     whole_float_to_int,
 )
 from simcluster.documents.yaml_documents import read_document
-from simcluster.model.defaults import check_count, freeze
+from simcluster.model.defaults import check_count, check_natural, freeze
 from simcluster.model.kind_rules import (
     ONE,
     RANK_NAMES,
@@ -44,7 +44,7 @@ from simcluster.model.kind_rules import (
 BUILTIN_DOCUMENTS = (
     "mamba2", "gated_delta_net", "kda", "lightning", "diffusion_attention", "diffusion_cross_attention",
     "diffusion_mlp", "diffusion_conditioning", "shared_window_attention", "compressed_sparse_attention",
-    "heavily_compressed_attention",
+    "heavily_compressed_attention", "vision_patches", "vision_layer", "vision_merger",
 )  # fmt: skip
 """Names of the layer kinds that are built in as documents."""
 CODED_KINDS = ("attention", "latent_attention", "sparse_attention", "mlp", "mixture")
@@ -57,8 +57,8 @@ class KindDocument(Spec):
     parameters outside matrices; ``idle``: those of them that a token does not use (of experts). ``entry`` and ``exit``
     replace the model's norm and the residual add. ``gathered``: width of what sequence parallelism gathers. Weights
     with split none multiply a rank's part of the sequence. ``working``: bytes of temporary tensors. ``cp``: its context
-    parallelism, without which it has none. ``model_flops``: FLOP outside matrices as MFU counts them, by default those
-    that the kernels execute.
+    parallelism, without which it has none. If a size ``shards`` is 0, tp splits no weights. ``model_flops``: FLOP
+    outside matrices as MFU counts them, by default those that the kernels execute.
     """
 
     description: str
@@ -136,7 +136,7 @@ class KindDocument(Spec):
                 raise InputError(f"{name} is missing ({rule.help}); set it")
             value = given[name] if name in given else whole_float_to_int(evaluate(str(rule.default), found))
             try:
-                found[name] = check_count(value)
+                found[name] = check_count(value) if rule.least else check_natural(value)
             except InputError as problem:
                 raise InputError(f"{name} {problem}") from None
         for name, divisor in self.multiples.items():
@@ -184,7 +184,7 @@ def _schema_of_kinds() -> list[dict[str, Any]]:
     for name in BUILTIN_DOCUMENTS:
         sizes = load_kind_document(name).sizes
         known = {
-            size: {"type": "integer", "minimum": 1, "description": rule.help}
+            size: {"type": "integer", "minimum": rule.least, "description": rule.help}
             | ({"default": int(rule.default)} if rule.default and rule.default.isdigit() else {})
             for size, rule in sizes.items()
         }

@@ -25,10 +25,14 @@ _KERNEL_FIELDS = {"memory": ("passes", "rows"), "matmul": _SHAPE, "attention": (
 
 
 class SizeRule(Spec):
-    """A size that a model gives to a layer kind; ``default`` is a formula over earlier sizes, None if required."""
+    """A size that a model gives to a layer kind, at ``least`` 0 or 1.
+
+    ``default`` is a formula over earlier sizes, None if required.
+    """
 
     help: str
     default: Formula | None = None
+    least: Literal[0, 1] = 1
 
 
 class WeightRule(Spec):

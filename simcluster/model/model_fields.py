@@ -8,6 +8,7 @@ from pydantic import StrictBool
 
 from simcluster.documents.field_annotations import SchemaAlternatives
 from simcluster.model.defaults import Count, LayerTypes, Pattern
+from simcluster.model.encoder import Encoder
 from simcluster.model.kind_documents import LayerKindFields
 from simcluster.model.mixture import Mla, Moe
 from simcluster.model.trainable import TrainedParts
@@ -105,3 +106,5 @@ class ModelFields(TrainedParts):
     layer_types does not define mean one layer kind alone: * attention, - MLP, E experts, M Mamba-2."""
     layer_types: LayerTypes = None
     """Fields of model that differ in the layers of a type, by the type's letter or word in the pattern."""
+    encoder: Encoder | None = None
+    """Vision encoder in front of the layers, on the first stage; not included in layers."""

@@ -14,6 +14,7 @@ from pydantic import ValidationError, model_validator
 from simcluster.base.errors import InputError
 from simcluster.documents.diagnostics import RuleError, list_validation_problems
 from simcluster.model.defaults import add_derived_fields, check_pattern, type_fields
+from simcluster.model.encoder import check_image_tokens
 from simcluster.model.kind_documents import check_layer_kinds, has_own_norm
 from simcluster.model.model_fields import ModelFields
 from simcluster.model.trainable import FrozenLayer
@@ -80,7 +81,8 @@ class Model(ModelFields):
         positions = [fields["position"] for fields in (self.layer_types or {}).values() if "position" in fields]
         if positions and "learned" in (self.position, *positions):
             raise InputError("learned positions are a table in front of all layers; remove position from layer_types")
-        types = self.count_layer_types()
+        check_image_tokens(self.encoder, self.sequence_length)
+        types = {each: found for each, found in self.count_layer_types().items() if found[0] not in self.encoder_layers}
         if self.moe and not any("mixture" in each and first < self.layers for each, (first, _) in types.items()):
             what, fix = f"first_dense_layers {self.moe.first_dense_layers}, every", "use fewer first_dense_layers"
             what, fix = ("", "add E to the pattern") if self.pattern else (f": {what} {self.moe.every}", fix)
@@ -149,6 +151,12 @@ class Model(ModelFields):
         """Layer numbers of the multi-token prediction layers, which follow the last layer."""
         return range(self.layers, self.layers + (self.mtp_layers or 0))
 
+    @property
+    def encoder_layers(self) -> range:
+        """Layer numbers of the encoder's parts, which follow those of all other layers."""
+        first = self.prediction_layers.stop
+        return range(first, first + (self.encoder.num_parts if self.encoder else 0))
+
     def has_experts(self, layer: int) -> bool:
         """Return whether layer number ``layer`` (from 0) has a mixture of experts."""
         return "mixture" in self.layer_kind_names(layer)
@@ -166,6 +174,8 @@ class Model(ModelFields):
         return " ".join(filter(None, (word, self.freezes_layer(layer)))), *kinds
 
     def _type_if_trained(self, layer: int) -> tuple[str, ...]:
+        if self.encoder and layer in self.encoder_layers:
+            return self.encoder.layer_type(layer - self.encoder_layers.start)
         predicts = self.mtp_pattern if layer >= self.layers else None
         word = self.pattern[min(layer, self.layers - 1) % len(self.pattern)] if self.pattern else ""
         fields = type_fields(word, self.layer_types)
@@ -183,6 +193,8 @@ class Model(ModelFields):
     def layer_model(self, layer: int) -> Model:
         """Return the model with the fields of one layer's type, as if all layers were of this type."""
         alone = self.mtp_pattern and layer >= self.layers
+        if layer in self.encoder_layers:
+            return _model_of_encoder(self, *self.layer_type(layer))
         frozen = self.freezes_layer(layer)
         if self.pattern is None and not alone and not frozen:
             return self
@@ -248,11 +260,18 @@ class Model(ModelFields):
 @lru_cache(maxsize=256)
 def _model_of_type(model: Model, layer_type: tuple[str, ...], frozen: FrozenLayer) -> Model:
     word, *kinds = layer_type
-    shared = model.model_dump(exclude={"pattern", "layer_types", "mixer", "blocks", "mtp_pattern"})
+    shared = model.model_dump(exclude={"pattern", "layer_types", "mixer", "blocks", "mtp_pattern", "encoder"})
     own = {name: value for name, value in type_fields(word, model.layer_types).items() if name != "mixer"}
     absent: dict[str, Any] = {} if "mixture" in kinds else {"moe": None}
     absent["layer_kinds"] = {name: each for name, each in (model.layer_kinds or {}).items() if name in kinds} or None
     return Model.model_validate({**shared, **absent, **own, "blocks": kinds}).as_layer_of(model, frozen)
+
+
+@lru_cache(maxsize=64)
+def _model_of_encoder(model: Model, word: str, kind: str) -> Model:
+    ends = {"layers", "hidden_size", "heads", "kv_heads", "head_dim", "vocab_size", "vocab_multiple", "sequence_length"}
+    own = {"blocks": (kind,), "layer_kinds": {kind: model.encoder.kind_sizes(word) if model.encoder else {}}}
+    return Model.model_validate({**model.model_dump(include=ends), "position": "none", "bias": False, **own})
 
 
 @lru_cache(maxsize=64)
@@ -273,6 +292,8 @@ def _count_layer_types(model: Model) -> dict[tuple[str, ...], tuple[int, int]]:
         predicted = model.layer_type(stop)
         counts[predicted] = counts.get(predicted, 0) + len(model.prediction_layers)
         first.setdefault(predicted, stop)
+    counts |= Counter(map(model.layer_type, model.encoder_layers))
+    first |= {model.layer_type(layer): layer for layer in reversed(model.encoder_layers)}
     return {
         each: (first[each], counts[each]) for each in sorted(counts, key=lambda key: ("mixture" in key, first[key]))
     }

@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Literal, NamedTuple
 
+from simcluster.model.encoder import ENCODER
 from simcluster.model.kernel_choices import LayerVariant
 from simcluster.model.layer_kind import LayerKind
 from simcluster.model.layers import RankShape, layer_kinds
@@ -54,7 +55,8 @@ class BlockMemory:
     ``kept`` from F on, ``recomputed`` later; of both, ``kept_for_weights`` and ``recomputed_for_weights`` until W where
     the backward is split; ``gradients``: what I adds for W; ``working``: logits in the precision of the matmul.
     ``backward_temporary``: what else lives inside the backward. ``separate_recompute``: recompute is a visit before it.
-    ``routed`` is the part of all this that scales with the rows that visit the rank's experts, if there are any.
+    ``routed`` is the part of all this that scales with the rows that visit the rank's experts, if there are any; of a
+    block of the encoder, which scales with image tokens, all.
     """
 
     kept: float
@@ -162,7 +164,7 @@ class BlockMemoryTable:
 @lru_cache(maxsize=16)
 def block_memory_table(model: Model, shape: RankShape) -> BlockMemoryTable:
     """Return the memory of all blocks of a model on a rank; the result is cached."""
-    types = tuple(model.layer_type(layer) for layer in range(model.prediction_layers.stop))
+    types = tuple(model.layer_type(layer) for layer in range(model.encoder_layers.stop))
     names = {each: tuple(kind.name for kind in layer_kinds(model, layer))
              for each, (layer, _) in model.count_layer_types().items()}  # fmt: skip
     return BlockMemoryTable(
@@ -197,6 +199,8 @@ def _block_memory(
     passing = kind.forward_working_bytes(model, shape) if kind else (0.0, 0.0)
     temporary = backward_working_bytes(name, kind, model, shape)
     found = _sum_block_memory(own, shape, working_bytes(name, model, shape), passing[0], temporary[0], separate=again)
+    if name.startswith(ENCODER):
+        return replace(found, routed=found)  # all of it scales with a microbatch's images
     rows = [tensor for tensor in own if tensor.routed]
     if not rows:
         return found

@@ -14,6 +14,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from simcluster.base.arrays import Floats
+from simcluster.model.encoder import ENCODER
 from simcluster.model.layers import RankShape
 from simcluster.model.recipes import Recipe
 from simcluster.model.transformer import Model
@@ -192,10 +193,12 @@ def _list_block_phases(
 
 
 class UnevenExpertLoads(Protocol):
-    """Interface of uneven expert loads: how many tokens each rank's experts receive relative to an even share."""
+    """Interface of uneven loads: tokens of each rank's experts or encoder (``of_encoder``), relative to even."""
 
     @property
     def by_pass(self) -> bool: ...
+    @property
+    def of_encoder(self) -> bool: ...
     def stage_loads(self, layer: int, step: int, microbatch: int) -> Floats:
         """Return each rank's expert load relative to an even share, for the ranks of a stage in one pass."""
         ...
@@ -256,7 +259,7 @@ def _pass_peak_levels(
         changes: list[tuple[MemoryChange, float | Floats]] = [
             (change, 1.0) for change in block.memory_changes(visit.phase, split=split)
         ]
-        if block.routed:
+        if block.routed and visit.block.startswith(ENCODER) == experts.of_encoder:
             more = experts.stage_loads(visit.layer, step, action.microbatch) - 1.0
             changes += [(change, more) for change in block.routed.memory_changes(visit.phase, split=split)]
         for change, times in changes:

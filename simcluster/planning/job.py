@@ -25,12 +25,14 @@ from simcluster.schedules import Action, Schedule
 class ModelSlices:
     """Partition of the model's layers into consecutive slices (virtual stages), as layer counts in model order.
 
-    ``predicted`` are the layers of multi-token prediction if a slice other than the last, ``prediction``, has them.
+    ``predicted`` are the layers of multi-token prediction if a slice other than the last, ``prediction``, has them;
+    ``encoder`` are those of an encoder, which the first slice has in front.
     """
 
     counts: tuple[int, ...]
     predicted: tuple[int, ...] = ()
     prediction: int = -1
+    encoder: tuple[int, ...] = ()
 
     @classmethod
     def split_evenly(cls, layers: int, slices: int) -> ModelSlices:
@@ -69,7 +71,7 @@ class ModelSlices:
         """Return the numbers of the layers in one slice of the model."""
         first = sum(self.counts[:number])
         predicted = self.predicted if number == self.prediction else ()
-        return (*range(first, first + self.counts[number]), *predicted)
+        return (*(self.encoder if number == 0 else ()), *range(first, first + self.counts[number]), *predicted)
 
     def pass_over_slice(self, number: int) -> PassLayers:
         """Return the layers of a slice as one pass, including embedding and LM head if the slice has them."""

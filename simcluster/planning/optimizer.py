@@ -174,7 +174,7 @@ class Optimizer:
     def unneeded_bytes_per_parameter(self) -> float:
         """Bytes of Adam's state that this optimizer does not store, per parameter of the whole model."""
         model = self.job.model
-        return self.unneeded_adam_state(range(model.prediction_layers.stop)).total / parameters(model).total
+        return self.unneeded_adam_state(range(model.encoder_layers.stop)).total / parameters(model).total
 
     def held_matrices(self, layers: Iterable[int]) -> list[list[WeightMatrix]]:
         """Return a rank's weight matrices of these layers: a list of non-expert and a list of expert matrices."""

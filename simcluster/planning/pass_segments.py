@@ -24,6 +24,7 @@ from typing import assert_never
 
 from simcluster.model.adapters import shape_of_block, train_blocks
 from simcluster.model.documented_kind import DocumentedKind
+from simcluster.model.encoder import ENCODER
 from simcluster.model.kernels import Block, Kernel
 from simcluster.model.layer_block import embedding_block, lm_head_block, mtp_input_block
 from simcluster.model.layer_sections import FP32_BYTES
@@ -264,10 +265,10 @@ class CachedPassSegmentMaker:
         The two blocks of a parallel residual give one "output", whose "grad" both get; with one norm they have one
         "input", too, and its gradient.
         """
-        mate = {"output": "attention", "grad": "attention", "input": "mlp", "input_again": "attention",
-                "input_grad": "mlp"}[tensor]  # fmt: skip
+        mate = "mlp" if tensor in ("input", "input_grad") else "attention"
         parallel = self._model.parallel_residual and (tensor in ("output", "grad") or self._model.layer_norms == 1)
-        return block.name == end_block or bool(parallel and block.name == mate)
+        without = block.name == end_block or block.name.startswith(ENCODER)  # the encoder's are in it
+        return without or bool(parallel and block.name == mate)
 
     def _gathered_bytes(self, block: Block) -> float:
         return self.activation_bytes * (block.gathered_width / self._model.hidden_size if block.gathered_width else 1.0)

@@ -22,7 +22,7 @@ from simcluster.planning.owned_parameters import OwnedParameters, parameters_of_
 from simcluster.planning.rank_grid import ParallelPlan
 from simcluster.scenario.memory_plan import judge_fit, recipe_of
 from simcluster.scenario.run_section import CheckpointSpec, PeerMemoryCopies
-from simcluster.scenario.schedule_plan import plan_of, schedule_of, slices_of
+from simcluster.scenario.schedule_plan import plan_of, planned_slices_of, schedule_of
 from simcluster.schedules import Schedule
 
 if TYPE_CHECKING:
@@ -137,7 +137,7 @@ def checkpoint_bytes_by_rank(scenario: Scenario, per_param: float) -> Floats:
     """
     model, schedule = scenario.model, schedule_of(scenario)
     plan = replace(plan_of(scenario, schedule), workers=1)  # one of them writes
-    slices = slices_of(scenario, schedule) or ModelSlices.split_nearly_evenly(model.layers, len(schedule.routes[0]))
+    slices = planned_slices_of(scenario, schedule)
     written = _WritingRanks.from_plan(plan, sharded=scenario.parallel.zero >= 1)
     found = np.zeros(plan.num_ranks)
     for stage in range(plan.pp):

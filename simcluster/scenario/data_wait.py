@@ -11,8 +11,7 @@ import numpy as np
 from simcluster.base.arrays import Floats
 from simcluster.base.units import NamedSeconds, format_seconds
 from simcluster.faults.stalls import HostStall, Stall
-from simcluster.scenario.job_conversion import batch_sizes_of
-from simcluster.scenario.schedule_plan import plan_of, schedule_of
+from simcluster.scenario.schedule_plan import batch_sizes_of, plan_of, schedule_of
 
 if TYPE_CHECKING:
     from simcluster.scenario.scenario import Scenario

@@ -221,6 +221,8 @@ def _resolve_model(document: Document) -> Document:
                 "all presets; for any other model, write the path of its config.json"
             )
         fields = _read_model_config(path, given) if by_path else load_model_entry(preset)
+    if isinstance(given.get("encoder"), Mapping):  # its numbers of image tokens are the job's, not the model's
+        given["encoder"] = {**fields.get("encoder", {}), **given["encoder"]}
     place = document.location_of(where).position
     paths: list[KeyPath] = [("model", key) for key in fields if key not in given]
     marks = {**document.marks, **{path: KeyLocation(place, path) for path in paths}}
@@ -280,7 +282,8 @@ def _resolve_faults(document: Document) -> Document:
     if isinstance(faults, list | tuple):
         changed["faults"] = [
             _read_speed_table(document, place, _read_histograms(
-                document, ("faults", place), _apply_pace_override(document, place, fault), ("factor", "documents")))
+                document, ("faults", place), _apply_pace_override(document, place, fault),
+                ("factor", "documents", "tokens")))
             for place, fault in enumerate(faults)
         ]  # fmt: skip
     if data is not None:

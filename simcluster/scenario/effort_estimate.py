@@ -29,12 +29,12 @@ _MFU = 0.3  # of a step whose length is not known yet
 _MOST_LAYERS = 10**5  # whose FLOP are added up layer by layer: more are too many for any fault to matter
 _REPLICA = 0.02  # of a step: replicas are played together
 _DRAWN_LAYER = 2e-4  # a layer's passes with seconds of their own: 32,256 of jitter take 7.6 s
-_EACH_PASS = {"sequence_lengths", "jitter"}  # faults that make each pass one of its own
+_EACH_PASS = {"sequence_lengths", "jitter", "image_tokens"}  # faults that make each pass one of its own
 
 
 def estimate_simulation_seconds(scenario: ScenarioFields, *, sim_ranks: int = 0) -> float:
     """Return the estimated CPU time (s) to plan and simulate a scenario with N simulated ranks (0: not known)."""
-    parallel, layers = scenario.parallel, scenario.model.prediction_layers.stop
+    parallel, layers = scenario.parallel, scenario.model.encoder_layers.stop
     pp, pieces = parallel.pp, scenario.overlap.tensor_pieces
     passes = scenario.steps * (scenario.microbatches or 1)
     planned = _PLANNED_PIECE * layers * pieces + _PLANNED_PAIR * layers**2 / pp
@@ -57,7 +57,7 @@ def estimate_simulation_seconds(scenario: ScenarioFields, *, sim_ranks: int = 0)
 
 def _count_optimizer_buckets(scenario: ScenarioFields) -> float:
     offload, parallel = scenario.memory.offload, scenario.parallel
-    if offload.optimizer == "none" or scenario.model.prediction_layers.stop > _MOST_LAYERS:
+    if offload.optimizer == "none" or scenario.model.encoder_layers.stop > _MOST_LAYERS:
         return 0.0
     shards = (scenario.gpus or 1) / parallel.pp if parallel.zero else parallel.tp
     return parameters(scenario.model).total / shards / offload.bucket
@@ -66,7 +66,7 @@ def _count_optimizer_buckets(scenario: ScenarioFields) -> float:
 def count_fault_changes(scenario: ScenarioFields) -> float:
     """Return the expected number of fault starts and ends in all steps, with step times estimated from FLOP."""
     coming = any(fault.count_starts(1.0) for fault in scenario.faults)
-    if not coming or scenario.model.prediction_layers.stop > _MOST_LAYERS:
+    if not coming or scenario.model.encoder_layers.stop > _MOST_LAYERS:
         return 0.0
     rates = scenario.cluster.device.peak.known_rates()
     flops = model_flops_per_sequence(scenario.model) * scenario.training.global_batch * scenario.steps

@@ -120,6 +120,8 @@ ANY_JOB = parse_field_paths(
     """
     engine steps replicas
     model: mtp_layers mtp_pattern blocks pattern layer_types layer_kinds
+    model.encoder: layers hidden_size heads ffn_hidden_size image_tokens tokens_per_image patches_per_token patch_values
+    model.encoder: patch_bias position_rows gated_mlp norm attention_window full_attention_every deepstack split_by_tp
     model.moe: experts top_k expert_ffn_hidden_size shared_experts shared_ffn_hidden_size shared_gate latent_size
     model.moe: first_dense_layers every offset router_bias capacity_factor pad_to_capacity aux_loss groups top_groups
     model.moe: separate_norms

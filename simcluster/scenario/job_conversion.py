@@ -21,17 +21,18 @@ from simcluster.devices.interference import Interference
 from simcluster.devices.sensitivity import make_interference, make_sensitivity_function
 from simcluster.devices.software import Software, expected_latest_delay
 from simcluster.devices.step_end_passes import Pass, fsdp_copy_seconds, gradient_pass_seconds, parameter_pass_seconds
-from simcluster.faults.fault_spec import BatchSizes, JobContext
+from simcluster.faults.fault_spec import JobContext
 from simcluster.faults.link_capacities import capacity_profiles
-from simcluster.faults.rank_effects import mean_attention_load, rank_disturbances
+from simcluster.faults.rank_effects import image_loads, mean_attention_load, rank_disturbances
 from simcluster.faults.rank_effects import permanent_slowdowns as slow_ranks
+from simcluster.model.encoder import ENCODER
 from simcluster.model.flops import hardware_flops_per_sequence, model_flops_per_sequence
 from simcluster.model.recipes import Recipe
 from simcluster.model.transformer import Model
 from simcluster.planning.checkpoint import SimulatedCheckpoint
 from simcluster.planning.disturbances import UNDISTURBED, Disturbances
 from simcluster.planning.footprint import Footprint, JobFacts
-from simcluster.planning.job import DataParallelOptions, FsdpOptions, Job, ModelSlices, OffloadOptions
+from simcluster.planning.job import DataParallelOptions, FsdpOptions, Job, OffloadOptions
 from simcluster.planning.optimizer import UpdateContext, get_optimizer_class
 from simcluster.planning.pass_segments import CachedPassSegmentMaker
 from simcluster.planning.rank_grid import ParallelPlan
@@ -45,7 +46,7 @@ from simcluster.scenario.memory_plan import (
     recipe_of,
     shape_of,
 )
-from simcluster.scenario.schedule_plan import outer_step_of, plan_of, schedule_of, slices_of
+from simcluster.scenario.schedule_plan import batch_sizes_of, outer_step_of, plan_of, planned_slices_of, schedule_of
 from simcluster.scenario.sections import HostOffload
 from simcluster.topology import Cluster
 from simcluster.traffic.collective_methods import MethodChooser
@@ -69,7 +70,9 @@ def pass_maker_of(scenario: Scenario, device: Device) -> CachedPassSegmentMaker:
         overlap_experts=scenario.overlap.experts,
         dispatch=scenario.parallel.expert_dispatch,
         sensitivity=sensitivity,
-        attention=lambda kernels: timer([kernel for kernel in kernels if kernel.kind == "attention"]),
+        attention=lambda kernels: timer(
+            [each for each in kernels if each.kind == "attention" and not each.name.startswith(ENCODER)]
+        ),
         issue=host_costs_of(scenario) if scenario.software else NO_HOST_COSTS,
     )
 
@@ -84,7 +87,7 @@ def job_of(scenario: Scenario, device: Device, passes: CachedPassSegmentMaker | 
         model=model,
         plan=plan,
         schedule=schedule,
-        slices=slices_of(scenario, schedule) or ModelSlices.split_nearly_evenly(model.layers, len(schedule.routes[0])),
+        slices=planned_slices_of(scenario, schedule),
         pass_maker=passes,
         data_parallel=data_parallel_options_of(scenario, device, plan, recipe_of(scenario)),
         send_bytes=stage_send_bytes_of(scenario, passes),
@@ -119,12 +122,14 @@ def job_facts_of(scenario: Scenario, device: Device) -> JobFacts:
     model, training = scenario.model, scenario.training
     faults = scenario.faults
     attention = mean_attention_load(faults, scenario.seed, batch_sizes_of(scenario), scenario.dp) if faults else 1.0
+    loads = image_loads(faults, scenario.seed, batch_sizes_of(scenario), scenario.dp)
+    images = float(loads.factors.mean()) if loads else 1.0
     shape = shape_of(scenario)
     modules = tuple(name for name in shape.modules if name != "core_attn" or shape.recomputes_core)
     hardware = hardware_flops_per_sequence(
-        model, training.recompute, modules=modules, every=training.recompute_every, attention=attention
+        model, training.recompute, modules=modules, every=training.recompute_every, attention=attention, images=images
     )
-    whole = model_flops_per_sequence(model, attention=attention)
+    whole = model_flops_per_sequence(model, attention=attention, images=images)
     real, seen = _real_shares(scenario, attention)
     precision = training.precision.removesuffix("-mixed")
     return JobFacts(
@@ -132,7 +137,7 @@ def job_facts_of(scenario: Scenario, device: Device) -> JobFacts:
         samples=training.global_batch,
         tokens=scenario.tokens_per_step,
         model_flops=whole * training.global_batch,
-        real_flops=(whole if real == 1 else _flops_of_real_tokens(model, real, seen)) * training.global_batch,
+        real_flops=(whole if real == 1 else _flops_of_real_tokens(model, real, seen, images)) * training.global_batch,
         real=real,
         hardware_flops=hardware * training.global_batch,
         attention=attention,
@@ -157,9 +162,9 @@ def _real_shares(scenario: Scenario, attention: float) -> tuple[float, float]:
     return packed.utilization, attention if masked else packed.unmasked_attention
 
 
-def _flops_of_real_tokens(model: Model, real: float, attention: float) -> float:
-    without = model_flops_per_sequence(model, attention=0.0)
-    return real * without + model_flops_per_sequence(model, attention=attention) - without
+def _flops_of_real_tokens(model: Model, real: float, attention: float, images: float) -> float:
+    without = model_flops_per_sequence(model, attention=0.0, images=0.0)
+    return real * without + model_flops_per_sequence(model, attention=attention, images=images) - without
 
 
 def rank_slowdowns(scenario: Scenario) -> list[float]:
@@ -188,20 +193,6 @@ def fault_context(
     routes = relayed_routes(scenario)
     relays = partial(relay_link_times, fabric, capacity, routes) if routes else None
     return JobContext(plan.list_workers, host_of, scenario.seed, batch_sizes_of(scenario), relays)
-
-
-def batch_sizes_of(scenario: Scenario) -> BatchSizes:
-    """Return the batch sizes of a step: microbatches, samples, sequence length, and expert routing."""
-    moe = scenario.model.moe
-    return BatchSizes(
-        scenario.steps,
-        scenario.microbatches,
-        scenario.training.micro_batch,
-        scenario.model.sequence_length,
-        experts=moe.experts if moe else 0,
-        routes=moe.token_routes if moe else None,
-        capacity=moe.capacity_in_even_shares if moe else math.inf,
-    )
 
 
 def collective_methods(scenario: Scenario) -> MethodChooser:

@@ -18,6 +18,7 @@ from simcluster.base.errors import InputError
 from simcluster.devices.software import Software
 from simcluster.faults.expert_loads import ExpertLoads
 from simcluster.faults.fault_spec import faults_with_effect
+from simcluster.faults.rank_effects import image_loads
 from simcluster.model.kernel_choices import Quantization
 from simcluster.model.layers import RankShape, parameters
 from simcluster.model.memory import offloaded_bytes
@@ -26,13 +27,13 @@ from simcluster.model.recipes import Recipe, recipe_named
 from simcluster.model.trainable import QUANTIZED_BYTES
 from simcluster.model.transformer import Model
 from simcluster.planning.block_memory import block_memory_table
-from simcluster.planning.footprint import Footprint, stage_footprint
+from simcluster.planning.footprint import Footprint, UnevenExpertLoads, stage_footprint
 from simcluster.planning.fsdp_units import peak_unsharded_bytes
 from simcluster.planning.job import Job, OffloadOptions
 from simcluster.planning.optimizer import get_optimizer_class
 from simcluster.planning.owned_parameters import MemoryOverheads, nccl_buffer_bytes
 from simcluster.planning.rank_grid import ParallelPlan
-from simcluster.scenario.schedule_plan import outer_state_bytes
+from simcluster.scenario.schedule_plan import batch_sizes_of, outer_state_bytes
 from simcluster.schedules.stage_layout import find_separate_prediction
 from simcluster.traffic.nccl.platforms import Platform, load_platform
 
@@ -241,13 +242,14 @@ def offload_of(scenario: Scenario) -> OffloadOptions:
 def footprints_of(scenario: Scenario, job: Job) -> tuple[Footprint, ...]:
     """Return the peak memory footprint of each pipeline stage.
 
-    Where experts get unequal numbers of tokens, it is that of the stage's fullest rank.
+    Where experts get unequal numbers of tokens, or sequences of image tokens, it is that of the stage's fullest rank.
     """
     shape, recipe, overheads = shape_of(scenario), recipe_of(scenario), overheads_of(scenario, job.plan)
     moe = scenario.model.moe
-    uneven, experts = faults_with_effect(scenario.faults, "expert_loads"), None
+    uneven = faults_with_effect(scenario.faults, "expert_loads")
+    loads: UnevenExpertLoads | None = image_loads(scenario.faults, scenario.seed, batch_sizes_of(scenario), scenario.dp)
     if moe and uneven:
-        experts = ExpertLoads(uneven, job.plan, scenario.seed, moe.token_routes, moe.capacity_in_even_shares)
+        loads = ExpertLoads(uneven, job.plan, scenario.seed, moe.token_routes, moe.capacity_in_even_shares)
     return tuple(
         replace(
             stage_footprint(
@@ -261,7 +263,7 @@ def footprints_of(scenario: Scenario, job: Job) -> tuple[Footprint, ...]:
                 stage=stage,
                 overheads=overheads,
                 offload=job.offload,
-                experts=experts,
+                experts=loads,
                 steps=scenario.steps,
                 optimizer=job.data_parallel.optimizer,
                 outer=outer_state_bytes(scenario),

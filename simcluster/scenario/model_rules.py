@@ -16,6 +16,7 @@ from simcluster.documents.suggestions import nearest_divisors
 from simcluster.model.context_parallel import count_head_trading_ranks
 from simcluster.model.defaults import TYPE_FIELDS, type_fields
 from simcluster.model.documented_kind import DocumentedKind
+from simcluster.model.encoder import ENCODER
 from simcluster.model.hyper_connections import STREAMS_MODELLED_WITH
 from simcluster.model.kernel_choices import unusable_recompute_modules
 from simcluster.model.kind_documents import BUILTIN_DOCUMENTS, find_kind_document, find_kind_sizes
@@ -43,8 +44,9 @@ def check_model_rules(scenario: ScenarioFields) -> Iterator[KeyProblem]:
         yield problem
         return
     model = scenario.model
+    differ = model.pattern or model.encoder
     types = [
-        (scenario.model_copy(update={"model": model.layer_model(layer)}) if model.pattern else scenario, kinds)
+        (scenario.model_copy(update={"model": model.layer_model(layer)}) if differ else scenario, kinds)
         for (_, *kinds), (layer, _) in model.count_layer_types().items()
     ]
     yield from dict.fromkeys(
@@ -76,7 +78,7 @@ def check_model_rules(scenario: ScenarioFields) -> Iterator[KeyProblem]:
         yield from _check_documents(scenario, "model.mla.indexer")
     if any((each.model.attention_chunk or model.sequence_length) < model.sequence_length for each, _ in types):
         yield from _check_documents(scenario, "model.attention_chunk")
-    if any(len(kinds) == 1 for _, kinds in types):
+    if any(len(kinds) == 1 and not kinds[0].startswith(ENCODER) for _, kinds in types):
         yield from _check_single_kind_layers(scenario)
     yield from _check_idle_layer_fields(model)
     if scenario.training.trainable:
@@ -195,9 +197,11 @@ def _check_tp(scenario: ScenarioFields) -> Iterator[KeyProblem]:
     if model.kv_heads % tp and tp % model.kv_heads:  # more ranks than key-value heads: each keeps a copy of one
         split["kv_heads"] = model.kv_heads
     for kind in dict.fromkeys(kind for _, *kinds in model.count_layer_types() for kind in kinds):
-        if document := find_kind_document(kind, model.layer_kinds):
+        if (document := find_kind_document(kind, model.layer_kinds)) and document.split:
             sizes = find_kind_sizes(kind, model.layer_kinds)
             split |= {f"layer_kinds.{kind}.{name}": sizes[name] for name in document.split}
+    if (encoder := model.encoder) and encoder.split_by_tp:
+        split |= {"encoder.heads": encoder.heads, "encoder.ffn_hidden_size": encoder.ffn_hidden_size}
     if parallel.sequence_parallel:
         split |= {"hidden_size": model.hidden_size, "sequence_length": model.sequence_length}
         if tp == 1:

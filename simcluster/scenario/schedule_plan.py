@@ -5,6 +5,7 @@ Pure functions of a scenario; InputError for invalid combinations, which the rul
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import lru_cache
@@ -14,6 +15,7 @@ from simcluster.base.errors import InputError
 from simcluster.devices.device import Device, memory_kernel_seconds
 from simcluster.documents.diagnostics import KeyProblem, join_or
 from simcluster.documents.suggestions import nearest_divisors
+from simcluster.faults.fault_spec import BatchSizes
 from simcluster.model.recipes import Recipe
 from simcluster.planning.job import ModelSlices
 from simcluster.planning.optimizer import OuterOptimizerStep
@@ -96,6 +98,13 @@ def slices_of(scenario: ScenarioFields, schedule: Schedule) -> ModelSlices | Non
     return slices
 
 
+def planned_slices_of(scenario: ScenarioFields, schedule: Schedule) -> ModelSlices:
+    """Return the slices of the model with its encoder; nearly even ones if simulated times will split the layers."""
+    model, number = scenario.model, len(schedule.routes[0])
+    slices = slices_of(scenario, schedule) or ModelSlices.split_nearly_evenly(model.layers, number)
+    return replace(slices, encoder=tuple(model.encoder_layers))
+
+
 def stage_copies_of(schedule: Schedule) -> tuple[tuple[int, ...], ...]:
     """Return the groups of stages that hold copies of the same model slice; empty if no slice has copies.
 
@@ -117,6 +126,21 @@ def _find_stage_copies(name: str, stages: int, routes: tuple[Route, ...]) -> tup
                 "put all copies on the same stages, over which gradients are summed"
             )
     return tuple(sorted(set(holders)))
+
+
+def batch_sizes_of(scenario: ScenarioFields) -> BatchSizes:
+    """Return the batch sizes of a step: microbatches, samples, sequence length, and expert routing."""
+    moe = scenario.model.moe
+    return BatchSizes(
+        scenario.steps,
+        scenario.microbatches,
+        scenario.training.micro_batch,
+        scenario.model.sequence_length,
+        experts=moe.experts if moe else 0,
+        routes=moe.token_routes if moe else None,
+        capacity=moe.capacity_in_even_shares if moe else math.inf,
+        image_tokens=scenario.model.encoder.image_tokens if scenario.model.encoder else 0,
+    )
 
 
 def plan_of(scenario: ScenarioFields, schedule: Schedule) -> ParallelPlan:

@@ -24,6 +24,8 @@ def check_trained_parts(scenario: ScenarioFields, trainable: Trainable) -> Itera
     if absent := next((part for part in trainable.frozen or () if part not in known), None):
         what = f"the model has no part {absent!r}{did_you_mean(absent, known)}"
         yield (*where, "frozen"), f"{what}; use some of {', '.join(sorted(known))}"
+    if model.encoder:
+        yield where, "frozen weights are not modelled with a vision encoder; remove model.encoder, or trainable"
     if model.mtp_layers:
         yield where, "frozen weights are not modelled with multi-token prediction; remove model.mtp_layers"
     if model.tied_embeddings and model.freezes("embedding") != model.freezes("lm_head"):

@@ -50,7 +50,7 @@ from simcluster.traffic.collective_methods import MethodChooser
 
 _FAULTS = dict.fromkeys(
     ("slow_gpu", "speeds", "jitter", "host_stall", "slow_link", "nic_speeds", "link_flap", "background_load",
-     "sequence_lengths", "expert_imbalance"),
+     "sequence_lengths", "expert_imbalance", "image_tokens"),
     lambda fault: "",
 )  # fmt: skip
 
@@ -81,7 +81,7 @@ class SimulatedJobTimes:
     def balance_slices(self) -> ModelSlices:
         """Divide the layers into slices whose slowest forward plus backward is as short as possible."""
         schedule, passes = self.job.schedule, self.job.pass_maker
-        parts = (PassLayers((), embedding=True), PassLayers((), lm_head=True))
+        parts = (PassLayers(self.job.slices.encoder, embedding=True), PassLayers((), lm_head=True))
         ends = [passes.segment(kind, part) for part in parts for kind in "FB"]
         layers = (PassLayers((layer,)) for layer in range(self.job.model.layers))
         pairs = [[passes.segment(kind, layer) for kind in "FB"] for layer in layers]
@@ -92,8 +92,9 @@ class SimulatedJobTimes:
         first, last, *each_kind = (sum(longest[place : place + 2]) for place in range(0, len(longest), 2))
         seconds = dict(zip(distinct, each_kind, strict=True))
         each = [seconds[work] for work in works]
-        return balance_layers(each, first, last, len(schedule.routes[0]),
+        slices = balance_layers(each, first, last, len(schedule.routes[0]),
                         empty_ends=schedule.allows_empty_end_slices)  # fmt: skip
+        return replace(slices, encoder=self.job.slices.encoder)
 
     def simulate_schedule_times(self) -> tuple[Times, float]:
         """Simulate the durations (s) of each stage's F, I and W passes, and of the slowest send.

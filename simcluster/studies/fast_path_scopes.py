@@ -83,6 +83,7 @@ QUICK = FastPath(
         "parallel.expert_dispatch": FieldLimit("layers have experts", (ExpertDispatch(),)),
         "overlap.experts": FieldLimit("layers have experts", (False,)),
         "overlap.pairs": FieldLimit("the two passes of a fused pair overlap", (False,)),
+        "model.encoder": FieldLimit("the model has an encoder", (None,)),
         "model.blocks": FieldLimit("layers have other kinds than attention and MLP", (None,)),
         "model.layer_kinds": FieldLimit("layers have other kinds than attention and MLP", (None,)),
         "model.pattern": FieldLimit("layers differ", (None,)),

@@ -159,9 +159,10 @@ def list_layer_sections(
                 parts = kind.sections(own, shape_of_block(kind.name, own, shapes[variant]))
                 add_sections(kind.name + word, kind.name, own, parts, count)
 
-    add_layers(layer for layer in layers if layer < model.layers)
+    predicted = model.prediction_layers
+    add_layers(layer for layer in layers if layer not in predicted)
     with_head = lm_head and not shape.separate_prediction
-    if ahead := tuple(model.prediction_layers if with_head else (layer for layer in layers if layer >= model.layers)):
+    if ahead := tuple(predicted if with_head else (layer for layer in layers if layer in predicted)):
         add_block(mtp_input_block(ends, shape), len(ahead))
         add_layers(ahead)
     if lm_head:

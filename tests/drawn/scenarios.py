@@ -50,11 +50,14 @@ OFTEN = ("overlap.", "parallel.", "fsdp.", "pipeline.", "training.")
 SECTIONS: dict[str, Document | tuple[Document, ...]] = {
     "model.mla": {"kv_lora_rank": 64, "qk_nope_head_dim": 32, "qk_rope_head_dim": 16, "v_head_dim": 32},
     "model.mla.indexer": {"heads": 2, "head_dim": 32, "top_k": 32},
+    "model.encoder": {
+        "layers": 2, "hidden_size": 64, "heads": 4, "ffn_hidden_size": 128, "patch_values": 48, "image_tokens": 32,
+    },
     "training.trainable": ({"rank": 8}, {"frozen": ["attention"]}, {"frozen_layers": [0, 0]}),
     "training.outer": {"every": 2, "workers": 2},
     "data.loader": {"batch": "2 ms"},
     "checkpoint": {"after": 0, "to": "20 GB/s"},
-}
+}  # fmt: skip
 """Sections that may be left out, with what they must say: one of several where there are some."""
 RANGES: dict[str, tuple[Any, ...]] = {
     "memory.offload.bucket": (100_000, 1_000_000),  # of one parameter each there would be millions

@@ -12,6 +12,10 @@ _MODEL: Document = {
     "sequence_length": 256, "gated_mlp": False, "tied_embeddings": False,
 }  # fmt: skip
 _MOE = {"experts": 4, "top_k": 2, "expert_ffn_hidden_size": 256, "shared_experts": 1, "shared_ffn_hidden_size": 256}
+_ENCODER = {
+    "layers": 4, "hidden_size": 128, "heads": 4, "ffn_hidden_size": 512, "patch_values": 48, "image_tokens": 128,
+    "tokens_per_image": 64, "attention_window": 32, "full_attention_every": 2,
+}  # fmt: skip
 _MLA = {"kv_lora_rank": 64, "q_lora_rank": 96, "qk_nope_head_dim": 32, "qk_rope_head_dim": 16, "v_head_dim": 32}
 
 
@@ -38,6 +42,7 @@ BASES: dict[str, Document] = {
         overlap={"experts": True},
     ),
     "mla": _base(4, model={"moe": _MOE, "mla": _MLA, "gated_mlp": True}, parallel={"pp": 2, "ep": 2}),
+    "encoder": _base(2, model={"encoder": _ENCODER}, parallel={"tp": 2}),
     "cp": _base(4, parallel={"cp": 2, "tp": 2}, training={"recompute": "selective", "recompute_every": 2}),
     "fsdp": _base(
         4,

@@ -25,9 +25,10 @@ from simcluster.planning.ops import HostWork, Op, Segment
 from simcluster.planning.pass_segments import PassLayers
 from simcluster.planning.rank_grid import ParallelPlan
 from simcluster.planning.work_kinds import Collective, Compute
-from simcluster.scenario.job_conversion import batch_sizes_of, collective_methods, job_of
+from simcluster.scenario.job_conversion import collective_methods, job_of
 from simcluster.scenario.memory_plan import shape_of
 from simcluster.scenario.scenario import Scenario
+from simcluster.scenario.schedule_plan import batch_sizes_of
 from simcluster.schedules.actions import Kind
 from simcluster.studies.search.free_link_times import least_call_seconds
 from simcluster.studies.search.layout import Layout
@@ -51,7 +52,7 @@ class LayerPassSettings(NamedTuple):
 
 
 class PassPart(NamedTuple):
-    """Part of a pass: the embedding, the LM head, or one layer, by its variant and number of its type."""
+    """Part of a pass: the embedding and encoder, the LM head, or one layer, by its variant and number of its type."""
 
     name: str
     variant: LayerVariant = LayerVariant(False, False)
@@ -205,7 +206,7 @@ def _layer_part(model: Model, shape: RankShape, layer: int) -> PassPart:
 
 
 def _make_part_segments(job: Job, shape: RankShape) -> dict[tuple[PassPart, Kind], Segment]:
-    parts = {EMBEDDING: PassLayers((), embedding=True, starts_action=False)}
+    parts = {EMBEDDING: PassLayers(job.slices.encoder, embedding=True, starts_action=False)}
     parts[LM_HEAD] = PassLayers((), lm_head=True, starts_action=False)
     for layer in range(job.model.layers):
         parts.setdefault(_layer_part(job.model, shape, layer), PassLayers((layer,), starts_action=False))
@@ -216,7 +217,7 @@ def _make_part_segments(job: Job, shape: RankShape) -> dict[tuple[PassPart, Kind
         for name, part in parts.items():
             if (name, kind) == (BOUNDARY, "W"):
                 continue
-            if (name, kind) == (EMBEDDING, "I") and not (shape.sequence_parallel and shape.tp > 1):
+            if (name, kind) == (EMBEDDING, "I") and not (part.layers or (shape.sequence_parallel and shape.tp > 1)):
                 continue  # nothing is before it
             found[name, kind] = _prepend_empty_op(job.pass_maker.segment(kind, part))
     return found

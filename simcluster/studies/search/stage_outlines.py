@@ -148,6 +148,7 @@ class StageDataParallelism:
         """Return the number of parameters on one rank of a stage, given the stage's part of the model."""
         first, last = held.has_first_slice, held.has_last_slice
         found = OwnedParameters() + parameters_of_ends(self.base.model, self.plan.tp, first=first, last=last)
+        found += parameters_of_layers(self.base.model, self.plan, self.base.model.encoder_layers if first else ())
         for own, count in zip(self._parameters, held.layers_by_type, strict=False):
             found = found + own * count if count else found
         return found
@@ -156,8 +157,9 @@ class StageDataParallelism:
         """Return the most bytes of Adam state that a rank saves if an optimizer such as Muon updates matrices."""
         optimizer, shards = self.data.optimizer, (self.shards, self.expert_shards) if self.zero else (1, 1)
         found, counts = 0.0, [*zip(self._first, held.layers_by_type, strict=False)]
+        encoder = self.base.model.encoder_layers if held.has_first_slice else ()
         counts += [
-            (layer, 1) for layer in layers_with_prediction(self.base.model, self.plan, (), last=held.has_last_slice)
+            (each, 1) for each in layers_with_prediction(self.base.model, self.plan, encoder, last=held.has_last_slice)
         ]
         for layer, count in counts:
             if count and optimizer:

@@ -29,8 +29,8 @@ from simcluster.faults.link_capacities import apply_permanent_faults
 from simcluster.planning.ops import OpWork, WorkItem
 from simcluster.planning.stage_programs import build_stage_programs
 from simcluster.results.result import Result
-from simcluster.scenario.job_conversion import batch_sizes_of
 from simcluster.scenario.scenario import Scenario
+from simcluster.scenario.schedule_plan import batch_sizes_of
 
 Kind = TypeVar("Kind", bound=FaultSpec)
 
