@@ -131,6 +131,7 @@ def within(module: str, *parts: str) -> bool:
 
 DRAWING = (
     "evidence.validation_plot", "longrun.pictures", "plots", "interactive.notebook.figures", "interactive.report",
+    "rl.command",
 )  # fmt: skip
 
 FENCES = {

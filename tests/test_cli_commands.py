@@ -40,6 +40,7 @@ WORKING = {
     "topology": ["topology", "flat"],
     "collective": ["collective", "all_reduce", "--size", "1MiB:4MiB", "--gpus", "4", "--cluster", "flat"],
     "share": ["share", "jobs.yaml"],
+    "rl": ["rl", "rl.yaml"],
     "validate": ["validate", "study.yaml"],
     "replay": ["replay", "kineto"],
     "stragglers": ["stragglers", "slow.yaml"],
@@ -65,8 +66,8 @@ WORKING = {
     "completion": ["completion", "bash"],
 }
 READ_A_SCENARIO = [
-    "run", "compare", "share", "validate", "stragglers", "train", "diff", "report", "sensitivity", "check", "sweep",
-    "plan", "import", "chakra", "advise", "kernels", "memory", "scaling",
+    "run", "compare", "share", "rl", "validate", "stragglers", "train", "diff", "report", "sensitivity", "check",
+    "sweep", "plan", "import", "chakra", "advise", "kernels", "memory", "scaling",
 ]  # fmt: skip
 
 STUDY = """kind: steps
@@ -93,6 +94,9 @@ ARGUMENTS = (
     "--tensor-model-parallel-size 2 --num-layers 4 --hidden-size 1024 --num-attention-heads 16 --seq-length 1024 "
     "--micro-batch-size 1 --global-batch-size 8 --bf16 --vocab-size 32000 --max-position-embeddings 1024"
 )
+RL = """trainer: tiny_dp
+rollout: {gpus: 2, prompts: 8, prompt_tokens: 100, response: 50}
+"""
 TORCHTITAN = '[model]\nname = "llama3"\nflavor = "8B"\n[training]\nlocal_batch_size = 1\nseq_len = 8192\n'
 CONFIG = {
     "model_type": "llama", "hidden_size": 1024, "intermediate_size": 4096, "num_hidden_layers": 4,
@@ -118,6 +122,7 @@ NOTHING = {
     "topology": (["topology", "dgx_h100", "--set", "device=h1000"], "device: there is no device 'h1000'"),
     "collective": ([*WORKING["collective"], "device=h1000"], "there is no device"),
     "share": (["share", "no_jobs.yaml"], "at least 1"),
+    "rl": (["rl", "rl.yaml", "--set", "rollout.gpus=4"], "do not fit in the cluster's 4"),
     "validate": (["validate", "refused_rows.yaml"], "no row could be compared; first reason"),
     "replay": (["replay", "empty"], "no profiles"),
     "stragglers": (["stragglers", "tiny_dp", "--training.micro_batch", "3"], "not a multiple"),
@@ -162,6 +167,7 @@ def write_files(folder: Path) -> None:
     tiny = (ROOT / "scenarios" / "tiny_dp.yaml").read_text()
     (folder / "scenario.yaml").write_text(tiny)
     (folder / "slow.yaml").write_text(f"{tiny}faults: [{{kind: slow_gpu, rank: 1, factor: 1.5}}]\n")
+    (folder / "rl.yaml").write_text(RL)
     (folder / "jobs.yaml").write_text(
         "cluster: {topology: flat, gpus: 8}\njobs:\n  - {scenario: tiny_dp, set: {gpus: 4}}\n"
         "  - {scenario: tiny_dp, set: {gpus: 4}}\n"
@@ -315,7 +321,7 @@ def test_one_row_or_variant_is_something(capsys: pytest.CaptureFixture[str]) -> 
 def test_three_spellings_of_an_override(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     said = []
     argv = [each for each in WORKING[command] if each not in ("--set", "overlap.grad_reduce=false")]
-    path = {"share": "jobs.0.set.training.nothing"}.get(command, "training.nothing")
+    path = {"share": "jobs.0.set.training.nothing", "rl": "rollout.nothing"}.get(command, "training.nothing")
     for spelling in ([f"--{path}", "8"], [f"--{path}=8"], [f"{path}=8"], ["--set", f"{path}=8"]):
         assert cli.main([*argv, *spelling]) == 2
         said.append(capsys.readouterr().err)
@@ -425,6 +431,7 @@ FILES: dict[str, tuple[str, list[str]]] = {
     "scenario": ("scenario.yaml", ["run", "@"]),
     "topology": ("topology.yaml", ["topology", "@"]),
     "jobs": ("jobs.yaml", ["share", "@"]),
+    "RL step": ("rl.yaml", ["rl", "@"]),
     "study": ("study.yaml", ["validate", "@"]),
     "swept study": ("swept.yaml", ["sweep", "@", "-o", "hostile.csv", "--executor", "1", "--retry"]),
     "losses": ("losses.csv", ["scaling", "--fit", "@"]),

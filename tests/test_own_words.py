@@ -14,6 +14,8 @@ import simcluster
 from simcluster import InputError
 from simcluster.cli import main
 from simcluster.documents.trusted_text import ALLOW_PYTHON_VARIABLE
+from simcluster.rl.spec import load_rl
+from simcluster.rl.step import simulate_rl
 from simcluster.scenario.scenario import BaseScenario, Scenario
 from simcluster.studies.sweep.sweep import load_sweep
 
@@ -79,6 +81,13 @@ def jobs() -> None:
     raise InputError("theirs.py:f is Python code named in a file")
 
 
+def rl_file() -> None:
+    rollout = {"gpus": 1, "prompts": 1, "prompt_tokens": 8, "response": 8}
+    document = {"trainer": "plain.yaml", "set": {"pipeline.schedule": "theirs.py:f"}, "rollout": rollout}
+    Path("rl.yaml").write_text(json.dumps(document))
+    simulate_rl(load_rl("rl.yaml"))
+
+
 def validation() -> None:
     Path("rows.csv").write_text("S,sec\ntheirs.py:f,1\n")
     columns = {"S": "pipeline.schedule"}
@@ -116,6 +125,7 @@ CARRIERS: dict[str, Callable[[], object]] = {
     "axis of a study": lambda: study(vary={"pipeline.schedule": ["theirs.py:f"]}),
     "cell of a table": table,
     "jobs": jobs,
+    "RL file": rl_file,
     "validation study": validation,
     "stages of a run": stages,
     "saved result": saved,

@@ -1,8 +1,9 @@
 """Registry of functions that are imported when they are called: of satellites, and of options of a run.
 
 A satellite is a package that the core does not import: long runs (``longrun``), files of other tools (``importers``),
-traces (``interop``), measured runs (``evidence``) and pages (``interactive``). The core asks for names in ``PROVIDED``;
-their modules are then imported. Commands are in ``cli/commands.toml``, figures in ``show/plot_registry.py``.
+traces (``interop``), measured runs (``evidence``), pages (``interactive``) and RL steps (``rl``). The core asks for
+names in ``PROVIDED``; their modules are then imported. Commands are in ``cli/commands.toml``, figures in
+``show/plot_registry.py``.
 """
 
 from __future__ import annotations
