@@ -158,6 +158,7 @@ def test_every_preset_is_a_valid_model_of_its_name() -> None:
         "qwen3-next-80b",
         "kimi-linear-48b",
         "minimax-m1",
+        "qwen2.5-vl-7b",
         "wan2.1-14b",
     )
     for name in load_presets("models.yaml"):

@@ -77,7 +77,8 @@ def test_rows_in_a_scenario_play_as_the_name_does(tiny: Tiny) -> None:
     ("schedule", "words"),
     [
         ({"name": "gpip"}, ["'gpip' is not a schedule"]),
-        ({"name": "1f1b", "group_size": 4}, ["'1f1b' takes no parameters"]),
+        ({"name": "1f1b", "group_size": 4}, ["unknown key 'group_size'", "pairs"]),
+        ({"name": "gpipe", "group_size": 4}, ["'gpipe' takes no parameters"]),
         ({"name": "interleaved", "group": 4}, ["unknown key 'group'", "group_size"]),
         ({"name": "zb-auto", "memory_limit": 0}, ["memory_limit", "1"]),
         ([1, 2], ["must be a schedule's name"]),

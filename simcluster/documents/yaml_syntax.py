@@ -196,8 +196,8 @@ def to_yaml(document: Mapping[str, Any]) -> str:
 
 
 def _format_pair(key: str, value: Any, depth: int | None = None) -> str:
-    text = _format_value(value, depth)
-    return f"{key}:{text if text.startswith(chr(10)) else ' ' + text}"
+    text, name = _format_value(value, depth), key if key[:1].isalnum() else json.dumps(key)
+    return f"{name}:{text if text.startswith(chr(10)) else ' ' + text}"
 
 
 def _format_value(value: Any, depth: int | None = None) -> str:

@@ -18,7 +18,7 @@ from simcluster.devices.device import Device, load_device
 from simcluster.devices.device_files import depends_on_device_file, read_device_description
 from simcluster.documents import yaml_documents
 from simcluster.documents.argument_types import check_arguments
-from simcluster.documents.builtin_documents import builtin_names, builtin_path, reject_path_of_builtin
+from simcluster.documents.builtin_documents import builtin_path, reject_path_of_builtin
 from simcluster.documents.catalogue.models import find_model_preset, load_model_entry
 from simcluster.documents.csv_tables import read_histogram, read_relative_speeds
 from simcluster.documents.diagnostics import KeyPath, did_you_mean, quote_value, reject_argument
@@ -37,6 +37,8 @@ from simcluster.topology import AnyTopology, Cluster, TopologySpec
 _TOPOLOGY: DocumentUnion[TopologySpec] = DocumentUnion(AnyTopology)
 A_CLUSTER = "a cluster (a built-in topology's name, a path, a dict, a Cluster)"
 _TOPOLOGY_ENDINGS = (".yaml", ".yml", *ENDINGS)
+
+_HOW_TO_WRITE = "write a path, a mapping, or a built-in name (simcluster list topologies)"
 
 
 def resolve_scenario(document: Document, overrides: Iterable[tuple[str, Any]] = ()) -> Document:
@@ -73,7 +75,7 @@ def _resolve_cluster(document: Document) -> Document:
     if section is None:
         near = [f"; unknown key {key!r}: write cluster" for key in find_similar_words("cluster", document.data, 0.7)]
         raise document.error_at(
-            ("cluster",), f"is required, as in {{topology: dgx_a100, nodes: 8}}{''.join(near)}; {_format_topologies()}"
+            ("cluster",), f"is required, as in {{topology: dgx_a100, nodes: 8}}{''.join(near)}; {_HOW_TO_WRITE}"
         )
     if not isinstance(section, Mapping):
         raise document.error_at(
@@ -81,7 +83,7 @@ def _resolve_cluster(document: Document) -> Document:
         )
     if section.get("topology") is None:
         hint = did_you_mean("topology", section)
-        raise document.error_at(("cluster", "topology"), f"is required{hint}; {_format_topologies()}")
+        raise document.error_at(("cluster", "topology"), f"is required{hint}; {_HOW_TO_WRITE}")
     topology = section["topology"]
     where: KeyPath = ("cluster", "topology")
     marks = dict(document.marks)
@@ -99,7 +101,7 @@ def _resolve_cluster(document: Document) -> Document:
         fields = resolve_import_paths({"kind": "import", "files": topology}, document.folder)
     else:
         raise document.error_at(
-            where, f"must be a name, a path or a mapping, got {quote_value(topology)}; {_format_topologies()}"
+            where, f"must be a name, a path or a mapping, got {quote_value(topology)}; {_HOW_TO_WRITE}"
         )
     parameters = {key: value for key, value in section.items() if key not in ("topology", "scale")}
     for path, mark in document.marks.items():
@@ -144,10 +146,6 @@ def _read_topology(path: Path) -> Document:
             "topology (simcluster list topologies)"
         )
     return replace(document, data=resolve_import_paths(document.data, path.parent))
-
-
-def _format_topologies() -> str:
-    return f"write a path, a mapping or a built-in name: {', '.join(builtin_names('topologies')) or 'none'}"
 
 
 def _is_path(name: str, suffixes: tuple[str, ...]) -> bool:
