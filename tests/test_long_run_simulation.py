@@ -135,7 +135,27 @@ def drawn_run(seed: int) -> LongRun:
         maintenance=Maintenance(DAY / 4, 600.0) if rng.random() < 0.4 else None,
         week=20000.0,
     )
-    return replace(run, causes=tuple(drawn_log(rng, cause) for cause in causes)) if rng.random() < 0.2 else run
+    if rng.random() < 0.2:
+        run = replace(run, causes=tuple(drawn_log(rng, cause) for cause in causes))
+    return rejoining(rng, run) if rng.random() < 0.4 else run
+
+
+def rejoining(rng: random.Random, run: LongRun) -> LongRun:
+    """The run with replicas of ``each`` nodes, which leave and rejoin; with 4 nodes all may be away."""
+    each, most = rng.choice([1, 2]), rng.choice([2, 4, 12])
+    causes = tuple(
+        replace(cause, leaves=cause.machines if each == 1 else 2) if cause.effect in ("stop", "slow") else cause
+        for cause in run.causes
+    )
+    paces = tuple(1 + 0.07 * -(-missing // each) for missing in range(1, most + 1))
+    return replace(
+        run,
+        causes=causes,
+        machines=max(rng.choice([4, 16]), most + each),
+        restart=tuple(replace(part, copies=part.name == "load") for part in run.restart),
+        shrunk_paces=paces,
+        shrunk_shares=tuple(1 - 0.05 * missing for missing in range(1, most + 1)) if run.shrunk_shares else (),
+    )
 
 
 def drawn_log(rng: random.Random, cause: FailureMode) -> FailureMode:
@@ -200,7 +220,7 @@ def test_every_field_of_a_run_is_simulated() -> None:
         LongRun: "pattern causes machines gpus goal until restart spares shrunk_paces shrunk_shares straggler "
         "notice_time misdiagnosis_share timeout maintenance week",
         FailureMode: "name effect rate devices part_lifetimes failure_log defective_batch detect repair machines "
-        "survives lasts shares paces device_class label",
+        "leaves survives lasts shares paces device_class label",
         DefectiveBatch: "machines rate_factor cured retire window rule replaced",
     }
     for kind, names in known.items():

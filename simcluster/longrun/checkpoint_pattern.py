@@ -20,6 +20,8 @@ from simcluster.base.errors import InputError
 MEMORY, STORAGE = 0, 1
 """Snapshot tiers: in the memory of peer nodes, or on storage."""
 
+STEP_TOLERANCE = 1e-6
+"""Share of a step by which a step counts as done: sums over weeks are not more exact."""
 _GRID = 2.0**20  # of a second: sums over many weeks are exact, so that cycles end at exact times
 
 
@@ -149,6 +151,16 @@ class CheckpointPattern:
         share = (rest - known[place - 1]) / (known[place] - known[place - 1])
         begun = self._cumulative_times["at"]
         return whole * self.pattern_seconds + float(begun[place - 1] + share * (begun[place] - begun[place - 1]))
+
+    def step_begin(self, at: float) -> float:
+        """Return when the step in progress at a failure-free (nominal) time began; after the work: when that ended."""
+        snapshot = int(self.count_snapshots_taken(np.array([at]))[0])
+        begin = float(self.snapshot_end(np.array([snapshot]))[0])
+        (_, write, beside), (_, work, steps) = self.phases_by_snapshot[snapshot % self.snapshots_per_stored][:2]
+        since = at - begin
+        done = since / write * beside if since < write else beside + min(1.0, (since - write) / (work or 1.0)) * steps
+        done = math.floor(done + STEP_TOLERANCE)
+        return begin + (done / beside * write if done < beside else write + (done - beside) / (steps or 1.0) * work)
 
     @cached_property
     def safe_times_within_pattern(self) -> Floats:

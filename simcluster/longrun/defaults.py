@@ -18,6 +18,10 @@ from simcluster.scenario.run_times import FixedTime
 DETECTION = FixedTime(seconds="2 min")
 DETECTION_SOURCE = "half of the 5 min between health checks, arXiv:2410.21680"
 
+QUORUM = FixedTime(seconds="60 s")
+QUORUM_SOURCE = "timeout of a collective in torchft, meta-pytorch/torchft@000c1760:torchft/manager.py"
+"""Detection where the other replicas continue: they form a new quorum without the one that failed."""
+
 RESTART = (
     RestartPhaseSpec(part="stop and reschedule", takes="2 min", exposed=False),
     RestartPhaseSpec(part="communicators", takes="17 s"),
@@ -90,7 +94,9 @@ def _ineffective_keys(section: RunSpec, run: LongRun) -> tuple[tuple[str, bool, 
         ("failures.times", not run.causes, "there are no failures"),
         ("short", pool, always),
         ("short", never_replaced, repairs),
-        ("shrink_to", section.short == "wait", "run.short is wait, which removes no replica"),
+        ("recovery", not any(cause.leaves for cause in run.causes), "no failure removes only some replicas"),
+        ("shrink_to", section.short == "wait" and section.recovery == "restart",
+         "run.short is wait, which removes no replica"),
         ("shrink_to", section.short == "shrink" and not run.shrunk_paces, always),
         *((key, never_slow, "no failure slows a device (effect: slow)") for key in ("straggler", "noticed")),
         ("noticed", leaves, "run.straggler is leave, which ignores slow devices"),
@@ -134,7 +140,12 @@ def list_assumptions(section: RunSpec, run: LongRun) -> Iterator[str]:
         phases = ", ".join(f"{part.name} {format_duration(part.storage.mean)}" for part in run.restart)
         yield f"a restart takes {phases} ({RESTART_SOURCE}; run.restart)"
     if stops:
-        if section.detection is None:
+        if section.detection is None and any(cause.leaves for cause in run.causes):
+            yield (
+                f"replicas continue {format_duration(QUORUM.mean)} after another has failed ({QUORUM_SOURCE}; "
+                "run.detection)"
+            )
+        if section.detection is None and any(cause.restarts_job for cause in run.causes):
             yield f"a failure is noticed after {format_duration(DETECTION.mean)} ({DETECTION_SOURCE}; run.detection)"
         if "wrong_diagnosis" not in section.model_fields_set:
             yield "no diagnosis blames the wrong node (run.wrong_diagnosis)"

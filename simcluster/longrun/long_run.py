@@ -9,6 +9,9 @@ compiled (``simulation``):
 * A stop of the job is an *outage*: detection, wrong diagnoses, nodes to repair, the wait for spares, and the
   phases of a restart, one after the other; then training resumes from the latest snapshot that survives, and the work
   since then is *lost*.  A stop during an exposed phase begins a new outage.
+* Instead, the nodes of the failed replicas may *leave*: after the detection the others redo the current step. Once a
+  node is ready and has restarted, the replica is back: all wait for its copy of a peer's state. Nothing fails in such a
+  wait, and a replica that is back does not wait for the end of a step.
 * The run ends when the last step is done and its checkpoint is safe, or when its time is over.
 """
 
@@ -80,6 +83,7 @@ class FailureMode:
 
     ``rate`` (1/s of exposed time) is that of all ``devices``, unless it follows from part ages (``part_lifetimes``)
     or from a log (``failure_log``). A failure sends ``machines`` nodes to ``repair`` (None: the job restarts on them).
+    With ``leaves`` above 0 that many nodes leave and rejoin later, while the others continue, if any are left.
     ``survives`` is the tier in which a snapshot survives. A "slow" device lasts for ``lasts`` at one of ``paces`` (row:
     level drawn with probabilities ``shares``; column: device class). A "pause" stops the job for ``lasts``, and becomes
     a stop if that exceeds the timeout. A "silent" error is found after ``lasts``, unless a verification finds it first.
@@ -95,6 +99,7 @@ class FailureMode:
     detect: DurationSpec = ZERO_TIME
     repair: DurationSpec | None = None
     machines: int = 1
+    leaves: int = 0
     survives: int = MEMORY
     lasts: DurationSpec = ZERO_TIME
     shares: tuple[float, ...] = (1.0,)
@@ -107,18 +112,25 @@ class FailureMode:
         """Whether a failure of this cause stops the job."""
         return self.effect == "stop"
 
+    @property
+    def restarts_job(self) -> bool:
+        """Whether a failure of this cause restarts the whole job from a snapshot."""
+        return self.effect == "stop" and not self.leaves
+
 
 @dataclass(frozen=True)
 class RestartPhase:
     """Phase of a restart, with a duration for each tier (memory or storage) from which a snapshot is loaded.
 
-    In an ``exposed`` phase causes that stop the job can fail; other causes fail only while it trains.
+    In an ``exposed`` phase causes that stop the job can fail; other causes fail only while it trains. A replica that
+    rejoins ``copies`` a peer's state in this phase, for which the others wait.
     """
 
     name: str
     memory: DurationSpec
     storage: DurationSpec
     exposed: bool = True
+    copies: bool = False
 
     def duration_distribution(self, tier: int) -> DurationSpec:
         """Return the distribution of the phase's duration after a load from memory (0) or storage (1)."""
@@ -167,7 +179,7 @@ class LongRun:
 
     ``shrunk_paces`` are the paces with 1, 2, ... nodes missing; the job waits if more are missing. A node that
     returns is taken in where that makes the job faster. ``shrunk_shares`` are the shares of the job's GPUs that
-    run with as many nodes missing, and can fail (default: all).
+    run with as many nodes missing, and can fail (default: all). Where nodes leave, a restart waits for all nodes.
 
     ``straggler`` is the action on a slow device, ``notice_time`` seconds after it became slow: none, or replacement
     at once (as a stop) or after the next snapshot. ``misdiagnosis_share`` is the probability that a diagnosis blames
@@ -201,6 +213,11 @@ class LongRun:
         """Nominal (failure-free) time (s) at which the last checkpoint is completely written."""
         saving = self.pattern.storage
         return self.goal_nominal_time + self.pattern.verify + saving.stall + saving.write
+
+    @property
+    def most_missing_after_restart(self) -> int:
+        """Largest number of nodes that may be missing after a restart of the whole job."""
+        return 0 if any(cause.leaves for cause in self.causes) else len(self.shrunk_paces)
 
     @property
     def faster_missing_counts(self) -> list[int]:

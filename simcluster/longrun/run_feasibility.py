@@ -10,6 +10,7 @@ of the whole run: so about (e^m - 1) / m times T are spent.
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 
@@ -92,7 +93,9 @@ def mean_outage_seconds(run: LongRun) -> tuple[float, float]:
     rate = job_stop_rate(run)
     stops = [cause for cause in run.causes if cause.stops_job]
     detect = sum(cause.rate * cause.detect.mean for cause in stops) / rate if rate else 0.0
-    shares = [(cause.rate / rate, cause.survives) for cause in stops] if rate else [(1.0, STORAGE)]
+    shares = [(cause.rate / rate, cause.survives) for cause in stops if not cause.leaves] if rate else [(1.0, STORAGE)]
+    copied = sum(part.memory.mean for part in run.restart if part.copies)
+    detect += sum(cause.rate * copied for cause in stops if cause.leaves) / rate if rate else 0.0
     each = [
         (sum(w * part.duration_distribution(level).mean for w, level in shares), part.exposed) for part in run.restart
     ]
@@ -101,7 +104,12 @@ def mean_outage_seconds(run: LongRun) -> tuple[float, float]:
 
 def estimate_kept_work_share(run: LongRun) -> float:
     """Estimate the share of a run's time spent on work that no failure undoes; 0 if there is hardly any progress."""
-    pattern, stops = run.pattern, [cause for cause in run.causes if cause.stops_job]
+    pattern, stops = run.pattern, [cause for cause in run.causes if cause.restarts_job]
+    if leaving := sum(_rate_with_uncured_nodes(run, cause) for cause in run.causes if cause.stops_job and cause.leaves):
+        whole = replace(run, causes=tuple(cause for cause in run.causes if not cause.leaves))
+        down, step = mean_outage_seconds(run)[0], pattern.step_with_validation  # each undoes a step
+        kept = closed_forms.kept_share(step, 0.0, 0.0, down, leaving) if leaving * step < _NEVER else 0.0
+        return min(kept, estimate_kept_work_share(whole))
     rate = sum(_rate_with_uncured_nodes(run, cause) for cause in stops)
     if not rate:
         return 1.0

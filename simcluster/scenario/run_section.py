@@ -275,7 +275,10 @@ class RunSpec(Spec):
     short: Literal["wait", "shrink"] = "wait"
     """What the job does if no spare node is left: wait for one (wait), or continue with fewer replicas (shrink)."""
     shrink_to: Annotated[int, Field(strict=True, ge=1, le=1000)] = 4
-    """Largest number of replicas that the job may continue without, with short: shrink."""
+    """Largest number of replicas that the job may continue without, with short: shrink or recovery: rejoin."""
+    recovery: Literal["restart", "rejoin"] = "restart"
+    """What follows a failure: the job restarts from a checkpoint (restart), or the failed replica leaves, the others
+    continue, and it rejoins with a copy of a peer's state (rejoin; torchft)."""
     straggler: Literal["leave", "replace", "checkpoint"] = "leave"
     """What happens to a slow device: it stays (leave), is replaced at once (replace) or after a checkpoint
     (checkpoint)."""
@@ -312,4 +315,7 @@ class RunSpec(Spec):
     def _check_stages(self) -> RunSpec:
         if self.stages:
             count_stage_tokens(self.stages, self.tokens)
+        if self.recovery == "rejoin" and self.short == "shrink":
+            raise RuleError([(("short",), "applies only to recovery: restart; with rejoin the job always continues "
+                              "without the replicas that left, at most shrink_to: remove 'short'")])  # fmt: skip
         return self

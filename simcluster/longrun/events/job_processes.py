@@ -22,6 +22,7 @@ from simcluster.longrun.events.outages import (
     latest_clean_snapshot,
     pause_job,
     plan_outage,
+    rejoin,
     schedule_maintenance,
     slow_device_down,
     stop_job,
@@ -161,7 +162,7 @@ class PartLifetimeSampler:
         self.young.append(self.at + float(self.lives.law.quantile(uniform)[0]))
 
 
-_ORDER = (MAINTENANCE, REGROWTH, "noticed", "found")
+_ORDER = (MAINTENANCE, REGROWTH, "noticed", "found", "back")
 """Order in which events that are due at one instant are handled."""
 
 
@@ -251,6 +252,9 @@ def _handle_due_event(job: JobState, kind: str, cause_id: int) -> SimProcess | N
         job.planned.has_maintenance |= kind == MAINTENANCE
         plan_outage(job, job.names.index(kind))
         return None
+    if kind == "back":
+        first = min(job.absent, key=lambda each: each.back, default=None)
+        return rejoin(job, first) if first and first.back <= job.env.now else None
     if kind == "found":
         return stop_job(job, cause_id, latest_clean_snapshot(job))
     if not any(slow.noticed and slow.cause_number == cause_id for slow in job.slow):

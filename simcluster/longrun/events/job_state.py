@@ -123,6 +123,16 @@ class TrainingStretch:
     slow_device: str
 
 
+@dataclass(eq=False)
+class AbsentReplicas:
+    """Replicas that left: when they are back (wall time), their nodes, the cause, and seconds to copy by phase."""
+
+    back: float
+    machines: int
+    cause_number: int
+    copy: dict[str, float]
+
+
 @dataclass
 class PlannedOutage:
     """Outage planned at the next snapshot: nominal time, cause, whether nodes are replaced, whether maintenance."""
@@ -156,12 +166,14 @@ class JobState:
         self.names = cause_names(run)
         self.env = simpy.Environment(0.0)
         self.record = RunRecord(self.env, self.names, [part.name for part in run.restart])
-        self.machines = NodeRepairs(self.env, run.spares, short=bool(run.shrunk_paces))
+        self.machines = NodeRepairs(self.env, run.spares, short=run.most_missing_after_restart > 0)
         self.at, self.least = 0.0, [0, 0]
         self.stretch: TrainingStretch | None = None
         self.exposure = FailureExposure(self.env)
         self.process: simpy.Process | None = None
         self.slow: list[SlowDevice] = []
+        self.absent: list[AbsentReplicas] = []
+        self.has_state = True  # not where a failure has ended a restart
         self.missing, self.watched = 0, math.inf
         self.shares = run.exposure_shares
         self.retired: set[int] = set()  # causes with a node to be replaced for good, not repaired

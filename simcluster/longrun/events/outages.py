@@ -9,7 +9,7 @@ import numpy as np
 import simpy
 
 from simcluster.longrun.checkpoint_pattern import MEMORY, STORAGE
-from simcluster.longrun.events.job_state import JobState, PlannedOutage, SimProcess, SlowDevice
+from simcluster.longrun.events.job_state import AbsentReplicas, JobState, PlannedOutage, SimProcess, SlowDevice
 from simcluster.longrun.long_run import MAINTENANCE, REGROWTH, FailureMode
 
 
@@ -127,11 +127,21 @@ def pause_job(job: JobState, number: int, occurrence: int) -> SimProcess:
 
 
 def stop_job(job: JobState, cause_id: int, target: int, *, planned: bool = False, paused: float = 0.0) -> SimProcess:
-    """Stop the job, set training back to snapshot ``target``, let a pause of ``paused`` s elapse, and restart."""
+    """Stop the job, set training back to snapshot ``target``, let a pause of ``paused`` s elapse, and restart.
+
+    Where only replicas leave, and not the last, the others continue instead.
+    """
     job.set_possible_failures("")
     run, name, nth = job.run, job.names[cause_id], int(job.outages[cause_id])
     cause = run.causes[cause_id] if cause_id < len(run.causes) else None
     job.outages[cause_id] += 1
+    leaves = 0 if cause is None or planned or not job.has_state else cause.leaves
+    if cause is not None and 0 < leaves <= len(run.shrunk_paces) and job.missing + leaves < run.machines:
+        yield from _leave(job, cause_id, cause, nth)
+        return
+    if job.absent:
+        job.absent, job.missing = [], 0
+        job.drop_due_events("back")
     level = _roll_back_to_snapshot(job, cause_id, target, planned)
     which = "" if cause is None else _pick_device(job, cause, "where", nth)
     yield from spend_stopped_time(job, paused, "pause", cause_id, which)
@@ -153,8 +163,8 @@ def stop_job(job: JobState, cause_id: int, target: int, *, planned: bool = False
         job.planned = PlannedOutage()
     elif math.isfinite(job.planned.at):
         move_planned_outage(job)
-    job.slow = [slow for slow in job.slow if not slow.noticed]
-    job.drop_due_events("noticed")
+    _forget_noticed(job)
+    job.has_state = not run.restart
     for part, seconds in zip(run.restart, parts, strict=True):  # a failure in an exposed phase ends the restart
         job.set_possible_failures("stop" if part.exposed else "")
         with contextlib.suppress(simpy.Interrupt):
@@ -163,6 +173,56 @@ def stop_job(job: JobState, cause_id: int, target: int, *, planned: bool = False
         job.set_possible_failures("")
         if job.struck:
             return
+    job.has_state = True
+
+
+def _forget_noticed(job: JobState) -> None:
+    job.slow = [slow for slow in job.slow if not slow.noticed]
+    job.drop_due_events("noticed")
+
+
+def _leave(job: JobState, cause_id: int, cause: FailureMode, nth: int) -> SimProcess:
+    """Let the failed replicas leave; the others redo the current step, and wait if too many would be missing."""
+    run, which = job.run, _pick_device(job, cause, "where", nth)
+    _set_back(job, cause_id, run.pattern.step_begin(job.at))
+    detected = job.draw_seconds(cause.detect, cause.name, "detect", nth)
+    yield from spend_stopped_time(job, detected, "detection", cause_id, which)
+    parts = [job.draw_seconds(part.memory, cause.name, f"restart.{part.name}", nth) for part in run.restart]
+    copy = {part.name: each for part, each in zip(run.restart, parts, strict=True) if part.copies}
+    away = sum(each for part, each in zip(run.restart, parts, strict=True) if not part.copies)
+    if run.misdiagnosis_share:  # the wrong node is replaced first: all is repeated
+        uniform = float(job.uniform_numbers(cause.name, "wrong", nth, 1)[0, 0])
+        again = math.floor(math.log(uniform) / math.log(run.misdiagnosis_share))
+        yield from spend_stopped_time(job, again * (detected + sum(copy.values())), "diagnosis", cause_id, which)
+        away += again * away
+    ready = 0.0
+    if not run.spares.unlimited and cause.repair is not None:
+        ready = _send_to_repair(job, cause_id)
+        ready = max(ready, job.machines.time_when_few_in_repair(run.spares.count) - job.env.now)
+    back = AbsentReplicas(job.env.now + ready + away, cause.leaves, cause_id, copy)
+    _forget_noticed(job)
+    while job.missing + cause.leaves > len(run.shrunk_paces):
+        first = min(job.absent, key=lambda each: each.back)
+        yield from spend_stopped_time(job, first.back - job.env.now, "waiting", cause_id, which)
+        yield from rejoin(job, first)
+    job.missing += cause.leaves
+    job.absent.append(back)
+    job.env.process(_await_replicas(job, back))
+
+
+def _await_replicas(job: JobState, back: AbsentReplicas) -> SimProcess:
+    yield job.env.timeout(max(0.0, back.back - job.env.now))
+    if back in job.absent:
+        job.add_due_event("back")
+
+
+def rejoin(job: JobState, back: AbsentReplicas) -> SimProcess:
+    """Let replicas that left rejoin: all wait for their copy of a peer's state."""
+    job.set_possible_failures("")
+    job.absent.remove(back)
+    for name, seconds in back.copy.items():
+        yield from spend_stopped_time(job, seconds, "restart", back.cause_number, name)
+    job.missing -= back.machines
 
 
 def _pick_device(job: JobState, cause: FailureMode, what: str, occurrence: int) -> str:
@@ -173,17 +233,39 @@ def _pick_device(job: JobState, cause: FailureMode, what: str, occurrence: int) 
 def _roll_back_to_snapshot(job: JobState, cause_id: int, target: int, planned: bool) -> int:
     """Set training back to snapshot ``target``; return the tier from which it loads (memory or storage)."""
     back, stored = float(job.run.pattern.snapshot_end(np.array([target]))[0]), job.latest_safe_snapshot(STORAGE)
-    job.record.log_lost_work(cause_id, job.at - back, job.at)
-    job.at = back
+    _set_back(job, cause_id, back)
     cause = job.run.causes[cause_id] if cause_id < len(job.run.causes) else None
     level = MEMORY if planned or cause is None or cause.survives == MEMORY else STORAGE
     if job.run.pattern.memory is None:
         level = STORAGE
     job.least = [target, target if planned or level == STORAGE else min(target, stored)]
+    return level
+
+
+def _set_back(job: JobState, cause_id: int, back: float) -> None:
+    job.record.log_lost_work(cause_id, job.at - back, job.at)
+    job.at = back
     if job.wrong.since >= back:
         job.wrong.since = job.wrong.verified_at = math.inf
         job.drop_due_events("found")
-    return level
+
+
+def _send_to_repair(job: JobState, leaves: int) -> float:
+    """Send the failed nodes of a cause to repair; return the seconds until spares for them are ready."""
+    cause = job.run.causes[leaves] if 0 <= leaves < len(job.run.causes) else None
+    if cause is None or cause.repair is None:
+        return 0.0
+    occurrence = int(job.repairs[leaves])
+    job.repairs[leaves] += 1
+    ready = job.machines.seconds_until_spares_ready(cause.machines)
+    first = cause.repair
+    if leaves in job.retired and cause.defective_batch is not None and cause.defective_batch.replaced is not None:
+        first = cause.defective_batch.replaced
+    job.retired.discard(leaves)
+    for machine in range(cause.machines):
+        law = cause.repair if machine else first
+        job.machines.send_to_repair(job.draw_seconds(law, cause.name, f"repair.{machine}", occurrence))
+    return ready
 
 
 def _replace_nodes(job: JobState, leaves: int, number: int, device: str) -> SimProcess:
@@ -191,20 +273,8 @@ def _replace_nodes(job: JobState, leaves: int, number: int, device: str) -> SimP
     spares = job.run.spares
     if spares.unlimited:
         return
-    cause = job.run.causes[leaves] if 0 <= leaves < len(job.run.causes) else None
-    if cause is not None and cause.repair is not None:
-        occurrence = int(job.repairs[leaves])
-        job.repairs[leaves] += 1
-        ready = job.machines.seconds_until_spares_ready(cause.machines)
-        first = cause.repair
-        if leaves in job.retired and cause.defective_batch is not None and cause.defective_batch.replaced is not None:
-            first = cause.defective_batch.replaced
-        job.retired.discard(leaves)
-        for machine in range(cause.machines):
-            law = cause.repair if machine else first
-            job.machines.send_to_repair(job.draw_seconds(law, cause.name, f"repair.{machine}", occurrence))
-        yield from spend_stopped_time(job, ready, "waiting", number, device)
-    while job.machines.nodes_in_repair > spares.count + len(job.run.shrunk_paces):
+    yield from spend_stopped_time(job, _send_to_repair(job, leaves), "waiting", number, device)
+    while job.machines.nodes_in_repair > spares.count + job.run.most_missing_after_restart:
         yield from spend_stopped_time(job, job.machines.next_return_time() - job.env.now, "waiting", number, device)
         yield job.env.timeout(0)
     job.missing = max(0, job.machines.nodes_in_repair - spares.count)

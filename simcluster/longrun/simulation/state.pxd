@@ -1,6 +1,6 @@
 from simcluster.base.pointers cimport Buffers
 
-cdef double _INF, _SOON
+cdef double _INF, _SOON, _PART
 
 cdef class Snapshots:
     cdef int cycles
@@ -10,6 +10,7 @@ cdef class Snapshots:
     cdef double* ends
     cdef double* safe_within
     cdef double* stalls
+    cdef double* work
     cdef double at, in_memory_at, stored_at
 
     cdef long long split_patterns(self, double at) noexcept
@@ -18,6 +19,12 @@ cdef class Snapshots:
     cdef double next_snapshot_end(self) noexcept
     cdef double next_verification_end(self) noexcept
     cdef double latest_safe_end(self, bint stored) noexcept
+    cdef double step_begin(self) noexcept
+
+cdef class Absent:
+    cdef public int machines, cause
+    cdef public double back
+    cdef public list copy
 
 cdef class SlowPeriod:
     cdef public int cause

@@ -9,13 +9,14 @@ import math
 
 import cython
 
+from simcluster.longrun.checkpoint_pattern import STEP_TOLERANCE
 from simcluster.longrun.long_run import TIME_TOLERANCE, LongRun
 
 if not cython.compiled:
     from simcluster.base.pointers import Buffers
 
 _INF = math.inf
-_SOON = TIME_TOLERANCE
+_SOON, _PART = TIME_TOLERANCE, STEP_TOLERANCE
 
 
 class Snapshots:
@@ -31,6 +32,8 @@ class Snapshots:
         self.safe_within = self.buffers.view_doubles("safe_within", pattern.safe_times_within_pattern)
         self.at = self.in_memory_at = self.stored_at = 0.0
         self.stalls = self.buffers.view_doubles("stalls", [cycle[3][1] for cycle in pattern.phases_by_snapshot])
+        work = [value for cycle in pattern.phases_by_snapshot for phase in cycle[:2] for value in phase[1:]]
+        self.work = self.buffers.view_doubles("work", work)  # write, steps beside it, work, steps of it by snapshot
 
     def split_patterns(self, at: cython.double) -> cython.longlong:
         """Return how many whole checkpoint patterns precede a nominal time; set ``rest`` to the seconds since."""
@@ -77,6 +80,31 @@ class Snapshots:
         if snapshot > self.last:
             snapshot = cython.cast(cython.longlong, self.last)
         return max(self.snapshot_end(snapshot), self.stored_at if stored else self.in_memory_at)
+
+    def step_begin(self) -> cython.double:
+        """Return the nominal time when the step in progress began; after the work of a cycle: when that ended."""
+        snapshot: cython.longlong = self.count_taken(self.at)
+        place: cython.longlong = 4 * (snapshot % self.cycles)
+        begin: cython.double = self.snapshot_end(snapshot)
+        write: cython.double = self.work[place]
+        beside: cython.double = self.work[place + 1]
+        work: cython.double = self.work[place + 2]
+        steps: cython.double = self.work[place + 3]
+        since: cython.double = self.at - begin
+        done: cython.double = 0.0
+        if since < write:
+            done = since / write * beside
+        else:
+            done = beside + min(1.0, (since - write) / (work if work else 1.0)) * steps
+        done = math.floor(done + _PART)
+        return begin + (done / beside * write if done < beside else write + (done - beside) / (steps or 1.0) * work)
+
+
+class Absent:
+    """Replicas that left: when they are back (wall s), their nodes, the cause, and seconds to copy by phase."""
+
+    def __init__(self, back: float, machines: int, cause: int, copy: list[float]) -> None:
+        self.back, self.machines, self.cause, self.copy = back, machines, cause, copy
 
 
 class SlowPeriod:

@@ -42,9 +42,10 @@ def compare_closed_forms(run: LongRun, outcomes: RunOutcomes) -> pd.DataFrame:
 
     Its ``value`` stands next to the mean of the runs (``simulated``, with ``half_width`` of its 95 % interval; None:
     nothing was drawn). ``holds`` is its validity, ``why`` what the gap is made of; ``explained`` whether that is all up
-    to noise.
+    to noise. None holds where replicas leave and rejoin.
     """
-    rows = _ClosedFormComparison(run, outcomes).comparison_rows() if job_stop_rate(run) else []
+    holds = job_stop_rate(run) and not any(cause.leaves for cause in run.causes)
+    rows = _ClosedFormComparison(run, outcomes).comparison_rows() if holds else []
     return make_frame(rows, "closed_form unit value simulated half_width holds why explained")
 
 

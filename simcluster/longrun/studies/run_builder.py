@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
 
 from simcluster.base.errors import InputError
 from simcluster.longrun.checkpoint_pattern import MEMORY, STORAGE, CheckpointPattern, SnapshotCost
-from simcluster.longrun.defaults import DETECTION, build_spare_nodes, ineffective_key_notes, restart_phases
+from simcluster.longrun.defaults import DETECTION, QUORUM, build_spare_nodes, ineffective_key_notes, restart_phases
 from simcluster.longrun.failure_catalogue import resolve_failure_causes
 from simcluster.longrun.long_run import DefectiveBatch, FailureMode, LongRun, Maintenance, RestartPhase
 from simcluster.longrun.part_lifetimes import PartLifetimes
@@ -23,7 +23,8 @@ from simcluster.scenario.run_failures import DefectiveNodesSpec, FailureSpec, We
 from simcluster.scenario.run_section import RestartPhaseSpec, RunSpec
 from simcluster.scenario.run_times import DurationSpec, FixedTime, WeibullTime
 from simcluster.scenario.scenario import Scenario
-from simcluster.studies.whatif.mitigations import remove_nodes
+from simcluster.scenario.schedule_plan import plan_of, schedule_of
+from simcluster.studies.whatif.mitigations import ReducedJob, remove_nodes
 
 
 def require_run_section(scenario: Scenario) -> RunSpec:
@@ -65,7 +66,7 @@ def build_long_run(scenario: Scenario, states: ClusterStateSimulator) -> LongRun
         weight = _find_checkpoint_cost(section, states)
     pattern = _build_checkpoint_pattern(section, states, weight, causes, goal)
     hosts = len(set(scenario.cluster.built.host_of[:gpus]))
-    short, running = _simulate_shrunk_paces(section, states, states.healthy_step_time)
+    short, running = _simulate_shrunk_paces(section, states, causes)
     run = LongRun(
         pattern=pattern,
         causes=causes,
@@ -100,42 +101,96 @@ def goal_steps(scenario: Scenario, section: RunSpec) -> float:
 def _build_restart_phase(part: RestartPhaseSpec, weight: CheckpointCost, gpus: int) -> RestartPhase:
     if part.takes == "auto":
         memory, storage = (FixedTime(seconds=f"{each!r} s") for each in (weight.load_memory, weight.load_storage))
-        return RestartPhase(part.part, memory, storage, part.exposed)
+        return RestartPhase(part.part, memory, storage, part.exposed, copies=True)
     law: DurationSpec = part.takes.for_gpu_count(gpus)
-    return RestartPhase(part.part, law, law, part.exposed)
+    return RestartPhase(part.part, law, law, part.exposed, copies=part.part == "load")
 
 
 def _simulate_shrunk_paces(
-    section: RunSpec, states: ClusterStateSimulator, step: float
+    section: RunSpec, states: ClusterStateSimulator, causes: tuple[FailureMode, ...]
 ) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Return, for 1, 2, ... missing nodes, the job's step time factor and the share of its GPUs that run.
 
-    A pace is seconds for the samples of a whole step, over a whole job's. At most ``shrink_to`` replicas may be
-    missing; the nodes of a replica that has left replace those that fail next.
+    A pace is seconds for the samples of a whole step, over a whole job's.
     """
-    if section.short == "wait" or section.spares.unlimited:
+    rejoin = section.recovery == "rejoin"
+    if not any(cause.leaves for cause in causes) if rejoin else section.short == "wait" or section.spares.unlimited:
         return (), ()
-    most = min(section.shrink_to, states.scenario.dp - 1)
-    if not most:
-        raise InputError("run.short: shrink needs two or more replicas, but the job has one (dp 1); use 'wait'")
     paces: list[float] = []
     running: list[float] = []
-    while (job := remove_nodes(states.scenario, len(paces) + 1)) is not None:
-        if paces and states.scenario.dp - job.scenario.dp > most:
-            break
-        seconds, share = states.step_time_with_missing_nodes(len(paces) + 1)
-        paces.append(seconds / share / step)
-        running.append(job.scenario.gpus / states.scenario.gpus)
+    for nodes, job in _iterate_reduced_jobs(section, states.scenario):
+        seconds, share = states.step_time_with_missing_nodes(nodes)
+        paces += [seconds / share / states.healthy_step_time] * (nodes - len(paces))
+        running += [job.scenario.gpus / states.scenario.gpus] * (nodes - len(running))
     return tuple(paces), tuple(running)
 
 
+def _iterate_reduced_jobs(section: RunSpec, scenario: Scenario) -> Iterator[tuple[int, ReducedJob]]:
+    """Yield each number of missing nodes with which the job continues, and the job without them.
+
+    At most ``shrink_to`` replicas may be missing. Where they rejoin they leave whole; else the nodes of a replica that
+    has left replace those that fail next.
+    """
+    nodes, copy = nodes_per_copy(scenario) if section.recovery == "rejoin" else (1, 1)
+    most, missing = min(section.shrink_to * copy, scenario.dp - copy), nodes
+    if not most:
+        key = "recovery: rejoin" if section.recovery == "rejoin" else "short: shrink"
+        use = "restart" if section.recovery == "rejoin" else "wait"
+        raise InputError(f"run.{key} needs two or more replicas, but the job has one (dp {scenario.dp}); use '{use}'")
+    while (job := remove_nodes(scenario, missing)) is not None:
+        if missing > nodes and scenario.dp - job.scenario.dp > most:
+            return
+        yield missing, job
+        missing += nodes
+
+
+def nodes_per_copy(scenario: Scenario) -> tuple[int, int]:
+    """Return the nodes and dp ranks that leave with a failed node: those of a whole copy of weights and optimizer.
+
+    A copy is a replica, or a shard group of hybrid sharding (HSDP), as in pytorch/torchtitan@41586f07:docs/torchft.md.
+    InputError where no such copy is left without the node.
+    """
+    plan, place = plan_of(scenario, schedule_of(scenario)), "run.recovery: rejoin"
+    if scenario.training.outer is not None:
+        raise InputError(f"{place} does not support local training; remove training.outer, or use 'restart'")
+    dp_of = np.empty(plan.num_ranks, dtype=np.int64)
+    dp_of[plan.grid] = np.arange(plan.dp)[:, None, None]
+    axes = (("shard", "edp_shard") if scenario.parallel.zero else ()) + (("ep", "etp") if plan.ep > 1 else ())
+    together = [dp_of[plan.groups(axis)] for axis in axes]
+    fits = [n for n in range(1, plan.dp + 1)
+            if not plan.dp % n and all((group // n == group[:, :1] // n).all() for group in together)]  # fmt: skip
+    copy = fits[0]
+    if copy == plan.dp > 1:
+        raise InputError(
+            f"{place} needs two or more whole copies of weights and optimizer state, but all dp {plan.dp} replicas "
+            "share one; set zero: 0, or zero: 3 with fsdp.shard_group below dp (HSDP), or use 'restart'"
+        )
+    hosts = scenario.cluster.built.node_of_gpu[plan.grid]
+    own, others = np.unique(hosts[:, :copy]), np.unique(hosts[:, copy:])
+    if len(own) > 1 and np.isin(own, others).any():
+        raise InputError(
+            f"{place} needs replicas that fill whole nodes, but nodes have ranks of several; use 'restart'"
+        )
+    return len(own), copy
+
+
+_OF_ALL_REPLICAS, _SOME = ("switch", "neighbour", "job"), "failures of nodes in at most shrink_to replicas"
+
+
 def _build_failure_modes(
-    scenario: Scenario, section: RunSpec, states: ClusterStateSimulator, specs: Iterable[FailureSpec]
+    scenario: Scenario, section: RunSpec, states: ClusterStateSimulator, specs: Sequence[FailureSpec]
 ) -> Iterator[FailureMode]:
+    rejoin, most, nodes = section.recovery == "rejoin", 0, 1
+    if rejoin and any(spec.effect in ("stop", "slow") for spec in specs):
+        most, nodes = [each for each, _ in _iterate_reduced_jobs(section, scenario)][-1], nodes_per_copy(scenario)[0]
     for spec in specs:
         devices = states.devices.devices_of_kind(spec.of, spec.machines)
         if devices.count:
-            yield _build_failure_mode(spec, devices, section, scenario, states)
+            leaves = -(-spec.machines // nodes) * nodes if spec.of not in _OF_ALL_REPLICAS else 0
+            leaves = leaves if spec.effect in ("stop", "slow") and leaves <= most else 0
+            if rejoin and spec.effect == "stop" and not leaves:
+                states.notes.append(f"{spec.name}: the whole job restarts (run.recovery: rejoin is for {_SOME})")
+            yield _build_failure_mode(spec, devices, section, scenario, states, leaves)
         else:
             states.notes.append(f"{spec.name} does not occur: the job's nodes have no {spec.of}")
 
@@ -149,7 +204,12 @@ def build_rollback_causes(
 
 
 def _build_failure_mode(
-    spec: FailureSpec, devices: DevicesByClass, section: RunSpec, scenario: Scenario, states: ClusterStateSimulator
+    spec: FailureSpec,
+    devices: DevicesByClass,
+    section: RunSpec,
+    scenario: Scenario,
+    states: ClusterStateSimulator,
+    leaves: int,
 ) -> FailureMode:
     rate = spec.job_failure_rate(devices.count, devices.machines, scenario.gpus) * section.failures.times
     lives = None
@@ -165,9 +225,10 @@ def _build_failure_mode(
         devices=devices.count,
         part_lifetimes=lives,
         defective_batch=bad,
-        detect=(spec.detect or section.detection or DETECTION).for_gpu_count(scenario.gpus),
+        detect=(spec.detect or section.detection or (QUORUM if leaves else DETECTION)).for_gpu_count(scenario.gpus),
         repair=spec.repair and spec.repair.for_gpu_count(scenario.gpus),
         machines=spec.machines,
+        leaves=leaves,
         survives=STORAGE if spec.survives == "storage" or section.checkpoint.memory is None else MEMORY,
         lasts=(spec.lasts or FixedTime(seconds="0 s")).for_gpu_count(scenario.gpus),
         shares=shares,

@@ -39,8 +39,8 @@ class Interruption:
 
 
 def mean_interruption(run: LongRun) -> Interruption:
-    """Return a run's mean interruption by a failure, weighted by the failure rates of its causes."""
-    stops = [cause for cause in run.causes if cause.stops_job]
+    """Return a run's mean interruption by a restart of the whole job, weighted by the failure rates of its causes."""
+    stops = [cause for cause in run.causes if cause.restarts_job]
     rate = sum(cause.rate for cause in stops)
     detect = sum(cause.rate * cause.detect.mean for cause in stops) / rate if rate else 0.0
     level, wrong = STORAGE if run.pattern.memory is None else MEMORY, run.misdiagnosis_share
@@ -48,8 +48,8 @@ def mean_interruption(run: LongRun) -> Interruption:
     exposed = sum(each for open_to, each in seconds if open_to)
     sheltered = sum(each for open_to, each in seconds if not open_to)
     again = (wrong / (1 - wrong) if wrong < 1 else math.inf) * (detect + exposed + sheltered)
-    taken = RepairDemand.from_run(run)
-    ready = spare_ready_time(run, round(taken.rate * taken.repair)) * taken.rate / rate if rate else 0.0
+    taken, repaired = RepairDemand.from_run(run), sum(cause.rate for cause in stops if cause.repair)
+    ready = spare_ready_time(run, round(taken.rate * taken.repair)) * repaired / rate if rate else 0.0
     down = detect + ready + again + sheltered
     return Interruption(rate, detect, down, exposed, exposed + sheltered, down + exposed)
 
@@ -112,7 +112,7 @@ def two_level_efficiency(run: LongRun) -> float:
     failures.
     """
     pattern, stop = run.pattern, mean_interruption(run)
-    memory = sum(cause.rate for cause in run.causes if cause.stops_job and not cause.survives)
+    memory = sum(cause.rate for cause in run.causes if cause.restarts_job and not cause.survives)
     stalls = sum({what: s for what, s, _ in cycle}["stall"] + pattern.verify for cycle in pattern.phases_by_snapshot)
     slowed = float(pattern.total_until("write", np.array([pattern.pattern_seconds]))[0])
     work = pattern.steps * pattern.step
@@ -178,7 +178,7 @@ class RollbackRates:
     @classmethod
     def from_causes(cls, causes: Sequence[FailureMode]) -> RollbackRates:
         """Return the rates at which failure causes undo training, by the snapshot tier that survives."""
-        stops = [cause for cause in causes if cause.effect == "stop"]
+        stops = [cause for cause in causes if cause.restarts_job]
         deep = sum(cause.rate for cause in stops if cause.survives == STORAGE)
         silent = sum(cause.rate for cause in causes if cause.effect == "silent")
         return cls(sum(cause.rate for cause in stops) - deep, deep, silent)
@@ -233,7 +233,10 @@ def _best_interval(step: float, savings: CheckpointCosts, rates: RollbackRates) 
     verify = savings.verify
     rate = rates.memory + rates.storage + (0.0 if verify else rates.silent)
     if not rate + rates.silent:
-        raise InputError("run.checkpoint.every: auto needs run.failures; set that, or an interval: 83 steps or 20 min")
+        raise InputError(
+            "run.checkpoint.every: auto needs run.failures that restart the job; set some, or an interval: 83 steps or "
+            "20 min"
+        )
     storage, memory = savings.storage, savings.memory
     cycles, lost = _snapshots_per_storage_write(savings, rates), _lost_seconds_per_snapshot(storage)
     if memory is not None:
