@@ -24,10 +24,13 @@ def run(args: argparse.Namespace) -> None:
         shared = simulate_jobs(placed, cluster)
     names = [f"{number}: {job.scenario.name}" for number, job in enumerate(placed)]
 
+    moves = any(job.arrives or not job.stays for job in placed)
+
     def blocks() -> OutputBlocks:
         rows = [
             [
                 name,
+                *[f"{format_seconds(job.arrives)} to {'the end' if job.stays else format_seconds(job.leaves)}"] * moves,
                 f"{job.scenario.gpus:,}",
                 format_seconds(each.alone),
                 format_seconds(each.step_time),
@@ -37,13 +40,15 @@ def run(args: argparse.Namespace) -> None:
             for name, job, each in zip(names, placed, shared, strict=True)
         ]
         title = [f"{len(placed)} jobs on {cluster.name}, {cluster.num_gpus:,} GPUs"]
-        header = ["job", "GPUs", "step alone", "step with the others", "slowdown", "steps measured"]
+        header = ["job", *["there"] * moves, "GPUs", "step alone", "step with the others", "slowdown", "steps measured"]
         return [TextLines(title), TableBlock(header, rows)]
 
     document = [
         {
             "job": job.scenario.name,
             "gpus": job.scenario.gpus,
+            "arrives_s": job.arrives,
+            "leaves_s": None if job.stays else job.leaves,
             "step_time_alone_s": each.alone,
             "step_time_s": each.step_time,
             "slowdown": each.slowdown,

@@ -15,7 +15,7 @@ from simcluster.base.arrays import Floats, Int32s, Ints
 from simcluster.base.clock import Profile
 from simcluster.base.link_columns import TreeFlows
 from simcluster.planning.disturbances import ComputationColumns, Disturbances
-from simcluster.planning.ops import StageProgram, WorkItem
+from simcluster.planning.ops import HostWork, Op, Segment, StageProgram, WorkItem
 from simcluster.planning.rank_grid import ParallelPlan, Ranks
 from simcluster.traffic.traffic import Fabric, Spread
 
@@ -131,6 +131,18 @@ def _shift_stages(program: StageProgram, by: int) -> StageProgram:
         return item._replace(segment=segment_of(item.segment), needs=needs)
 
     return StageProgram(program.stage + by, {name: list(map(shifted, items)) for name, items in program.lanes.items()})
+
+
+def delay_programs(programs: Sequence[StageProgram], seconds: float) -> list[StageProgram]:
+    """Return the stage programs of a job that begins ``seconds`` later: until then every lane waits."""
+    if not seconds:
+        return list(programs)
+    lanes = [{name: [_wait_on_lane(name, seconds), *items] for name, items in each.lanes.items()} for each in programs]
+    return [StageProgram(each.stage, own) for each, own in zip(programs, lanes, strict=True)]
+
+
+def _wait_on_lane(name: str, seconds: float) -> WorkItem:
+    return WorkItem(Segment((Op(HostWork(seconds), "host", "other", "arrival", lane=name),)), ("arrival", name))
 
 
 def join_disturbances(

@@ -1,9 +1,6 @@
 """Simulation of several jobs that share one cluster and slow each other down on shared links.
 
-Jobs begin together and continue until the measured steps of every job are over, at least eight of each, so that none is
-measured after a neighbour has left. The first step of each, for which all begin at the same instant, and the last are
-not measured. How jobs meet shifts from step to step where their steps differ in length: a job's step time is the mean
-over the measured ones.
+How long each job is simulated, and which steps count: ``measured_jobs``.
 """
 
 from __future__ import annotations
@@ -14,15 +11,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
-import numpy as np
 from pydantic import AfterValidator, BeforeValidator, Field
 
-from simcluster.base.arrays import Floats
 from simcluster.base.clock import simulate_on_exact_grid
 from simcluster.base.display import Displayable
 from simcluster.base.errors import InputError
 from simcluster.base.tables import Records
 from simcluster.base.texts import escape_line_breaks
+from simcluster.base.units import NamedSeconds
 from simcluster.devices.device import load_device
 from simcluster.documents.argument_types import check_arguments
 from simcluster.documents.base_spec import Spec
@@ -34,7 +30,13 @@ from simcluster.engine.tabulate import tabulate_job
 from simcluster.faults import link_capacities
 from simcluster.faults.link_capacities import joint_capacity_profiles, to_cluster_numbers
 from simcluster.faults.rank_effects import permanent_slowdowns, rank_disturbances
-from simcluster.planning.joint_jobs import JointParallelPlan, PlacedFabric, join_disturbances, join_programs
+from simcluster.planning.joint_jobs import (
+    JointParallelPlan,
+    PlacedFabric,
+    delay_programs,
+    join_disturbances,
+    join_programs,
+)
 from simcluster.planning.stage_programs import build_stage_programs
 from simcluster.results.result import Result
 from simcluster.results.timeline import mean_step_time, step_end_times
@@ -44,21 +46,10 @@ from simcluster.scenario.scenario import BaseScenario, Scenario, find_scenario_f
 from simcluster.scenario.scenario_arguments import ClusterLike, ScenarioLike, to_cluster, to_scenario
 from simcluster.scenario.scenario_fields import ClusterSpec
 from simcluster.step.step_plan import collective_options, is_foldable, plan_job
+from simcluster.studies.measured_jobs import PlacedJob as PlacedJob
+from simcluster.studies.measured_jobs import simulate_measured_steps
 from simcluster.symmetry.folding import SymmetryFinder
 from simcluster.topology import Cluster
-
-_MIN_MEASURED = 8
-"""Least number of measured steps of every job; a scenario with more ``steps`` has that many."""
-_MOST_STEPS = 4096  # of one job
-_SLACK = 1.25  # factor on the expected length of jobs, which slow each other down
-
-
-@dataclass(frozen=True, slots=True)
-class PlacedJob:
-    """A job and its GPUs: ranks 0, 1, ... run on the cluster's GPUs with these indices."""
-
-    scenario: Scenario
-    gpus: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +91,7 @@ def simulate_jobs(
         window = 0.0, only.step_time * only.steps
         return Records([SharedJobResult(only, only.step_time, only.step_time, range(only.steps), window)])
     found = []
-    for job, (result, ends, measured) in zip(placed, _simulate_measured_steps(placed, simulator), strict=True):
+    for job, (result, ends, measured) in zip(placed, simulate_measured_steps(placed, simulator), strict=True):
         (alone,) = simulator([job], [result.steps])  # the same steps, which may differ in length
         own = mean_step_time(step_end_times(alone.spans, result.steps), measured)
         window = float(ends[0]), float(ends[measured])
@@ -121,34 +112,15 @@ def _as_placed_job(job: PlacedJob | tuple[ScenarioLike, Sequence[int]]) -> Place
     return job if isinstance(job, PlacedJob) else reject_argument(job, "simulate_jobs", takes)
 
 
-def _simulate_measured_steps(jobs: Sequence[PlacedJob], simulator: _JobSimulator) -> list[tuple[Result, Floats, int]]:
-    """Simulate all jobs together; return each job's result, step end times (s) and number of measured steps."""
-    wanted = [max(_MIN_MEASURED, job.scenario.steps) for job in jobs]
-    paces, slack = [simulator([job], [1])[0].step_time for job in jobs], _SLACK
-    while True:
-        length = slack * max((1 + steps) * pace for steps, pace in zip(wanted, paces, strict=True))
-        counts = [2 + math.ceil(length / pace) for pace in paces]
-        many, short = max(zip(counts, jobs, strict=True), key=lambda each: each[0])
-        if many > _MOST_STEPS:
-            raise InputError(
-                f"job {short.scenario.name!r} would need {many:,} steps until the measured steps of the longest "
-                f"job are over; the limit is {_MOST_STEPS:,}: increase this job's global batch, or reduce that "
-                "of the longest job"
-            )
-        results = simulator(jobs, counts)
-        ends = [step_end_times(result.spans, result.steps) for result in results]
-        over = min(float(own[-2]) for own in ends)
-        measured = [int(np.searchsorted(own, over, side="right")) - 1 for own in ends]
-        if all(found >= steps for found, steps in zip(measured, wanted, strict=True)):
-            return list(zip(results, ends, measured, strict=True))
-        paces = [float(own[-2]) / (len(own) - 1) for own in ends]
-        slack *= _SLACK
-
-
 def _check_jobs(jobs: Sequence[PlacedJob], cluster: Cluster) -> None:
     owner: dict[int, str] = {}
     for job in jobs:
         name = job.scenario.name
+        if not 0 <= job.arrives < job.leaves or job.arrives == math.inf:
+            rule = "a job arrives at 0 s or later, and leaves after that"
+            raise InputError(f"job {name!r} arrives at {job.arrives:g} s and leaves at {job.leaves:g} s; {rule}")
+        if len(jobs) == 1 and (job.arrives or not job.stays):
+            raise InputError(f"job {name!r}: no other job is there; remove 'arrives' and 'leaves', or add a job")
         if job.scenario.checkpoint is not None:
             raise InputError(f"job {name!r}: checkpoints are not simulated on a shared cluster; remove 'checkpoint'")
         if job.scenario.data is not None and job.scenario.data.loader is not None:
@@ -208,7 +180,11 @@ class _JobSimulator:
         plan = JointParallelPlan(tuple(job.plan for job, _ in planned))
         fabric = PlacedFabric(cluster, tuple(gpu for job in jobs for gpu in job.gpus))
         choices, capacity = collective_options(scenarios[0]), cluster.link_capacity
-        programs = join_programs([build_stage_programs(job) for job, _ in planned], plan)
+        built = [
+            delay_programs(build_stage_programs(each), job.arrives)
+            for (each, _), job in zip(planned, jobs, strict=True)
+        ]
+        programs = join_programs(built, plan)
         disturbances = join_disturbances(disturbed, plan, joint_capacity_profiles(self._faults, cluster))
         symmetry = SymmetryFinder(programs, plan, fabric, choices.methods)
         equal = self._folded and is_foldable(*scenarios)
@@ -234,12 +210,15 @@ class SharedJobSpec(Spec):
     """One job in the file of ``simcluster share``: a scenario, and the nodes of the shared cluster for the job.
 
     The scenario's ``cluster`` section is ignored. ``machines`` lists the nodes whose GPUs it takes; by default it takes
-    the next free GPUs, as many as its ``gpus`` (or ``set``) names, or all that are free.
+    the next free GPUs, as many as its ``gpus`` (or ``set``) names, or all that are free. It ``arrives`` (default:
+    at the start) and ``leaves`` (default: it stays) at times since the start of all jobs.
     """
 
     scenario: str
     machines: tuple[Annotated[int, Field(strict=True, ge=0)], ...] | None = None
     set: dict[str, Any] = Field(default_factory=dict)
+    arrives: NamedSeconds = 0.0
+    leaves: NamedSeconds | None = None
 
 
 def _expand_topology_name(cluster: object) -> object:
@@ -285,7 +264,7 @@ def load_jobs(
         except InputError as problem:
             raise document.error_at(("jobs", number), str(problem)) from None
         taken |= dict.fromkeys(gpus)
-        placed.append(PlacedJob(scenario, gpus))
+        placed.append(PlacedJob(scenario, gpus, job.arrives, math.inf if job.leaves is None else job.leaves))
     return placed, cluster
 
 
