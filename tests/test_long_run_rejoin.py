@@ -14,6 +14,7 @@ from simcluster.longrun.checkpoint_pattern import STORAGE, CheckpointPattern, Sn
 from simcluster.longrun.events import simulate_with_log
 from simcluster.longrun.long_run import FailureMode, LongRun, RecordedFailures, RestartPhase, RunOutcomes, SpareNodes
 from simcluster.longrun.simulation import simulate_runs
+from simcluster.longrun.studies.advice import advise
 from simcluster.longrun.studies.cluster_states import ClusterStateSimulator
 from simcluster.longrun.studies.run_builder import build_long_run, nodes_per_copy
 from simcluster.scenario.scenario import load
@@ -191,3 +192,12 @@ def test_runs_that_would_never_end_are_rejected() -> None:
     often = replace(run, causes=(replace(run.causes[0], rate=2.0, failure_log=None),))
     with pytest.raises(InputError, match="practically never end"):
         simulate_runs(often, 1, 1)
+
+
+def test_advice_on_spares_is_for_a_job_that_waits() -> None:
+    gpu = {"name": "gpu", "of": "gpu", "mtbf": "50 d", "repair": "1 d"}
+    found = [
+        advise("spares", job({"failures": [gpu], **how}), played=5).table["short"].tolist()
+        for how in ({}, {"recovery": "restart", "short": "shrink"})
+    ]
+    assert found[0] == pytest.approx(found[1], abs=0.01)

@@ -53,7 +53,7 @@ def advise_on_spares(bench: PolicyBench) -> Advice:
     Short for less than ``SHORT`` of the time. With time short of nodes and goodput over counts of the kind that the
     scenario has most of (hot, if none). Erlang B is shown where it holds.
     """
-    run = replace(bench.build_variant(), shrunk_paces=())
+    run = replace(bench.build_variant(), shrunk_paces=(), shrunk_shares=())  # it waits, and restarts
     repairs = RepairDemand.from_run(run)
     if not repairs.rate:
         raise InputError(
