@@ -118,7 +118,8 @@ class Outages:
         if continues and self.has_state and not planned:
             self.leave_job(cause, occurrence)
             return
-        self.absent, self.rejoin_at = [], _INF
+        if self.rejoin_at < _INF:
+            self.absent, self.rejoin_at = [], _INF
         tier: cython.int = self.go_back(cause, target, planned)
         if not planned:
             detected = self.draws.draw(first + DETECT, occurrence)
