@@ -16,7 +16,7 @@ from simcluster.longrun.long_run import FailureMode, LongRun, RecordedFailures, 
 from simcluster.longrun.simulation import simulate_runs
 from simcluster.longrun.studies.advice import advise
 from simcluster.longrun.studies.cluster_states import ClusterStateSimulator
-from simcluster.longrun.studies.run_builder import build_long_run, nodes_per_copy
+from simcluster.longrun.studies.run_builder import build_long_run, find_whole_copies
 from simcluster.scenario.scenario import load
 
 STEP, STALL, DETECT, AWAY, COPY = 10.0, 30.0, 60.0, 300.0, 20.0
@@ -147,7 +147,9 @@ def built(run: dict[str, Any] | None = None, **changes: Any) -> tuple[LongRun, C
 
 def test_a_failed_node_takes_its_replica_along_and_a_bug_all() -> None:
     run, states = built(**{"training.global_batch": 24})
-    assert nodes_per_copy(states.scenario) == (2, 1)
+    copies = find_whole_copies(states.scenario)
+    assert copies[:2] == (2, 1)
+    assert [sorted(each) for each in copies.on_node] == [[0], [1], [2], [3]] * 2
     assert {cause.name: cause.leaves for cause in run.causes} == {"gpu": 2, "bug": 0}
     assert [cause.detect.mean for cause in run.causes] == [60.0, 120.0]
     assert any("bug: the whole job restarts" in note for note in states.notes)
@@ -159,16 +161,17 @@ def test_a_failed_node_takes_its_replica_along_and_a_bug_all() -> None:
     assert load_phase.memory.mean == pytest.approx(cost.load_memory)
     one, _ = built({"shrink_to": 1}, **{"training.global_batch": 24})
     assert one.shrunk_paces == run.shrunk_paces[:2]
-    rack = {"name": "rack", "of": "rack", "machines": 4, "mtbf": "10 d", "repair": "1 d"}
+    rack = {"name": "rack", "of": "rack", "machines": 2, "mtbf": "10 d", "repair": "1 d"}  # a stage of two replicas
     assert [cause.leaves for cause in built({"failures": [rack]})[0].causes] == [4]
     assert [cause.leaves for cause in built({"failures": [rack], "shrink_to": 1})[0].causes] == [0]
+    assert [cause.leaves for cause in built({"failures": [{**rack, "machines": 4}]})[0].causes] == [0]  # of all
 
 
 def test_hybrid_sharding_leaves_by_shard_group() -> None:
     fsdp = {"tp": 2, "pp": 1, "dp": 8, "zero": 3, "sequence_parallel": True}
     scenario = job(None, parallel=fsdp, fsdp={"shard_group": 2}, pipeline={"schedule": "1f1b"})
-    assert nodes_per_copy(scenario) == (2, 2)
-    assert nodes_per_copy(job(parallel={**fsdp, "zero": 0})) == (1, 1)
+    assert find_whole_copies(scenario)[:2] == (2, 2)
+    assert find_whole_copies(job(parallel={**fsdp, "zero": 0}))[:2] == (1, 1)
 
 
 @pytest.mark.parametrize(
@@ -178,6 +181,8 @@ def test_hybrid_sharding_leaves_by_shard_group() -> None:
         ({}, {"parallel.dp": 1, "gpus": 4}, "run.recovery: rejoin needs two or more replicas, but the job has one"),
         ({}, {"parallel.tp": 1, "parallel.sequence_parallel": False, "overlap.tensor": False, "gpus": 8},
          "needs replicas that fill whole nodes"),
+        ({}, {"parallel.tp": 1, "parallel.pp": 1, "parallel.dp": 2, "parallel.sequence_parallel": False, "gpus": 2,
+              "overlap.tensor": False, "pipeline.schedule": "1f1b"}, "needs replicas on several nodes"),
         ({"short": "shrink"}, {}, "applies only to recovery: restart; with rejoin"),
         ({"recovery": "return"}, {}, "recovery"),
     ],

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -131,7 +132,7 @@ def _iterate_reduced_jobs(section: RunSpec, scenario: Scenario) -> Iterator[tupl
     At most ``shrink_to`` replicas may be missing. Where they rejoin they leave whole; else the nodes of a replica that
     has left replace those that fail next.
     """
-    nodes, copy = nodes_per_copy(scenario) if section.recovery == "rejoin" else (1, 1)
+    nodes, copy = find_whole_copies(scenario)[:2] if section.recovery == "rejoin" else (1, 1)
     most, missing = min(section.shrink_to * copy, scenario.dp - copy), nodes
     if not most:
         key = "recovery: rejoin" if section.recovery == "rejoin" else "short: shrink"
@@ -144,8 +145,20 @@ def _iterate_reduced_jobs(section: RunSpec, scenario: Scenario) -> Iterator[tupl
         missing += nodes
 
 
-def nodes_per_copy(scenario: Scenario) -> tuple[int, int]:
-    """Return the nodes and dp ranks that leave with a failed node: those of a whole copy of weights and optimizer.
+class WholeCopies(NamedTuple):
+    """Whole copies of a job's weights and optimizer state: nodes and dp ranks of each, and the copies on each node."""
+
+    nodes: int
+    dp_ranks: int
+    on_node: tuple[frozenset[int], ...]
+
+    def count_leaving_nodes(self, machines: int) -> int:
+        """Return the nodes that leave with ``machines`` adjacent ones, the first: those of all copies on them."""
+        return machines if self.nodes == 1 else self.nodes * len(frozenset().union(*self.on_node[:machines]))
+
+
+def find_whole_copies(scenario: Scenario) -> WholeCopies:
+    """Return the copies of weights and optimizer state that leave as a whole when a node fails.
 
     A copy is a replica, or a shard group of hybrid sharding (HSDP), as in pytorch/torchtitan@41586f07:docs/torchft.md.
     InputError where no such copy is left without the node.
@@ -165,13 +178,16 @@ def nodes_per_copy(scenario: Scenario) -> tuple[int, int]:
             f"{place} needs two or more whole copies of weights and optimizer state, but all dp {plan.dp} replicas "
             "share one; set zero: 0, or zero: 3 with fsdp.shard_group below dp (HSDP), or use 'restart'"
         )
-    hosts = scenario.cluster.built.node_of_gpu[plan.grid]
-    own, others = np.unique(hosts[:, :copy]), np.unique(hosts[:, copy:])
+    hosts = scenario.cluster.built.node_of_gpu[: scenario.gpus]
+    own, others = np.unique(hosts[dp_of < copy]), np.unique(hosts[dp_of >= copy])
     if len(own) > 1 and np.isin(own, others).any():
         raise InputError(
             f"{place} needs replicas that fill whole nodes, but nodes have ranks of several; use 'restart'"
         )
-    return len(own), copy
+    on_node = tuple(frozenset((dp_of[hosts == host] // copy).tolist()) for host in np.unique(hosts))
+    if len(on_node[0]) * copy == plan.dp > 1:
+        raise InputError(f"{place} needs replicas on several nodes, but one has all of them; use 'restart'")
+    return WholeCopies(len(own), copy, on_node)
 
 
 _OF_ALL_REPLICAS, _SOME = ("switch", "neighbour", "job"), "failures of nodes in at most shrink_to replicas"
@@ -180,13 +196,14 @@ _OF_ALL_REPLICAS, _SOME = ("switch", "neighbour", "job"), "failures of nodes in 
 def _build_failure_modes(
     scenario: Scenario, section: RunSpec, states: ClusterStateSimulator, specs: Sequence[FailureSpec]
 ) -> Iterator[FailureMode]:
-    rejoin, most, nodes = section.recovery == "rejoin", 0, 1
+    rejoin, most, copies = section.recovery == "rejoin", 0, None
     if rejoin and any(spec.effect in ("stop", "slow") for spec in specs):
-        most, nodes = [each for each, _ in _iterate_reduced_jobs(section, scenario)][-1], nodes_per_copy(scenario)[0]
+        most = max(missing for missing, _ in _iterate_reduced_jobs(section, scenario))
+        copies = find_whole_copies(scenario)
     for spec in specs:
         devices = states.devices.devices_of_kind(spec.of, spec.machines)
         if devices.count:
-            leaves = -(-spec.machines // nodes) * nodes if spec.of not in _OF_ALL_REPLICAS else 0
+            leaves = copies.count_leaving_nodes(spec.machines) if copies and spec.of not in _OF_ALL_REPLICAS else 0
             leaves = leaves if spec.effect in ("stop", "slow") and leaves <= most else 0
             if rejoin and spec.effect == "stop" and not leaves:
                 states.notes.append(f"{spec.name}: the whole job restarts (run.recovery: rejoin is for {_SOME})")
