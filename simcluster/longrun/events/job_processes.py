@@ -29,7 +29,15 @@ from simcluster.longrun.events.outages import (
     worst_slowdown,
 )
 from simcluster.longrun.events.run_record import TRAINING, RunLogRow
-from simcluster.longrun.long_run import MAINTENANCE, REGROWTH, DefectiveBatch, FailureMode, LongRun, RunOutcomes
+from simcluster.longrun.long_run import (
+    MAINTENANCE,
+    REGROWTH,
+    TIME_TOLERANCE,
+    DefectiveBatch,
+    FailureMode,
+    LongRun,
+    RunOutcomes,
+)
 from simcluster.longrun.part_lifetimes import PartLifetimes, should_retire_node
 from simcluster.longrun.run_feasibility import check_run_ends
 
@@ -233,6 +241,9 @@ def _begin_next_outage(job: JobState) -> SimProcess | None:
         begins = _handle_due_event(job, *job.due.pop(0))
         if begins is not None:
             return begins
+    first = min(job.absent, key=lambda each: each.back, default=None)
+    if first is not None and first.back <= job.env.now + TIME_TOLERANCE:
+        return rejoin(job, first)
     if job.struck:
         number, occurrence = job.struck.pop(0)
         cause = job.run.causes[number]
@@ -253,8 +264,7 @@ def _handle_due_event(job: JobState, kind: str, cause_id: int) -> SimProcess | N
         plan_outage(job, job.names.index(kind))
         return None
     if kind == "back":
-        first = min(job.absent, key=lambda each: each.back, default=None)
-        return rejoin(job, first) if first and first.back <= job.env.now else None
+        return None  # ``_begin_next_outage`` looks for it
     if kind == "found":
         return stop_job(job, cause_id, latest_clean_snapshot(job))
     if not any(slow.noticed and slow.cause_number == cause_id for slow in job.slow):

@@ -1,7 +1,7 @@
 from simcluster.longrun.simulation.outages cimport LASTS, NOTICED, PACE, PAUSE, SLOW, Outages
 from simcluster.longrun.simulation.state cimport SlowPeriod
 
-cdef double _INF
+cdef double _INF, _SOON
 
 cdef class OneRun(Outages):
     cpdef void simulate(self, int row) except *

@@ -6,11 +6,13 @@ import math
 
 import cython
 
+from simcluster.longrun.long_run import TIME_TOLERANCE
+
 if not cython.compiled:
     from simcluster.longrun.simulation.outages import LASTS, NOTICED, PACE, PAUSE, SLOW, Outages
     from simcluster.longrun.simulation.state import SlowPeriod
 
-_INF = math.inf
+_INF, _SOON = math.inf, TIME_TOLERANCE
 
 
 class OneRun(Outages):
@@ -83,7 +85,9 @@ class OneRun(Outages):
 
     def handle_nominal_event(self) -> cython.void:
         """Handle the event at the current training progress: run end, failed verification, or planned outage."""
-        if self.snapshots.at >= self.end_at:
+        if self.rejoin_at <= self.now + _SOON:
+            self.rejoin_first()
+        elif self.snapshots.at >= self.end_at:
             self.alive = False
         elif self.snapshots.at >= self.verified_at:
             self.stop_job(self.silent_cause, self.snapshots.latest_safe_end(False), False)
