@@ -98,7 +98,7 @@ def _errors(group: Group, data: Path) -> list[float]:
     found = []
     for sample in samples:
         if re.search(group.labels, sample.label):
-            predicted, measured = sample.compare(sample.run.simulate(group.hypothesis))
+            predicted, measured = sample.predicted_and_measured(sample.run.simulate(group.hypothesis))
             found.append(predicted / measured - 1)
     return found
 
