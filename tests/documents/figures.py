@@ -74,7 +74,7 @@ def _deepseek() -> Figures:
 def _inside() -> Figures:
     """From the head of the table of intervals, which says what it was worth when it was learned."""
     head = (ROOT / "simcluster" / "documents" / "catalogue" / "residuals.yaml").read_text(encoding="utf-8")
-    found = re.search(r"with its own study left out, (\d+)% of ([\d,]+) rows fall into theirs", head)
+    found = re.search(r"with its own study excluded, (\d+)% of ([\d,]+) rows fall into theirs", head)
     assert found is not None
     assert found[2] == f"{scores.whole_steps():,}", "intervals are learned from whole steps"
     rows, whole, parts = _counts()
