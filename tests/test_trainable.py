@@ -420,3 +420,9 @@ def test_the_answer_says_what_is_trained() -> None:
 def test_what_is_not_modelled_is_refused_by_name(trainable: Any, sections: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError, match=message):
         scenario(trainable, **sections)
+
+
+def test_frozen_parts_are_the_same_from_a_document_with_all_defaults() -> None:
+    """As plan and the studio write scenarios."""
+    frozen = Trainable(frozen=("attention",))
+    assert Trainable.model_validate(frozen.model_dump()) == frozen

@@ -62,7 +62,8 @@ class Trainable(Spec):
 
     @model_validator(mode="after")
     def _check_parts(self) -> Self:
-        if self.rank is None and (of_adapters := self.model_fields_set - {"rank", "frozen", "frozen_layers"}):
+        given = {name for name, field in type(self).model_fields.items() if getattr(self, name) != field.default}
+        if self.rank is None and (of_adapters := given - {"rank", "frozen", "frozen_layers"}):
             raise InputError(f"{sorted(of_adapters)[0]} is of adapters, which have a rank; set rank, or remove it")
         if self.rank is None and self.frozen is None and self.frozen_layers is None:
             raise InputError("says nothing; set rank for adapters, frozen or frozen_layers, or remove trainable")
