@@ -227,3 +227,16 @@ def test_layouts_are_not_searched_with_them(tiny: Tiny) -> None:
     )  # fmt: skip
     with pytest.raises(InputError, match=r"overlap\.pairs"):
         plan(scenario, [8])
+
+
+@pytest.mark.parametrize("overlapped", [False, True])
+@pytest.mark.parametrize("size", ["1 MB", "100 MB"])
+def test_two_backwards_beside_each_other_reduce_under_zero_2(tiny: Tiny, overlapped: bool, size: str) -> None:
+    """No half waits for reductions of the other, which come after it; planned memory has the gradients of both."""
+    result = simulate(tiny(
+        cluster=BOXES, gpus=8, model={"layers": 8}, parallel={"zero": 2, "cp": 2},
+        pipeline={"schedule": {"name": "1f1b", "pairs": "microbatches"}}, training={"global_batch": 32},
+        overlap={"pairs": True, "grad_reduce": overlapped, "bucket_size": size},
+    ))  # fmt: skip
+    held = result.memory_timeline.curve(0)[1]["gradients"].max()
+    assert 0 < held <= result.facts.footprints[0].unsharded

@@ -188,10 +188,12 @@ def peak_unsharded_bytes(job: Job, stage: int) -> float:
         made = [units.grad_sizes[stretch.unit] for stretch in stretches if stretch.unit != units.root]
         root = units.grad_sizes[units.root] if units.root >= 0 else 0.0
     together = 2 if data.overlap_reduce else 1
+    halves = job.schedule.fused_positions(stage) if job.overlap_pairs else ()
     if job.schedule.num_microbatches > 1 and not data.fsdp.reduce_every_microbatch:
         gradients = total
     else:
         gradients = max((sum(made[at : at + together]) for at in range(len(made))), default=0.0)
+        gradients *= 2 if any(row[place].kind == "B" for place in halves) else 1  # both halves make some
         gradients += root * min(together, job.schedule.num_microbatches)
     return gradients * data.gradient_bytes + (_peak_parameter_bytes(job, stage, units) if units else 0.0)
 

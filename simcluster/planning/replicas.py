@@ -141,6 +141,8 @@ class DataParallelBuilder:
         gradients = [action for action in row if action.kind in ("B", "W")]
         self._first_gradient = {action.chunk: action for action in reversed(gradients)}
         self._last_gradient = {action.chunk: action for action in gradients}
+        pairs = job.schedule.fused_positions(stage) if job.overlap_pairs else ()
+        self._first_half = {row[place + 1]: row[place] for place in pairs if row[place].kind == "B"}
         self._sent: list[tuple[object, ...]] = []  # keys of this step's reductions beside the backward
 
     def add_first_gathers(self, step: int) -> None:
@@ -246,6 +248,9 @@ class DataParallelBuilder:
     def _bucket_part(self, action: Action, step: int, bucket: int) -> ActionPart:
         work, held = self._buckets[action.chunk][bucket]
         before = self._sent[-2:-1]
+        if beside := self._first_half.get(action):  # whose reductions come after this half has begun
+            theirs = {self._reduction_key(beside, step, each) for each in range(len(self._buckets[beside.chunk]))}
+            before = [key for key in self._sent if key not in theirs][-2:-1]
         self._sent.append(self._reduction_key(action, step, bucket))
         if self._data.zero != 2:
             return ActionPart(work, (), bucket)
