@@ -145,6 +145,9 @@ class RlSpec(Spec):
 
     def _broken_rules(self) -> Iterator[KeyProblem]:
         rollout, apart = self.rollout, self.placement == "separate"
+        if rollout.prompts * rollout.samples > 1_000_000:  # each is drawn and simulated
+            what = f"prompts {rollout.prompts} x samples {rollout.samples} is more than 1000000 samples per step"
+            yield ("rollout", "prompts"), f"{what}; lower one of them"
         if apart and rollout.gpus is None:
             yield ("rollout",), "gpus is missing: placement separate needs it; set it, or placement: colocated"
         if not apart and rollout.gpus is not None:
