@@ -124,8 +124,8 @@ def _parse_columns(name: str, columns: Mapping[str, Sequence[Any]]) -> StepTable
         )
     timed = "compute" if "compute" in times else "seconds"
     part = counts.get("microbatch", np.zeros_like(counts["rank"]))
-    whole = times["seconds"] if len(times) == 2 else None
-    table = _make_table(name, found[timed][0], counts["rank"], counts["step"], part, times[timed], whole)
+    seconds = (times[each] for each in ("compute", "seconds") if each in times)
+    table = _make_table(name, found[timed][0], counts["rank"], counts["step"], part, *seconds)
     if "node" not in found:
         return table
     nodes: dict[int, str] = {}
@@ -168,12 +168,13 @@ def _parse_numbers(name: str, column: str, cells: Sequence[Any], *, whole: bool)
     return values
 
 
-def _make_table(
-    name: str, timed: str, rank: Ints, step: Ints, part: Ints, seconds: Floats, whole: Floats | None = None
-) -> StepTable:
-    """Arrange rows as a matrix [rank, step]; rows of a step's parts (microbatches, sections of a log) are added."""
+def _make_table(name: str, timed: str, rank: Ints, step: Ints, part: Ints, *times: Floats) -> StepTable:
+    """Arrange rows of times, and of whole steps, as matrices [rank, step]; a step's parts are added.
+
+    Parts are microbatches, or sections of a log.
+    """
     order = np.lexsort((part, step, rank))  # sums do not depend on the order of the rows
-    rank, step, part, seconds = rank[order], step[order], part[order], seconds[order]
+    rank, step, part = rank[order], step[order], part[order]
     twice = np.flatnonzero((np.diff(rank) == 0) & (np.diff(step) == 0) & (np.diff(part) == 0))
     if twice.size:
         raise InputError(
@@ -181,9 +182,10 @@ def _make_table(
             "or a column microbatch"
         )
     (ranks, row), (steps, column) = (np.unique(each, return_inverse=True) for each in (rank, step))
-    counts, total = np.zeros((len(ranks), len(steps)), dtype=np.int64), np.zeros((len(ranks), len(steps)))
+    counts, *totals = np.zeros((1 + len(times), len(ranks), len(steps)))
     np.add.at(counts, (row, column), 1)
-    np.add.at(total, (row, column), seconds)
+    for total, seconds in zip(totals, times, strict=True):
+        np.add.at(total, (row, column), seconds[order])
     full = (counts == counts.max(axis=0, initial=0)).all(axis=0)
     notes = [] if full.all() else [f"{(~full).sum()} of {full.size} steps lack times of some ranks and do not count"]
     if len(ranks) < MIN_RANKS or full.sum() < MIN_STEPS:
@@ -191,14 +193,8 @@ def _make_table(
             f"{name}: has {len(ranks)} ranks, and {full.sum()} steps with times of all of them; at least {MIN_RANKS} "
             f"ranks and {MIN_STEPS} steps are needed: log more, or keep the rows of ranks that ran all the time"
         )
-    whole_steps = None
-    if whole is not None:
-        whole_steps = np.zeros_like(total)
-        np.add.at(whole_steps, (row, column), whole[order])
-        whole_steps = whole_steps[:, full]
-    return StepTable(
-        name, timed, tuple(ranks.tolist()), tuple(steps[full].tolist()), total[:, full], whole_steps, None, tuple(notes)
-    )
+    found = [total[:, full] for total in totals]
+    return StepTable(name, timed, tuple(ranks.tolist()), tuple(steps[full].tolist()), *found, notes=tuple(notes))
 
 
 # --- logs -------------------------------------------------------------------------------------------------------------
