@@ -201,14 +201,15 @@ def train_tensors(tensors: Sequence[SavedTensor], name: str, model: Model, shape
             found.append(replace(tensor, in_fp8="no", read="I"))
         elif tensor.in_fp8 != "cast" and tensor.read != "W" and tensor.name not in sharded:
             found.append(tensor)
-    return found + _adapter_tensors(tensors, name, model, shape) if model.lora else found
+    return found + _adapter_tensors(tensors, name, model, shape, model.lora) if model.lora else found
 
 
-def _adapter_tensors(tensors: Sequence[SavedTensor], name: str, model: Model, shape: RankShape) -> list[SavedTensor]:
+def _adapter_tensors(
+    tensors: Sequence[SavedTensor], name: str, model: Model, shape: RankShape, lora: Trainable
+) -> list[SavedTensor]:
     """Return what adapters keep: their input (whole under sequence parallelism), A's output, and gradients for W."""
-    lora, found = model.lora, dict[str, SavedTensor]()
-    for adapter in list_adapters(model, name, shape.tp) if lora else ():
-        assert lora is not None
+    found: dict[str, SavedTensor] = {}
+    for adapter in list_adapters(model, name, shape.tp):
         unit = shape.element_bytes * local_sizes(model, shape).tokens
         low, outputs = adapter.widths
         operand = next((each for each in tensors if each.name in _OPERANDS[adapter.base]), SavedTensor(name, "", 0.0))
