@@ -17,12 +17,12 @@ from simcluster.base.errors import InputError
 from simcluster.base.texts import escape_line_breaks
 from simcluster.base.units import Seconds
 from simcluster.documents.base_spec import Count, Spec
-from simcluster.documents.csv_tables import read_histogram
 from simcluster.documents.diagnostics import KeyProblem, RuleError
 from simcluster.documents.overrides import apply_overrides
 from simcluster.documents.yaml_documents import Document, read_document, validate_document
 from simcluster.model.packing import Lengths
 from simcluster.scenario.data_section import TokensPerSecond
+from simcluster.scenario.document_resolution import read_histograms
 
 Share = Annotated[float, Field(strict=False, gt=0, le=1)]
 
@@ -190,14 +190,7 @@ class RlDocument(NamedTuple):
 def load_rl(path: str | Path, overrides: Mapping[str, Any] | Iterable[tuple[str, Any]] = ()) -> RlDocument:
     """Read the file of ``simcluster rl``; ``overrides`` change its values at dotted paths."""
     document = apply_overrides(read_document(Path(path)), overrides)
-    rollout = document.data.get("rollout")
-    law = rollout.get("response") if isinstance(rollout, Mapping) else None
-    if isinstance(rollout, Mapping) and isinstance(law, Mapping) and isinstance(law.get("file"), str):
-        where = ("rollout", "response", "file")
-        if "values" in law or "weights" in law:
-            raise document.error_at(where, "'file' excludes 'values' and 'weights'; remove those, or 'file'")
-        with document.locate_errors_at(where):
-            rest = {key: value for key, value in law.items() if key != "file"}
-            law = rest | read_histogram(document.folder / law["file"])
-        document = replace(document, data={**document.data, "rollout": {**rollout, "response": law}})
+    if rollout := document.data.get("rollout"):
+        rollout = read_histograms(document, ("rollout",), rollout, ("response",))
+        document = replace(document, data={**document.data, "rollout": rollout})
     return RlDocument(validate_document(RlSpec, document), document)

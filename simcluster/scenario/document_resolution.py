@@ -279,13 +279,13 @@ def _resolve_faults(document: Document) -> Document:
     faults, data = changed.get("faults"), changed.get("data")
     if isinstance(faults, list | tuple):
         changed["faults"] = [
-            _read_speed_table(document, place, _read_histograms(
+            _read_speed_table(document, place, read_histograms(
                 document, ("faults", place), _apply_pace_override(document, place, fault),
                 ("factor", "documents", "tokens")))
             for place, fault in enumerate(faults)
         ]  # fmt: skip
     if data is not None:
-        changed["data"] = _read_histograms(document, ("data",), data, ("documents",))
+        changed["data"] = read_histograms(document, ("data",), data, ("documents",))
     return replace(document, data=changed)
 
 
@@ -312,7 +312,8 @@ def _read_speed_table(document: Document, place: int, fault: Any) -> Any:
         return {**fault, "table": read_relative_speeds(_base_folder(document, where) / fault["table"], named)}
 
 
-def _read_histograms(document: Document, where: KeyPath, section: Any, keys: Iterable[str]) -> Any:
+def read_histograms(document: Document, where: KeyPath, section: Any, keys: Iterable[str]) -> Any:
+    """Return a section of a document with the histograms read that these keys name as files."""
     read = dict(section) if isinstance(section, Mapping) else section
     for key in keys if isinstance(section, Mapping) else ():
         law = section.get(key)
