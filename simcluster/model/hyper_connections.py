@@ -12,12 +12,7 @@ from dataclasses import replace
 
 from simcluster.documents.field_annotations import AllowedValues
 from simcluster.model.kernels import Block, Section
-from simcluster.model.layer_sections import (
-    FP32_BYTES,
-    forward_backward_section,
-    join_sections,
-    memory_kernel,
-)
+from simcluster.model.layer_sections import FP32_BYTES, forward_backward_section, join_sections, memory_kernel
 from simcluster.model.rank_shape import LocalSizes, RankShape, local_sizes
 from simcluster.model.saved_tensors import SavedTensor
 from simcluster.model.transformer import Model

@@ -193,8 +193,10 @@ def _make_table(name: str, timed: str, rank: Ints, step: Ints, part: Ints, *time
             f"{name}: has {len(ranks)} ranks, and {full.sum()} steps with times of all of them; at least {MIN_RANKS} "
             f"ranks and {MIN_STEPS} steps are needed: log more, or keep the rows of ranks that ran all the time"
         )
-    found = [total[:, full] for total in totals]
-    return StepTable(name, timed, tuple(ranks.tolist()), tuple(steps[full].tolist()), *found, notes=tuple(notes))
+    seconds, whole = totals[0][:, full], totals[1][:, full] if len(totals) > 1 else None
+    return StepTable(
+        name, timed, tuple(ranks.tolist()), tuple(steps[full].tolist()), seconds, whole, None, tuple(notes)
+    )
 
 
 # --- logs -------------------------------------------------------------------------------------------------------------
