@@ -154,6 +154,7 @@ NOT_OURS = (
     ('--run.checkpoint.to "100 GB/s"', "an argument"),
     ('"memory": "32 GB"', "an argument"),
     ('--run.days "20 d"', "an argument"),
+    ('--run.checkpoint.to "10 GB/s"', "an argument"),
     ("jobs.1.arrives=40ms", "an argument"),
     ("jobs.1.leaves=200ms", "an argument"),
     ("A silent scheduler is given up after 20 s", "a proxy that was stopped by hand, eleven times"),
