@@ -14,10 +14,10 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 SATELLITES = ("evidence", "importers", "interactive", "interop", "longrun", "rl")
 """Packages that the core does not import."""
-MOST_LINES, MOST_FILES = 114_540, 700
+MOST_LINES, MOST_FILES = 114_540, 684
 """Limits of the package's size: lower them whenever it shrinks.  Raised once, from 108,540 and 654: by the 6,000 lines
 that layers of any kind, traced modules, and the jobs of 2026 may add."""
-MOST_CORE_LINES = 70_500
+MOST_CORE_LINES = 69_600
 """The same for the core: all but the satellites."""
 
 
