@@ -200,7 +200,7 @@ def execute(phases: Sequence[Phase], start: list[Chunks], empty: Container[int] 
             for hop in phase.hops:
                 assert hop.source != hop.target
                 assert phase.pipelined or SWITCH not in (hop.source, hop.target)
-                for chunk in hop.chunks_in_round(number, phase.chunks):
+                for chunk in chunks_in_round(hop, number, phase.chunks):
                     place = (hop.channel, chunk)
                     if chunk not in empty:
                         assert place in state[hop.source], f"round {number}: {hop.source} does not have {place}"
@@ -209,6 +209,13 @@ def execute(phases: Sequence[Phase], start: list[Chunks], empty: Container[int] 
                     deliver(state, waiting, reduces=phase.reduces)
             deliver(state, waiting, reduces=phase.reduces)
     return [state[position] for position in range(len(start))]
+
+
+def chunks_in_round(hop: Hop, number: int, cycle: int) -> list[int]:
+    """Return the chunk numbers that a hop carries in round ``number``; chunk numbers wrap after ``cycle``."""
+    first, place = hop.chunk - hop.chunk % cycle, hop.chunk % cycle
+    start = first + (place - number * hop.count) % cycle
+    return [start + turn * hop.stride for turn in range(hop.count)]
 
 
 def deliver(state: dict[int, Chunks], waiting: list[tuple[int, tuple[int, int], int]], *, reduces: bool) -> None:
@@ -224,7 +231,7 @@ def all_chunks(phases: Sequence[Phase]) -> list[tuple[int, int]]:
         for phase in phases
         for hop in phase.hops
         for number in range(phase.rounds)
-        for chunk in hop.chunks_in_round(number, phase.chunks)
+        for chunk in chunks_in_round(hop, number, phase.chunks)
     }
     return sorted(found)
 

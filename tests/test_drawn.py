@@ -18,7 +18,7 @@ from drawn.scopes import SCOPES
 from drawn.values import NothingDrawnError
 
 from simcluster.documents.field_annotations import NameFromSet, models_in_annotation
-from simcluster.scenario.fast_path import _FIELDS, list_step_fields
+from simcluster.scenario.fast_path import STEP_FIELDS
 
 
 @pytest.mark.parametrize("seed", range(10))
@@ -48,10 +48,10 @@ def words(annotation: Any, metadata: Any = ()) -> set[Any]:
     return set(chain.from_iterable(words(part) for part in get_args(annotation)))
 
 
-@for_each("path", [path for path in list_step_fields() if drawn_here(path)])
+@for_each("path", [path for path in STEP_FIELDS if drawn_here(path)])
 def test_every_word_of_a_field_is_drawn(path: str) -> None:
     """A new literal, or a new kind of a thing, needs no line here."""
-    dice, field = Random(path), _FIELDS[path]
+    dice, field = Random(path), STEP_FIELDS[path]
     try:
         found = [value(dice, path) for _ in range(120)]
     except NothingDrawnError:
@@ -64,6 +64,4 @@ def test_every_word_of_a_field_is_drawn(path: str) -> None:
 
 def test_fields_that_are_not_drawn_are_fields() -> None:
     """Each stands in a list, with the reason or in what draws it."""
-    assert not [
-        path for path in (*BY_HAND, *ASIDE) if not [each for each in list_step_fields() if each.startswith(path)]
-    ]
+    assert not [path for path in (*BY_HAND, *ASIDE) if not [each for each in STEP_FIELDS if each.startswith(path)]]

@@ -263,9 +263,10 @@ def test_what_nccl_picks_for_an_all_reduce(platform, nodes, size, picked):
 def test_a_choice_explains_itself():
     choice = choose("all_reduce", nodes=2, gpus_per_node=8, size=MIB, platform=H100)
     assert choice.reason == "tree LL128: the shortest by NCCL's tuner, 60.4 us; next nvls_tree Simple, 71.1 us"
-    rows = choice.candidate_rows()
-    assert [(row["algorithm"], row["protocol"]) for row in rows[:2]] == [("tree", "LL128"), ("nvls_tree", "Simple")]
-    assert rows[0]["seconds"] == pytest.approx(60.4e-6, rel=1e-3)
+    best, second = choice.candidates[:2]
+    assert (best.algorithm, best.protocol) == ("tree", "LL128")
+    assert (second.algorithm, second.protocol) == ("nvls_tree", "Simple")
+    assert best.seconds == pytest.approx(60.4e-6, rel=1e-3)
     reasons = {(algorithm, protocol): why for algorithm, protocol, why in choice.excluded}
     assert "CollNet" in reasons["nvls", "Simple"]
     assert "only the Simple protocol" in reasons["nvls_tree", "LL"]

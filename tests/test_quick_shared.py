@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any, Literal, get_args, get_origin
 
 from simcluster import InputError
-from simcluster.scenario.fast_path import _FIELDS
+from simcluster.scenario.fast_path import STEP_FIELDS
 from simcluster.scenario.scenario import Scenario, load
 from simcluster.studies.sweep.quick_steps import QuickStepCalculator
 from simcluster.studies.sweep.stage_network import NeedsFullRunError
@@ -56,7 +56,7 @@ def one_by_one() -> Iterator[tuple[str, Scenario, float]]:
     base = load("gpt3_175b_64xa100", BASE)
     before = QuickStepCalculator().step_time(base)
     yield "", base, before
-    for path, field in _FIELDS.items():
+    for path, field in STEP_FIELDS.items():
         if path.startswith(ASIDE):
             continue
         for value in BY_HAND.get(path) or (*words(field.annotation), True, False, 2, 32, 2048, 0.5, "20 us"):

@@ -14,7 +14,7 @@ from drawn.varied import Record, missing, proved, records
 from simcluster.engine.stage_sweep import PROVED
 from simcluster.faults import FAULTS
 from simcluster.planning.work_kinds import WORKS
-from simcluster.scenario.fast_path import FastPath, FieldLimit, list_step_fields
+from simcluster.scenario.fast_path import STEP_FIELDS, FastPath, FieldLimit
 from simcluster.scenario.scenario import Scenario, load
 from simcluster.step.step_plan import FOLDING, fold_step, plan_step
 from simcluster.studies.fast_path_scopes import QUICK
@@ -24,8 +24,8 @@ each = pytest.mark.parametrize("scope", SCOPES.values(), ids=SCOPES)
 
 def gone(scope: FastPath) -> list[str]:
     """What a scope lists and no scenario has (any more)."""
-    sections = {path[:end] for path in list_step_fields() for end, letter in enumerate(path) if letter == "."}
-    return sorted({*scope.unrestricted, *scope.field_limits} - {*list_step_fields(), *sections})
+    sections = {path[:end] for path in STEP_FIELDS for end, letter in enumerate(path) if letter == "."}
+    return sorted({*scope.unrestricted, *scope.field_limits} - {*STEP_FIELDS, *sections})
 
 
 @each
@@ -49,8 +49,8 @@ def test_no_field_is_on_two_lists(scope: FastPath) -> None:
 
 def test_fields_are_those_of_all_sections() -> None:
     some = {"steps", "parallel.tp", "model.moe.top_k", "memory.offload.ahead", "software.shards", "cluster.topology"}
-    assert some <= {*list_step_fields()}
-    assert "faults" not in list_step_fields()
+    assert some <= {*STEP_FIELDS}
+    assert "faults" not in STEP_FIELDS
 
 
 # --- what is on a list is compared with the reference -----------------------------------------------------------------

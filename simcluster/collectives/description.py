@@ -49,20 +49,14 @@ class Hop:
     stride: int = 1
     lane: int = 0
 
-    def chunks_in_round(self, number: int, cycle: int) -> list[int]:
-        """Return the chunk numbers that this hop carries in round ``number``; chunk numbers wrap after ``cycle``."""
-        first, place = self.chunk - self.chunk % cycle, self.chunk % cycle
-        start = first + (place - number * self.count) % cycle
-        return [start + turn * self.stride for turn in range(self.count)]
-
 
 @dataclass(frozen=True, slots=True)
 class Phase:
     """Phase of a collective: the same hops repeated for ``rounds`` rounds, or one pipelined pass over them.
 
     A rank sends round k + 1 of a channel when it has finished sending and receiving round k of it. ``reduces`` states
-    whether the receiver adds what arrives to its data or keeps it. From round to round the chunks of a hop move back,
-    in a circle of ``chunks`` (see ``Hop.chunks_in_round``).
+    whether the receiver adds what arrives to its data or keeps it. From round to round the chunks of a hop move back
+    by ``count``, in a circle of ``chunks``.
 
     In a *pipelined* phase (one round, hops in the order in which data depend on each other) a rank passes the first
     bytes on while the others still arrive, so all hops are in flight at once; pipelined phases that follow each other

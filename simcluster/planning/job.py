@@ -62,11 +62,6 @@ class ModelSlices:
                 counts[number] = count // len(mine) + (place < count % len(mine))
         return cls(tuple(counts))
 
-    @property
-    def num_layers(self) -> int:
-        """Number of layers of the model."""
-        return sum(self.counts)
-
     def layers_of_slice(self, number: int) -> tuple[int, ...]:
         """Return the numbers of the layers in one slice of the model."""
         first = sum(self.counts[:number])

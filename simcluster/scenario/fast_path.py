@@ -42,7 +42,7 @@ class FastPath:
     """A quicker way to compute a result, and the scenarios for which the result is proved exact.
 
     ``unrestricted`` fields may have any value, ``field_limits`` ones some (a section includes all below it), and
-    ``fault_rules`` has a rule per kind of fault. Fields are dotted paths of ``list_step_fields()``.
+    ``fault_rules`` has a rule per kind of fault. Fields are dotted paths of ``STEP_FIELDS``.
     """
 
     name: str
@@ -65,14 +65,14 @@ class FastPath:
             if reason:
                 return reason
         for path in self.fields_without_rule:
-            if _field_value(scenario, path) != _FIELDS[path].get_default(call_default_factory=True):
+            if _field_value(scenario, path) != STEP_FIELDS[path].get_default(call_default_factory=True):
                 return f"{self.name} does not support {path}"
         return ""
 
     @cached_property
     def fields_without_rule(self) -> tuple[str, ...]:
         """Scenario fields that this fast path supports only at their default values."""
-        return tuple(path for path in _FIELDS if path not in self.unrestricted and not self._has_limit(path))
+        return tuple(path for path in STEP_FIELDS if path not in self.unrestricted and not self._has_limit(path))
 
     def _has_limit(self, path: str) -> bool:
         return any(path == section or path.startswith(f"{section}.") for section in self.field_limits)
@@ -148,14 +148,6 @@ PROVED_KINDS = FieldLimit("", (), _has_proved_kinds)
 """Limit of ``model.mixer``: only layers of kinds for which fast paths are proved."""
 
 
-def list_step_fields() -> tuple[str, ...]:
-    """Return the dotted paths of all scenario fields that affect a step, without fields of faults.
-
-    A field that accepts several kinds (a topology, a schedule) is one field.
-    """
-    return tuple(_FIELDS)
-
-
 def _walk_fields(spec: type[Spec], before: str) -> Iterator[tuple[str, FieldInfo]]:
     for name, info in spec.model_fields.items():
         registered = any(isinstance(each, ModelFromRegistry) for each in info.metadata)
@@ -177,12 +169,13 @@ def _field_value(scenario: Scenario, path: str) -> Any:
     found: Any = scenario
     for name in path.split("."):
         if found is None:
-            return _FIELDS[path].get_default(call_default_factory=True) if path in _FIELDS else None
+            return STEP_FIELDS[path].get_default(call_default_factory=True) if path in STEP_FIELDS else None
         found = getattr(found, name)
     return found
 
 
 _BESIDE = ("faults", "run")  # a run of weeks asks for steps, and changes none
-_FIELDS: Mapping[str, FieldInfo] = {
+STEP_FIELDS: Mapping[str, FieldInfo] = {
     path: info for path, info in _walk_fields(Scenario, "") if path.partition(".")[0] not in _BESIDE
 }
+"""Fields of a scenario that affect a step, by dotted path, without those of faults."""

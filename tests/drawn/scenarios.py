@@ -20,7 +20,7 @@ from simcluster.devices.software import list_software_names
 from simcluster.documents.builtin_documents import builtin_names
 from simcluster.documents.field_annotations import models_in_annotation
 from simcluster.faults import FAULTS
-from simcluster.scenario.fast_path import _FIELDS, FastPath, list_step_fields
+from simcluster.scenario.fast_path import STEP_FIELDS, FastPath
 from simcluster.scenario.sections import Pipeline
 from simcluster.schedules import SCHEDULES
 from simcluster.step.simulate import simulate_scenario
@@ -118,7 +118,7 @@ class Drawing:
     def changed(self, found: Document, focus: str = "") -> Document:
         """Return the sections with values of fields, most of them of one section, since some fields need others."""
         dice = self._dice
-        paths = [path for path in list_step_fields() if drawn_here(path)]
+        paths = [path for path in STEP_FIELDS if drawn_here(path)]
         focus = focus or dice.choice(sorted({path.rpartition(".")[0] for path in paths}))
         for section, least in SECTIONS.items():
             if f"{focus}.".startswith(f"{section}.") or dice.random() < 0.1:
@@ -173,7 +173,7 @@ def drawn_here(path: str) -> bool:
 
 def value(dice: Random, path: str) -> Any:
     """Return a value of a field."""
-    field = _FIELDS[path]
+    field = STEP_FIELDS[path]
     return dice.choice(RANGES[path]) if path in RANGES else drawn(dice, field.annotation, field.metadata)
 
 

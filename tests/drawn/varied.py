@@ -17,7 +17,7 @@ from drawn.comparison import compared
 from drawn.scenarios import ASIDE, sections
 from drawn.scopes import SCOPES
 from simcluster.base.errors import InputError
-from simcluster.scenario.fast_path import _FIELDS, FastPath, _field_value, list_step_fields
+from simcluster.scenario.fast_path import STEP_FIELDS, FastPath, _field_value
 from simcluster.scenario.scenario import Scenario
 
 FILE = Path(__file__).parent / "varied.json"
@@ -39,8 +39,8 @@ def varied(scenario: Scenario) -> set[str]:
     """Return the fields that are not at their defaults."""
     return {
         path
-        for path in list_step_fields()
-        if _field_value(scenario, path) != _FIELDS[path].get_default(call_default_factory=True)
+        for path in STEP_FIELDS
+        if _field_value(scenario, path) != STEP_FIELDS[path].get_default(call_default_factory=True)
     }
 
 

@@ -131,11 +131,6 @@ class Choice:
         next_best = others[0]
         return f"{text}; next {next_best.algorithm} {next_best.protocol}, {next_best.seconds * 1e6:.1f} us"
 
-    def candidate_rows(self) -> list[dict[str, str | float]]:
-        """Return all candidates, fastest first: algorithm, protocol, seconds, latency and bandwidth of each."""
-        names = ("algorithm", "protocol", "seconds", "latency", "bandwidth")
-        return [{name: getattr(one, name) for name in names} for one in self.candidates]
-
 
 def choose(
     collective: Collective,
