@@ -15,6 +15,7 @@ from simcluster.documents import yaml_documents
 from simcluster.documents.diagnostics import join_or
 from simcluster.importers import hf_families, hf_fields
 from simcluster.importers.checked_config import CheckedConfig
+from simcluster.importers.import_result import ImportResult
 from simcluster.importers.layer_lists import MAX_LAYERS
 from simcluster.model.layers import ParameterCount, parameters
 from simcluster.model.transformer import Model
@@ -34,6 +35,7 @@ _QUANTIZATION_LABELS = {"quant_method": "", "bits": " bits"}
 _LENGTHS = ("max_sequence_length", "seq_length", "model_max_length")  # keys of forks, which transformers does not read
 USUAL_LENGTH = 8192
 """Default pre-training sequence length (tokens) of a model that supports longer sequences."""
+UNQUANTIZED = "weights are trained unquantized"
 _SHARED_KEYS = ("model_type", "tie_word_embeddings", "vocab_size", "max_position_embeddings")
 
 
@@ -109,6 +111,32 @@ def classify_config_keys(
     return mapped, idle, tuple(key for key in rest if key not in idle)
 
 
+def import_model_config(
+    config: Mapping[str, Any], source: str, sequence_length: int | None = None, limit: float = USUAL_LENGTH
+) -> ImportResult:
+    """Return the model of a ``config.json``, and which of its keys are used.
+
+    Without a length it is the model's longest, or 8192 tokens if that exceeds ``limit``.
+    """
+    try:
+        assumed = assumptions_of_config(config)
+        if sequence_length:
+            fields = model_from_config(config, sequence_length=sequence_length)
+        else:
+            fields, length = model_at_default_length(config, limit)
+            assumed = (*assumed, f"{length} (--sequence-length changes it)")
+        count = count_config_parameters(config)
+        mapped, idle, unknown = classify_config_keys(config, sequence_length=fields["sequence_length"])
+    except InputError as problem:
+        raise InputError(f"{source}: {problem}") from None
+    if not sequence_length:
+        told = sequence_length_notes(config)
+        assumed, idle = (*assumed, *told.values()), tuple(key for key in idle if key not in told)
+    active = f", of which {count.active:,} are active per token" if count.active < count.total else ""
+    fact = f"{count.total:,} parameters{active}"
+    return ImportResult({"model": fields}, mapped, idle, assumed, (fact,), unknown)
+
+
 def _config_key_has_no_effect(key: str, value: Any) -> bool:
     if key == "layer_types" and isinstance(value, list):
         return all(kind == "full_attention" for kind in value)
@@ -153,7 +181,7 @@ def _read_model_config(
         says = data[stored] if isinstance(data[stored], Mapping) else {}
         parts = [str(says[name])[:20] + after for name, after in _QUANTIZATION_LABELS.items() if name in says]
         how = f"{stored} ({', '.join(parts)})" if parts else stored
-        assumed.append(f"weights are trained unquantized: training with {how} is not modelled")
+        assumed.append(f"{UNQUANTIZED}: training with {how} is not modelled")
     return {name: value for name, value in fields.items() if value is not None}, tuple(assumed), config
 
 

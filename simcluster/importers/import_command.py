@@ -28,19 +28,17 @@ from simcluster.importers.deepspeed import scenario_from_deepspeed
 from simcluster.importers.file_kinds import check_framework
 from simcluster.importers.hugging_face import (
     USUAL_LENGTH,
-    assumptions_of_config,
-    classify_config_keys,
-    count_config_parameters,
+    import_model_config,
     model_at_default_length,
     model_from_config,
     parse_config_json,
-    sequence_length_notes,
 )
 from simcluster.importers.import_result import ImportResult
 from simcluster.importers.megatron import scenario_from_arguments
 from simcluster.importers.megatron_bridge import scenario_from_bridge
 from simcluster.importers.named_models import NamedModel, find_published_model_name, load_published_model
 from simcluster.importers.nemo import scenario_from_nemo
+from simcluster.importers.peft_adapters import import_adapters
 from simcluster.importers.shell.shell_parser import is_shell_script
 from simcluster.importers.torchtitan import scenario_from_torchtitan
 from simcluster.importers.trainer_commands import is_trainer_option_file
@@ -300,25 +298,14 @@ def _add_node_count(name: str, cluster: dict[str, Any], gpus: int | None) -> dic
 
 
 def _import_config_json(args: argparse.Namespace, text: str) -> ImportResult:
-    """Import a config.json as a model or, with --cluster, as a scenario that trains this model on that cluster."""
-    config = parse_config_json(text, args.file)
-    try:
-        assumed = assumptions_of_config(config)
-        if args.sequence_length:
-            fields = model_from_config(config, sequence_length=args.sequence_length)
-        else:
-            fields, length = model_at_default_length(config, USUAL_LENGTH if args.cluster else math.inf)
-            assumed = (*assumed, f"{length} (--sequence-length changes it)")
-        count = count_config_parameters(config)
-        mapped, idle, unknown = classify_config_keys(config, sequence_length=fields["sequence_length"])
-    except InputError as problem:
-        raise InputError(f"{args.file}: {problem}") from None
-    if not args.sequence_length:
-        told = sequence_length_notes(config)
-        assumed, idle = (*assumed, *told.values()), tuple(key for key in idle if key not in told)
-    active = f", of which {count.active:,} are active per token" if count.active < count.total else ""
-    fact = f"{count.total:,} parameters{active}"
-    return _complete_model(args, ImportResult({"model": fields}, mapped, idle, assumed, (fact,), unknown))
+    """Import a config.json as a model or, with --cluster, as a scenario that trains it; or PEFT's adapters of one."""
+    config, read_file = parse_config_json(text, args.file), partial(_read_nearby_file, args.file)
+    if "peft_type" not in config:
+        limit = USUAL_LENGTH if args.cluster else math.inf
+        return _complete_model(args, import_model_config(config, args.file, args.sequence_length, limit))
+    if not args.cluster:
+        raise InputError(f"{args.file}: adapters are part of a scenario; add --cluster, as in --cluster dgx_h100")
+    return _complete_model(args, import_adapters(config, args.file, args.sequence_length, read_file))
 
 
 def _import_module(args: argparse.Namespace, text: str) -> ImportResult:
@@ -337,7 +324,8 @@ def _complete_model(args: argparse.Namespace, found: ImportResult) -> ImportResu
     gpus, keys = args.gpus or _count_cluster_gpus(args.cluster), [path for path, _ in read_overrides(args)]
     cluster = _add_node_count(args.cluster, _build_cluster_section(args.cluster, args.output), gpus)
     folder = Path(args.output).parent if args.output else Path()
-    document, notes = build_model_scenario(found.document["model"], cluster, gpus, folder, found.assumed, keys)
+    job = {"cluster": cluster, "gpus": gpus, **found.document}
+    document, notes = build_model_scenario(job, folder, found.assumed, keys)
     return replace(found, document=_apply_set_options(args, document), assumed=notes)
 
 

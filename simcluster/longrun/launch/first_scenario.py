@@ -141,7 +141,7 @@ def _choose_and_add_layout(
     document |= {
         "parallel": {},
         "pipeline": {"schedule": "1f1b"},
-        "training": {"global_batch": document["gpus"], "micro_batch": 1},
+        "training": {"global_batch": document["gpus"], "micro_batch": 1, **document.pop("training", {})},
         "overlap": {},
     }
     base = from_document(document, folder=folder)
@@ -184,19 +184,18 @@ def first_scenario(
 
 
 def build_model_scenario(
-    model: Mapping[str, Any], cluster: Mapping[str, Any], gpus: int, folder: Path, notes: Iterable[str],
-    overridden: Collection[str],
-) -> tuple[dict[str, Any], tuple[str, ...]]:  # fmt: skip
+    job: Mapping[str, Any], folder: Path, notes: Iterable[str], overridden: Collection[str]
+) -> tuple[dict[str, Any], tuple[str, ...]]:
     """Return a scenario document for an imported model, and notes with those on its layout; InputError if none fits.
 
-    ``overridden``: keys that --set changes afterwards, about which no note speaks.
+    ``job``: cluster, gpus, model, and what else of training is known. ``overridden``: keys that --set changes
+    afterwards, about which no note speaks.
     """
 
     def changes(key: str) -> bool:
         return any(f"{key}.".startswith(f"{path}.") for path in overridden)
 
-    document = {"cluster": dict(cluster), "gpus": gpus, "model": dict(model)}
-    whole, layout, base = _choose_and_add_layout(document, folder=folder)
+    whole, layout, base = _choose_and_add_layout(dict(job), folder=folder)
     held, capacity = layout.peak_bytes / 1e9, base.cluster.device.memory / 1e9
     batch, length = whole["training"]["global_batch"], base.model.sequence_length
     fits = f"a layout that fits with {HEADROOM:.0%} of memory left free ({held:.1f} of {capacity:.1f} GB)"
