@@ -24,7 +24,6 @@ from simcluster.importers.hf_fields import (
 from simcluster.importers.layer_lists import MAX_LAYERS, check_layer_list, describe_layer_types
 from simcluster.model.kind_documents import load_kind_document
 
-"""Fields of ``Model``; None for a field that the config does not give."""
 _MIXERS = {"mamba": "M", "linear_attention": "M", "attention": "*", "full_attention": "*"}
 _NEMOTRON_LAYERS = {**_MIXERS, "mlp": "-", "moe": "E"}
 _MAMBA2_SIZES = "num_heads head_dim n_groups state_size conv_kernel chunk_size"

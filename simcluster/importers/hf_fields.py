@@ -10,6 +10,7 @@ from simcluster.importers.checked_config import CheckedConfig
 from simcluster.importers.layer_lists import MAX_LAYERS, check_layer_list, describe_expert_layers, describe_layer_types
 
 Fields = dict[str, Any]
+"""Fields of ``Model``; None for a field that the config does not give."""
 WINDOW_WORDS = ("full_attention", "sliding_attention")
 _TOP_K = "num_experts_per_tok num_experts_per_token experts_per_token moe_k moe_top_k moe_topk top_k_experts"
 

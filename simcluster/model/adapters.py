@@ -118,9 +118,9 @@ def _freeze_section(section: Section, adapters: Sequence[Adapter], lora: Trainab
 
     def add_kernels(kernels: Sequence[Kernel], suffix: str) -> Iterator[Kernel]:
         for kernel in kernels:
-            base, own = kernel.name.removesuffix(suffix), ()  # type: tuple[str, tuple[Kernel, ...]]
+            base = kernel.name.removesuffix(suffix)
             if base in bases and kernel.name == base + suffix:
-                own = (kernel,)
+                own: tuple[Kernel, ...] = (kernel,)
                 if lora and lora.base_weights:
                     own = (_dequantize_kernel(bases[base], lora.base_weights, shape), kernel)
                 for adapter, extra in made:  # inside the block, so that its collectives meet the frozen matmul

@@ -24,7 +24,6 @@ from simcluster.model.mixture import ExpertKernels
 from simcluster.model.shard_widths import shard_widths
 from simcluster.model.transformer import Model, Recompute
 
-FP32_BYTES = 4.0  # softmax statistics and logits of the loss, whatever the precision of the rest
 _EXPERT_KERNELS = ExpertKernels()
 
 

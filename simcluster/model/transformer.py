@@ -277,9 +277,7 @@ def _model_of_encoder(model: Model, word: str, kind: str) -> Model:
 @lru_cache(maxsize=64)
 def _count_layer_types(model: Model) -> dict[tuple[str, ...], tuple[int, int]]:
     stop, moe = model.layers if model.mtp_pattern else model.prediction_layers.stop, model.moe
-    if (
-        model.pattern is None and not model.has_frozen_layers
-    ):  # at most two types, counted by arithmetic: layers may be very many
+    if model.pattern is None and not model.has_frozen_layers:  # at most two types: count without a loop over layers
         experts = moe.count_moe_layers(stop) if moe and model.blocks is None else 0
         layers = range(min(stop, moe.first_dense_layers + moe.every + 1) if experts and moe else 1)
         counts = {each: experts if "mixture" in each else stop - experts for each in map(model.layer_type, layers)}

@@ -14,7 +14,7 @@ from simcluster.planning.job import ModelSlices
 from simcluster.schedules import Schedule
 
 _Place = tuple[BlockKey, LayerVariant]
-"""Type and name of a block, and whether its layer recomputes."""
+"""Type and name of a block, and the variant of its layer."""
 
 _State = Literal["F", "again", "in I", "I"]
 """States of a block: F is over; W's inputs are being recomputed or were; I runs; I is over but not W."""

@@ -140,10 +140,7 @@ def _check_fused_pairs(schedule: Schedule, stage: int) -> None:
         pair = row[position : position + 2] if position >= 0 else ()
         kinds = "".join(action.kind for action in pair)
         if kinds not in ("FB", "FI", "FF", "BB", "II") or position < last + 2:
-            rule = (
-                "a fused pair is one F followed by one B or I, or two F, B or I; pairs are listed in order and do not "
-            )
-            rule += "overlap"
+            rule = "a fused pair is F before B or I, or two F, B or I; pairs are listed in order and do not overlap"
             raise _row_error(schedule, stage, min(max(position, 0), len(row)), "this is not a fused pair", rule)
         if pair[0].microbatch == pair[1].microbatch and (pair[0].chunk == pair[1].chunk or kinds[0] == kinds[1]):
             rule = "passes of one microbatch wait for each other: pair it with another microbatch"
