@@ -352,7 +352,7 @@ def test_sweep_finds_the_fastest_split(tmp_path: Path) -> None:
     ("changes", "message"),
     [
         ({"placement": "colocated"}, "rollout.gpus: rollouts use the trainer's GPUs"),
-        ({"rollout": {"prompts": 10**9}}, "rollout.prompts: prompts 1000000000 x samples 4 is more than 1000000"),
+        ({"rollout": {"prompts": 10**9}}, "rollout.prompts: prompts 1,000,000,000 x samples 4 is more than 1,000,000"),
         ({"placement": "colocated", "steps_off": 1, "rollout": {"gpus": None}}, "steps_off: GPUs that take turns"),
         ({"rollout": {"gpus": None}}, "rollout: gpus is missing"),
         ({"rollout": {"gpus": 8}}, "rollout.gpus: 8 GPUs of rollouts and some of the trainer do not fit"),

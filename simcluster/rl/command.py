@@ -30,7 +30,8 @@ _ACTIVITIES = {
     "trainer": "idle: waiting for the trainer", "weights": "weight update, or waiting for it",
 }  # fmt: skip
 _ASSUMES = (
-    "not modelled: communication inside an engine, sampling and scheduling, preemption, the reference policy's memory"
+    "assumed: a KV cache in 16 bits; not modelled: communication inside an engine, sampling, scheduling, preemption, "
+    "the reference policy's memory"
 )
 
 

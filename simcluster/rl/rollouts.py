@@ -18,7 +18,7 @@ import numpy as np
 from simcluster.devices.device import Device
 from simcluster.model.layers import layer_kinds, parameters
 from simcluster.model.transformer import Model
-from simcluster.rl.spec import DecodeRates, RlSpec
+from simcluster.rl.spec import PARAMETER_BYTES, DecodeRates, RlSpec
 
 _CACHE_BYTES = 2.0
 """Bytes per element of the KV cache."""
@@ -48,7 +48,7 @@ def engine_cost(spec: RlSpec, model: Model, device: Device) -> EngineCost:
     Experts are read as often as N sequences with even routing visit them. A tied token table is read as LM head.
     """
     gpus, decode = spec.rollout.gpus_per_engine, spec.rollout.decode
-    each, count = {"bf16": 2.0, "fp8": 1.0}[spec.weights.precision], parameters(model)
+    each, count = PARAMETER_BYTES[spec.weights.precision], parameters(model)
     cache, held = _cache_bytes(model, gpus), each * count.total / gpus
     if isinstance(decode, DecodeRates):
         running, rates = (np.array([0.0, *column]) for column in zip(*decode.tokens_per_s, strict=True))

@@ -24,6 +24,7 @@ from simcluster.model.packing import Lengths
 from simcluster.scenario.data_section import TokensPerSecond
 from simcluster.scenario.document_resolution import read_histograms
 
+PARAMETER_BYTES = {"bf16": 2.0, "fp8": 1.0}  # of engines, by precision
 Share = Annotated[float, Field(strict=False, gt=0, le=1)]
 
 
@@ -95,7 +96,7 @@ class WeightSpec(Spec):
     """Update of the engines' weights after each training step."""
 
     precision: Literal["bf16", "fp8"] = "bf16"
-    """Precision of the weights that travel and that the engines compute with."""
+    """Precision of the weights that travel and that the engines compute with; the KV cache is in 16 bits."""
     method: Literal["broadcast", "send"] = "broadcast"
     """broadcast: the ranks that share a pipeline stage gather whole tensors, and one of them broadcasts to all engines;
     send: each engine GPU receives only its shard, from the trainer ranks that hold it."""
@@ -146,7 +147,7 @@ class RlSpec(Spec):
     def _broken_rules(self) -> Iterator[KeyProblem]:
         rollout, apart = self.rollout, self.placement == "separate"
         if rollout.prompts * rollout.samples > 1_000_000:  # each is drawn and simulated
-            what = f"prompts {rollout.prompts} x samples {rollout.samples} is more than 1000000 samples per step"
+            what = f"prompts {rollout.prompts:,} x samples {rollout.samples:,} is more than 1,000,000 samples per step"
             yield ("rollout", "prompts"), f"{what}; lower one of them"
         if apart and rollout.gpus is None:
             yield ("rollout",), "gpus is missing: placement separate needs it; set it, or placement: colocated"

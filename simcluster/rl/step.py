@@ -24,7 +24,7 @@ from simcluster.planning.rank_grid import ParallelPlan
 from simcluster.results.result import Result
 from simcluster.rl.pipeline import RlPipeline, RlStages
 from simcluster.rl.rollouts import Sample, engine_cost
-from simcluster.rl.spec import RlDocument, RlSpec, list_changes
+from simcluster.rl.spec import PARAMETER_BYTES, RlDocument, RlSpec, list_changes
 from simcluster.scenario.checkpoint_plan import snapshot_seconds
 from simcluster.scenario.scenario import BaseScenario, Scenario
 from simcluster.step.simulate import simulate_scenario
@@ -220,7 +220,7 @@ def _simulate_trainer(spec: RlSpec, scenario: Scenario, gpus: int, lengths: Ints
 def weight_update_seconds(spec: RlSpec, scenario: Scenario, plan: ParallelPlan, rollout_gpus: int) -> float:
     """Return the time (s) in which the trainer's weights reach all engines over the cluster's links."""
     cluster, zero = scenario.cluster.built, scenario.parallel.zero
-    size = {"bf16": 2.0, "fp8": 1.0}[spec.weights.precision] * parameters(scenario.model).total
+    size = PARAMETER_BYTES[spec.weights.precision] * parameters(scenario.model).total
     shared = plan.shard_size * plan.tp if zero == 3 else max(plan.tp, plan.ep * plan.expert_tp)
     shared = min(shared, plan.tp * plan.cp * plan.dp)  # a model held twice is sharded over two stages
     replicas = np.stack([ranks.reshape(-1, shared) for ranks in plan.stage_ranks()], axis=1)  # [replica, stage, rank]
