@@ -69,12 +69,8 @@ class Outages:
         self.ready = self.buffers.view_doubles("ready", ready)
         self.paces = self.buffers.view_doubles("paces", [1.0, *run.shrunk_paces])
         self.shares, self.faster = run.exposure_shares.tolist(), run.faster_missing_counts
-        self.queue, self.spares, self.short = (
-            RepairQueue(spares.crews or 0),
-            spares.count,
-            run.most_missing_after_restart,
-        )
-        self.most, self.machines = len(run.shrunk_paces), run.machines
+        self.queue, self.spares = RepairQueue(spares.crews or 0), spares.count
+        self.short, self.most, self.machines = run.most_missing_after_restart, len(run.shrunk_paces), run.machines
         self.keep, self.verifies = run.pattern.keep, run.pattern.verify > 0
         self.leaves_slow, self.replaces_slow = run.straggler == "leave", run.straggler == "replace"
         self.diagnoses = run.misdiagnosis_share > 0
