@@ -18,7 +18,7 @@ from simcluster.model.encoder import ENCODER, Encoder
 from simcluster.model.flops import hardware_flops_per_sequence, model_flops_per_sequence
 from simcluster.model.layers import RankShape, layer_parameters_per_tp_rank, parameters
 from simcluster.model.memory import activation_bytes
-from simcluster.model.transformer import Model
+from simcluster.model.transformer import Model, Recompute
 from simcluster.scenario.job_conversion import plan_footprints
 from simcluster.step.step_plan import plan_step
 
@@ -184,7 +184,7 @@ def test_all_tp_ranks_run_the_whole_encoder() -> None:
 
 
 @pytest.mark.parametrize("recompute", ["none", "full"])
-def test_tp_splits_the_encoder(recompute: str) -> None:
+def test_tp_splits_the_encoder(recompute: Recompute) -> None:
     """Of a layer, 1/4 of the matrices and core; outputs of two matmuls and gradients of two inputs are summed."""
     job = {"gpus": 4, "parallel": {"tp": 4}, "training__global_batch": 1, "training__recompute": recompute}
     own_fields = {**SMALL, "deepstack": 0}
@@ -193,7 +193,7 @@ def test_tp_splits_the_encoder(recompute: str) -> None:
     model, layer = parts.model, parts.model.encoder_layers[1]
     row = 2 * n * w
     kept = row if recompute == "full" else 5 * row + 3 * row // 4 + row // 4 - row + 2 * 2 * n * f // 4 + n * heads
-    shape = RankShape(1, tp=4, recompute=recompute)  # type: ignore[arg-type]
+    shape = RankShape(1, tp=4, recompute=recompute)
     assert sum(activation_bytes(model, shape, layer).values()) == kept
     own = layer_parameters_per_tp_rank(model, 4, layer)
     assert own == 4 * w * w // 4 + 3 * w // 4 + w + 2 * w * f // 4 + f // 4 + w + 4 * w

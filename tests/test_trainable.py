@@ -15,7 +15,7 @@ from simcluster.model.flops import hardware_flops_per_sequence, layer_flops, mod
 from simcluster.model.layers import RankShape, parameters
 from simcluster.model.memory import activation_bytes, layer_backward_tensors
 from simcluster.model.quantization import torch_quantization
-from simcluster.model.trainable import QUANTIZED_BYTES, Trainable
+from simcluster.model.trainable import QUANTIZED_BYTES, BaseWeights, Trainable
 from simcluster.model.transformer import Model
 from simcluster.planning.pass_segments import CachedPassSegmentMaker, PassLayers
 from simcluster.planning.work_kinds import Collective
@@ -182,8 +182,9 @@ def test_kernels_beyond_the_matmuls_of_an_adapter() -> None:
 
 
 def test_quantized_weights_are_dequantized_before_every_matmul() -> None:
-    for word, each, launches in (("nf4", 0.5625, 1), ("nf4-double", 0.5 + 1 / 64 + 1 / 4096, 3)):
-        assert QUANTIZED_BYTES[word] == each  # type: ignore[index]
+    cases: dict[BaseWeights, tuple[float, int]] = {"nf4": (0.5625, 1), "nf4-double": (0.5 + 1 / 64 + 1 / 4096, 3)}
+    for word, (each, launches) in cases.items():
+        assert QUANTIZED_BYTES[word] == each
         model = small(rank=RANK, base_weights=word)
         for kind, recompute, times in (("F", "none", 1), ("B", "none", 1), ("B", "full", 2), ("W", "none", 0)):
             found = [one for one in kernels(model, kind, recompute=recompute) if one.name.endswith("_dequantize")]
@@ -395,13 +396,13 @@ def test_the_answer_says_what_is_trained() -> None:
 
 
 @pytest.mark.parametrize(("trainable", "sections", "message"), [
-    ({}, {}, "says nothing; set rank"),
-    ({"dropout": True, "frozen": ["mlp"]}, {}, "dropout is of adapters, which have a rank"),
+    ({}, {}, "has no setting; set rank"),
+    ({"dropout": True, "frozen": ["mlp"]}, {}, "dropout is for adapters, which need a rank"),
     ({"rank": 8, "frozen": ["mlp"]}, {}, "frozen has no effect"),
     ({"rank": 8, "modules": ["qkv", "key"]}, {}, "has key twice"),
     ({"rank": 8, "modules": []}, {}, "is empty"),
     ({"rank": 9}, {}, "tp 2, over which Megatron splits adapters, does not divide rank 9"),
-    ({"rank": 8, "kernels": "fused"}, {}, "fused is modelled with tp 1 alone"),
+    ({"rank": 8, "kernels": "fused"}, {}, "fused is modelled only with tp 1"),
     ({"rank": 8, "exchange": "all_to_all"}, {}, "all_to_all is for sequence parallelism"),
     ({"rank": 8, "base_weights": "nf4"}, {"training": {"precision": "fp8-mixed"}}, "nf4 is modelled with"),
     ({"rank": 8, "base_weights": "nf4"}, {"parallel": {"dp": 8, "zero": 3}}, "nf4 is modelled with"),
@@ -412,7 +413,7 @@ def test_the_answer_says_what_is_trained() -> None:
     ({"frozen": ["attentions"]}, {}, "no part 'attentions'; did you mean 'attention'"),
     ({"frozen": ["embedding"]}, {"model": {"tied_embeddings": True}}, "are one matrix"),
     ({"frozen": ["embedding", "attention", "mlp"]}, {}, "layer 0 has nothing to train"),
-    ({"frozen": ["embedding"], "frozen_layers": [0, 1]}, {}, "modelled on one pipeline stage"),
+    ({"frozen": ["embedding"], "frozen_layers": [0, 1]}, {}, "modelled only without a pipeline"),
     ({"frozen": ["embedding"], "frozen_layers": [0, 3]}, {"parallel": {"dp": 8}}, "layer 3 has nothing to train"),
     ({"frozen_layers": [1, 4]}, {}, "layer 4 is not one of 0 to 3"),
     ({"frozen_layers": [2, 1]}, {}, "ends before it begins"),

@@ -107,10 +107,14 @@ def run(args: argparse.Namespace) -> None:
         common.write_text_atomic(args.output, yaml)
     lists = {name: list(getattr(found, name)) for name in _LISTS}
     counts = {"mapped": "mapped", "no_effect": "without effect", "assumed": "assumed", "unknown": "unknown"}
-    told = ", ".join(f"{len(lists[name])} {what}" for name, what in counts.items() if lists[name] or what != "unknown")
+    summary = ", ".join(
+        f"{len(lists[name])} {what}" for name, what in counts.items() if lists[name] or what != "unknown"
+    )
     common.print_answer(
         args,
-        lambda: f"{common.report_written_file(args, args.output)}: {told}" if args.output else yaml.removesuffix("\n"),
+        lambda: (
+            f"{common.report_written_file(args, args.output)}: {summary}" if args.output else yaml.removesuffix("\n")
+        ),
         lambda: {"document": found.document, **lists},
     )
 

@@ -39,7 +39,7 @@ def read_nemo_recipe_function(
     """Return the settings that a NeMo 2 recipe function returns, by dotted attribute name.
 
     ``given`` are arguments of the function by name. Raises InputError if there are several recipes of pre-training and
-    none is named, for adapters, and for a function that makes no readable recipe.
+    none is named, for adapters other than LoRA, and for a function that makes no readable recipe.
     """
     started: list[Any] = []
     known = dict.fromkeys(_CONFIG_FUNCTIONS, _record_config_call)

@@ -47,7 +47,7 @@ def import_adapters(adapter: Mapping[str, Any], source: str, length: int | None,
 def _add_adapters(
     found: ImportResult, adapter: Mapping[str, Any], fields: Mapping[str, Any], config: Mapping[str, Any], source: str
 ) -> ImportResult:
-    """Add LoRA adapters to an imported model; ``fields`` are all of its, ``config`` also its name as model_type."""
+    """Add LoRA adapters to an imported model with these ``fields``; ``config`` gives its family and number format."""
     keys, usual = SettingClassifier(source), _TABLES["usual"]
     if str(adapter.get("peft_type")).upper() != "LORA":
         what = f"{str(adapter.get('peft_type'))[:30]!r} is not modelled, only LORA"

@@ -48,6 +48,7 @@ BUILTIN_DOCUMENTS = (
 )  # fmt: skip
 """Names of the layer kinds that are built in as documents."""
 CODED_KINDS = ("attention", "latent_attention", "sparse_attention", "mlp", "mixture")
+"""Names of the layer kinds that are built in as code."""
 
 
 class KindDocument(Spec):

@@ -1,4 +1,4 @@
-"""The field ``training.trainable`` of a scenario: adapters of low rank (LoRA), and what is frozen."""
+"""The field ``training.trainable`` of a scenario: LoRA adapters and frozen weights."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PARTS: Mapping[str, str] = {"query": "qkv", "key": "qkv", "value": "qkv", "gate"
 """Modules that are a part of a fused matmul."""
 QUANTIZED_BYTES: dict[BaseWeights, float] = {"nf4": 0.5 + 4 / 64, "nf4-double": 0.5 + 1 / 64 + 4 / (64 * 256)}
 """Bytes per weight: 4 bits, and for each 64 weights an fp32 scale, or an 8-bit one with an fp32 scale for each 256 of
-them (bitsandbytes; double quantisation: QLoRA, arXiv:2305.14314 section 3)."""
+them (bitsandbytes; double quantization: QLoRA, arXiv:2305.14314 section 3)."""
 
 
 def _check_modules(modules: tuple[LoraModule, ...]) -> tuple[LoraModule, ...]:
@@ -30,7 +30,7 @@ def _check_modules(modules: tuple[LoraModule, ...]) -> tuple[LoraModule, ...]:
 
 
 class Trainable(Spec):
-    """What is trained: adapters of low rank alone (LoRA, arXiv:2106.09685), or all that is not frozen by name or layer.
+    """Choice of the trained weights: only LoRA adapters (arXiv:2106.09685), or every weight that is not frozen.
 
     An adapter is two matrices next to a frozen one, y = W x + B A x.
     """
@@ -54,21 +54,21 @@ class Trainable(Spec):
     """Number format of the layers' frozen matrices (QLoRA): nf4, or nf4 with quantized scales (nf4-double), which every
     matmul dequantizes. Default: that of memory_recipe."""
     frozen: Annotated[tuple[str, ...], Field(min_length=1)] | None = None
-    """Without rank: parts that are frozen, of embedding, lm_head (with the final norm), and layer kinds such as
-    attention. A layer's norms are frozen where all of its kinds are."""
+    """Frozen parts, if rank is not set: embedding, lm_head (with the final norm), or layer kinds such as attention. A
+    layer's norms are frozen if all of its kinds are."""
     frozen_layers: tuple[Natural, Natural] | None = None
-    """First and last of the layers (from 0) that are frozen and have no adapters. With a frozen embedding, layers in
-    front of all that is trained have no backward."""
+    """First and last layer (from 0) of a range that is frozen and has no adapters. With a frozen embedding, layers
+    before the first trained weight have no backward."""
 
     @model_validator(mode="after")
     def _check_parts(self) -> Self:
         given = {name for name, field in type(self).model_fields.items() if getattr(self, name) != field.default}
         if self.rank is None and (of_adapters := given - {"rank", "frozen", "frozen_layers"}):
-            raise InputError(f"{sorted(of_adapters)[0]} is of adapters, which have a rank; set rank, or remove it")
+            raise InputError(f"{sorted(of_adapters)[0]} is for adapters, which need a rank; set rank, or remove it")
         if self.rank is None and self.frozen is None and self.frozen_layers is None:
-            raise InputError("says nothing; set rank for adapters, frozen or frozen_layers, or remove trainable")
+            raise InputError("has no setting; set rank for adapters, frozen or frozen_layers, or remove trainable")
         if self.rank is not None and self.frozen is not None:
-            raise InputError("frozen has no effect, since with rank all but the adapters is frozen; remove one of them")
+            raise InputError("frozen has no effect, since rank trains only adapters; remove one of the two")
         first, last = self.frozen_layers or (0, 0)
         if first > last:
             raise InputError(f"frozen_layers ends before it begins; write [{last}, {first}]")
@@ -76,20 +76,20 @@ class Trainable(Spec):
 
 
 class TrainedParts(Spec):
-    """Base class of a model: what a scenario trains of it, apart from the fields of the model's document."""
+    """Base class of a model: which weights a scenario trains, in addition to the fields of the model's document."""
 
     _trainable: Trainable | None = PrivateAttr(default=None)
     _frozen_as: FrozenLayer = PrivateAttr(default="")  # of the model of a layer
 
     def with_trainable(self, trainable: Trainable | None) -> Self:
-        """Return the model with what a scenario trains of it; all counts of it, and its layers' models, know it."""
+        """Return the model with the weights that a scenario trains; its counts and its layers' models use them."""
         copied = self if trainable == self._trainable else self.model_copy()
         copied._trainable = trainable
         return copied
 
     @property
     def lora(self) -> Trainable | None:
-        """What is trained, if that is adapters and this layer has some."""
+        """Settings of the adapters that are trained; None if this layer has none."""
         found = self._trainable
         return found if found and found.rank and not self._frozen_as else None
 
@@ -104,7 +104,7 @@ class TrainedParts(Spec):
         return bool(self._frozen_as or (found and (found.rank or part in (found.frozen or ()))))
 
     def freezes_layer(self, layer: int) -> FrozenLayer:
-        """Return how a layer is frozen as a whole: it is not, it is, or no gradients reach it either."""
+        """Return whether a whole layer is frozen, and if so whether gradients still pass through it."""
         first, last = (self._trainable and self._trainable.frozen_layers) or (0, -1)
         if not first <= layer <= last:
             return ""
@@ -116,7 +116,7 @@ class TrainedParts(Spec):
         return self._trainable is not None and self._trainable.frozen_layers is not None
 
     def as_layer_of(self, model: TrainedParts, frozen: FrozenLayer) -> Self:
-        """Return the model, just made, as that of a layer of another model, which is ``frozen`` as a whole or not."""
+        """Mark this new model as that of one layer of ``model``, with the same trained weights; return it."""
         if model._trainable:
             self._trainable = model._trainable.model_copy(update={"frozen_layers": None})
         self._frozen_as = frozen

@@ -35,7 +35,7 @@ def fill_derived_fields(scenario: ScenarioFields) -> None:
 
 
 def hand_over_trainable(scenario: ScenarioFields) -> None:
-    """Give a scenario's model what is trained of it, ``training.trainable``."""
+    """Tell a scenario's model which of its weights are trained (``training.trainable``)."""
     set_frozen_field(scenario, "model", scenario.model.with_trainable(scenario.training.trainable))
 
 

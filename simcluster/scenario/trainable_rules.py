@@ -36,7 +36,7 @@ def check_trained_parts(scenario: ScenarioFields, trainable: Trainable) -> Itera
         return
     passed = last + 1 if model.freezes("embedding") and first == 0 else 0  # layers that no gradients reach
     if passed and parallel.pp > 1:
-        what = "layers in front of all that is trained have no backward, which is modelled on one pipeline stage"
+        what = "layers before the first trained weight have no backward, which is modelled only without a pipeline"
         yield (*where, "frozen_layers"), f"{what}; set pp to 1, or train the embedding"
     trained = passed < model.layers and parameters_of_layers(model, ParallelPlan(), [passed]).total
     if model.freezes("embedding") and not trained:
@@ -59,7 +59,7 @@ def _check_adapters(scenario: ScenarioFields, lora: Trainable, rank: int) -> Ite
             what = f"tp {parallel.tp}, over which Megatron splits adapters, does not divide {name} {size}"
             yield (*where, "rank"), f"{what}; use a multiple of {parallel.tp}"
     if lora.kernels != "separate" and parallel.tp > 1:
-        yield (*where, "kernels"), f"{lora.kernels} is modelled with tp 1 alone; use separate"
+        yield (*where, "kernels"), f"{lora.kernels} is modelled only with tp 1; use separate"
     if lora.exchange == "all_to_all" and not parallel.sequence_parallel:
         yield (*where, "exchange"), "all_to_all is for sequence parallelism; set parallel.sequence_parallel, or gather"
     if scenario.training.recompute == "operators":

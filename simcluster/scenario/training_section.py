@@ -99,7 +99,7 @@ class Training(Spec):
     """Memory recipe: bytes per parameter of weights, gradients and optimizer state; default: by precision and
     optimizer."""
     trainable: Trainable | None = None
-    """What is trained: adapters of low rank alone (LoRA), or all that is not frozen; default: all parameters."""
+    """Choice of the trained weights: only LoRA adapters, or every weight that is not frozen; default: all weights."""
     outer: OuterStepSpec | None = None
     """Outer optimizer step for workers that train separately in between (DiLoCo); default: none, all replicas update
     together."""

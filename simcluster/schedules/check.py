@@ -15,8 +15,8 @@ def check_schedule(schedule: Schedule) -> Schedule:
 
     Valid: routes stay inside the grid, and all of them pass through the whole model, so that a chunk is the same slice
     of it on every route; every microbatch has, on every hop of its route and nowhere else, one F and either one B or
-    one I and one W; on its stage F comes before B or I, and I before W; a fused pair is one F and one B or I; and a dry
-    run ends without deadlock.
+    one I and one W; on its stage F comes before B or I, and I before W; a fused pair is one F and one B or I, or
+    two of a kind; and a dry run ends without deadlock.
     """
     _check_counts_and_routes(schedule)
     for stage in range(schedule.num_stages):

@@ -328,7 +328,7 @@ def _fit_formula(points: Sequence[tuple[int, int]], amounts: Sequence[Amount]) -
     basis = np.array([[batch, batch * s, batch * s * s, 1, s, s * s] for batch, s in points], float)
     scale, terms = basis.max(0), []
     for unit, divisor in sorted({key for each in amounts for key in each}):
-        tokens, total = "edge_tokens" if divisor == "edge" else "tokens", ""
+        tokens, part = "edge_tokens" if divisor == "edge" else "tokens", ""
         words = ("micro_batch", tokens, f"{tokens} * sequence", "", "sequence", "sequence * sequence")
         values = np.array([each[unit, divisor] for each in amounts], float)
         shares = np.linalg.solve(basis / scale, values)
@@ -337,9 +337,9 @@ def _fit_formula(points: Sequence[tuple[int, int]], amounts: Sequence[Amount]) -
             number = Fraction(exact / most).limit_denominator(1024)
             factors = ("" if abs(number.numerator) == 1 and word else str(abs(number.numerator)), word)
             text = (" - " if number < 0 else " + ") + " * ".join(filter(None, factors))
-            total += text + f" / {number.denominator}" * (number.denominator > 1) if number else ""
-        total = total.removeprefix(" + ")
-        if total:
-            several = (" + " in total or " - " in total) and (unit or divisor == "tp")
-            terms.append(f"{unit} * " * bool(unit) + (f"({total})" if several else total) + " / tp" * (divisor == "tp"))
+            part += text + f" / {number.denominator}" * (number.denominator > 1) if number else ""
+        part = part.removeprefix(" + ")
+        if part:
+            several = (" + " in part or " - " in part) and (unit or divisor == "tp")
+            terms.append(f"{unit} * " * bool(unit) + (f"({part})" if several else part) + " / tp" * (divisor == "tp"))
     return " + ".join(terms) or "0"
