@@ -1,8 +1,8 @@
 """Peak memory (bytes) of the ranks of a stage: model state, and activations of the microbatches in flight.
 
 The stage's row of the schedule is walked action by action and block by block (``block_memory``): the same changes that
-the ops of a run make, without their times. Where experts get unequal numbers of rows, the walk has a level for every
-rank. ``JobFacts`` holds what else is known of a job before it runs. Pure.
+the ops of a run make, without their times. With unequal loads of experts or the encoder, the walk has a level for
+every rank. ``JobFacts`` holds what else is known of a job before it runs. Pure.
 """
 
 from __future__ import annotations
@@ -85,15 +85,15 @@ def stage_footprint(
     stage: int,
     overheads: MemoryOverheads = _NO_OVERHEADS,
     offload: OffloadOptions = _NO_OFFLOAD,
-    experts: UnevenExpertLoads | None = None,
+    loads: UnevenLoads | None = None,
     steps: int = 1,
     optimizer: Optimizer | None = None,
     outer: float = 0.0,
 ) -> Footprint:
     """Return the peak memory of the ranks of one stage over a step.
 
-    With ``experts`` of unequal load it is that of the fullest rank over all ``steps``. The ``optimizer`` may keep less
-    state than Adam; workers that train separately keep ``outer`` bytes per parameter of the rank's part.
+    With unequal ``loads`` it is that of the fullest rank over all ``steps``. The ``optimizer`` may keep less state than
+    Adam; workers that train separately keep ``outer`` bytes per parameter of the rank's part.
     """
     chunks = range(schedule.num_chunks)
     held_slices = [schedule.model_slice(stage, chunk) for chunk in chunks]
@@ -103,10 +103,10 @@ def stage_footprint(
     shards, expert_shards = plan.shard_size, plan.expert_shard_size
     state = held.state_bytes(model, recipe, zero=zero, shards=shards, expert_shards=expert_shards)
     blocks = block_memory_table(model, shape)
-    if experts is None:
+    if loads is None:
         peak = activation_peak(blocks, schedule, slices, stage, offload)
     else:
-        peak = uneven_activation_peak(blocks, schedule, slices, stage, experts, steps)
+        peak = uneven_activation_peak(blocks, schedule, slices, stage, loads, steps)
     updated = state.optimizer / recipe.optimizer  # parameters whose state the rank has
     spared = optimizer.saved_state_bytes(layers_with_prediction(model, plan, layers, last=last)) if optimizer else 0.0
     lost = (overheads.fragmentation - 1.0) * peak.total
@@ -189,18 +189,18 @@ def _list_block_phases(
     return blocks.block_phases(action.kind, whole.layers, embedding=whole.embedding, lm_head=whole.lm_head)
 
 
-# --- ranks of a stage whose experts get unequal numbers of rows -----------------------------------------------------
+# --- ranks of a stage with unequal work -----------------------------------------------------------------------------
 
 
-class UnevenExpertLoads(Protocol):
-    """Interface of uneven loads: tokens of each rank's experts or encoder (``of_encoder``), relative to even."""
+class UnevenLoads(Protocol):
+    """Interface of unequal loads of experts, or of the encoder (``of_encoder``)."""
 
     @property
     def by_pass(self) -> bool: ...
     @property
     def of_encoder(self) -> bool: ...
     def stage_loads(self, layer: int, step: int, microbatch: int) -> Floats:
-        """Return each rank's expert load relative to an even share, for the ranks of a stage in one pass."""
+        """Return each rank's load relative to an even share, for the ranks of a stage in one pass."""
         ...
 
 
@@ -218,9 +218,9 @@ class _RankMemoryLevels(NamedTuple):
 
 
 def uneven_activation_peak(
-    blocks: BlockMemoryTable, schedule: Schedule, slices: ModelSlices, stage: int, loads: UnevenExpertLoads, steps: int
+    blocks: BlockMemoryTable, schedule: Schedule, slices: ModelSlices, stage: int, loads: UnevenLoads, steps: int
 ) -> MemoryLevel:
-    """Return the activation memory peak of a stage's fullest rank under uneven expert loads."""
+    """Return the activation memory peak of a stage's fullest rank under unequal loads."""
     found = MemoryLevel(0.0, 0.0)
     for step in range(steps if loads.by_pass else 1):
         levels = _row_peak_levels(blocks, schedule, slices, stage, loads, step)
@@ -231,7 +231,7 @@ def uneven_activation_peak(
 
 
 def _row_peak_levels(
-    blocks: BlockMemoryTable, schedule: Schedule, slices: ModelSlices, stage: int, loads: UnevenExpertLoads, step: int
+    blocks: BlockMemoryTable, schedule: Schedule, slices: ModelSlices, stage: int, loads: UnevenLoads, step: int
 ) -> _RankMemoryLevels:
     """Return each rank's memory peak over a stage's scheduled actions; equal passes are computed only once."""
     known: dict[tuple[str, int, int], tuple[_RankMemoryLevels, Floats]] = {}
@@ -249,7 +249,7 @@ def _row_peak_levels(
 
 
 def _pass_peak_levels(
-    blocks: BlockMemoryTable, action: Action, visits: Sequence[BlockPhase], experts: UnevenExpertLoads, step: int
+    blocks: BlockMemoryTable, action: Action, visits: Sequence[BlockPhase], loads: UnevenLoads, step: int
 ) -> tuple[_RankMemoryLevels, Floats]:
     split = action.kind in ("I", "W")
     now = {"activations": np.zeros(1), "other": np.zeros(1)}
@@ -259,8 +259,8 @@ def _pass_peak_levels(
         changes: list[tuple[MemoryChange, float | Floats]] = [
             (change, 1.0) for change in block.memory_changes(visit.phase, split=split)
         ]
-        if block.routed and visit.block.startswith(ENCODER) == experts.of_encoder:
-            more = experts.stage_loads(visit.layer, step, action.microbatch) - 1.0
+        if block.routed and visit.block.startswith(ENCODER) == loads.of_encoder:
+            more = loads.stage_loads(visit.layer, step, action.microbatch) - 1.0
             changes += [(change, more) for change in block.routed.memory_changes(visit.phase, split=split)]
         for change, times in changes:
             now[change.pool] = now[change.pool] + times * change.start

@@ -27,7 +27,7 @@ from simcluster.model.recipes import Recipe, recipe_named
 from simcluster.model.trainable import QUANTIZED_BYTES
 from simcluster.model.transformer import Model
 from simcluster.planning.block_memory import block_memory_table
-from simcluster.planning.footprint import Footprint, UnevenExpertLoads, stage_footprint
+from simcluster.planning.footprint import Footprint, UnevenLoads, stage_footprint
 from simcluster.planning.fsdp_units import peak_unsharded_bytes
 from simcluster.planning.job import Job, OffloadOptions
 from simcluster.planning.optimizer import get_optimizer_class
@@ -247,7 +247,7 @@ def footprints_of(scenario: Scenario, job: Job) -> tuple[Footprint, ...]:
     shape, recipe, overheads = shape_of(scenario), recipe_of(scenario), overheads_of(scenario, job.plan)
     moe = scenario.model.moe
     uneven = faults_with_effect(scenario.faults, "expert_loads")
-    loads: UnevenExpertLoads | None = image_loads(scenario.faults, scenario.seed, batch_sizes_of(scenario), scenario.dp)
+    loads: UnevenLoads | None = image_loads(scenario.faults, scenario.seed, batch_sizes_of(scenario), scenario.dp)
     if moe and uneven:
         loads = ExpertLoads(uneven, job.plan, scenario.seed, moe.token_routes, moe.capacity_in_even_shares)
     return tuple(
@@ -263,7 +263,7 @@ def footprints_of(scenario: Scenario, job: Job) -> tuple[Footprint, ...]:
                 stage=stage,
                 overheads=overheads,
                 offload=job.offload,
-                experts=loads,
+                loads=loads,
                 steps=scenario.steps,
                 optimizer=job.data_parallel.optimizer,
                 outer=outer_state_bytes(scenario),
