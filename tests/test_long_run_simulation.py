@@ -206,6 +206,21 @@ def test_the_compiled_simulation_agrees_with_simpy_run_by_run(block: int) -> Non
     assert played > 20
 
 
+@pytest.mark.parametrize(
+    "seed",
+    [
+        1780,  # a week ends while the job waits for nodes; wrong weights are found right after
+        4415,  # a failure that memory survives: what storage has then is what was written before it
+        5681,
+    ],
+)
+def test_runs_that_once_differed_agree(seed: int) -> None:
+    run = drawn_run(seed)
+    many = simulate_runs(run, seed, 2)
+    for number in range(2):
+        assert_same(simulate_with_log(run, seed, number)[0], many, number)
+
+
 def test_of_devices_that_are_equally_slow_the_first_is_blamed() -> None:
     paces = np.array([[1.5]])
     slow = [FailureMode(name, "slow", 1 / 4000, 8, lasts=exponential(6e3), paces=paces) for name in ("heat", "dust")]

@@ -78,9 +78,9 @@ class OneRun(Outages):
                     self.stop_job(cause, self.surviving_snapshot_end(cause), False)
                 else:
                     self.plan_outage(cause)
-        if self.now >= self.found_at:
+        if self.found_at <= self.now == begun:  # after a stop, other events may be due before it, such as a week's end
             self.stop_job(self.silent_cause, self.clean_snapshot_end(), False)
-        if self.rejoin_at <= self.now == begun:  # after a stop other events may be due before it
+        if self.rejoin_at <= self.now == begun:
             self.rejoin_first()
 
     def handle_nominal_event(self) -> cython.void:

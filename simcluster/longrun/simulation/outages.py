@@ -148,11 +148,11 @@ class Outages:
         """Set training back to the snapshot at ``target``; return the tier loaded from: 0 (memory) or 1 (storage)."""
         tier: cython.int = 1
         stored: cython.double = target
-        self.set_back(cause, target)
         if self.snapshots.in_memory:
             tier = 0 if planned else self.causes[cause].stored
             if tier == 0 and not planned:
-                stored = min(target, self.snapshots.latest_safe_end(True))
+                stored = min(target, self.snapshots.latest_safe_end(True))  # before training is set back
+        self.set_back(cause, target)
         self.snapshots.in_memory_at, self.snapshots.stored_at = target, stored
         return tier
 
